@@ -1,0 +1,105 @@
+"""Moves and averages vectors between peers. Knows no model, cluster or plan.
+
+Alone:            Group, Rendezvous (average.py, rendezvous.py)
+Inside a run:     RoundOwner and RoundMember (round.py), Progress (progress.py), RingReducer (reducer.py)
+Underneath:       Ring, the sans-I/O machine (ring.py); chunks.py; transport/
+"""
+
+from ring_allreduce.average import Group
+from ring_allreduce.chunks import Layout, chunk_elements_for
+from ring_allreduce.errors import (
+    ContributionRefused,
+    DeadlinePassed,
+    InvalidInput,
+    InvalidMessage,
+    MessageTooLarge,
+    PeerLost,
+    PeerStalled,
+    RingError,
+    TransportError,
+    UnknownPeer,
+)
+from ring_allreduce.flight import RingSpec
+from ring_allreduce.lines import parse_line
+from ring_allreduce.messages import RING_KINDS, Chunk
+from ring_allreduce.progress import Progress
+from ring_allreduce.reducer import RingReducer, RingResult
+from ring_allreduce.rendezvous import Rendezvous
+from ring_allreduce.ring import Ring
+from ring_allreduce.round import (
+    CommitRound,
+    FailRun,
+    FinishRequested,
+    MemberFinished,
+    MemberLost,
+    MergeRound,
+    OpenRound,
+    RingFinished,
+    RoundCommitted,
+    RoundMember,
+    RoundOwner,
+    SamplesReported,
+)
+from ring_allreduce.transport import (
+    Codec,
+    Delivery,
+    DropCause,
+    Endpoint,
+    InProcessNetwork,
+    Lane,
+    LinkShape,
+    Message,
+    PeerAddress,
+    TransportLimits,
+    TransportStats,
+    ZmqEndpoint,
+)
+
+__all__ = [
+    "RING_KINDS",
+    "Chunk",
+    "Codec",
+    "CommitRound",
+    "ContributionRefused",
+    "DeadlinePassed",
+    "Delivery",
+    "DropCause",
+    "Endpoint",
+    "FailRun",
+    "FinishRequested",
+    "Group",
+    "InProcessNetwork",
+    "InvalidInput",
+    "InvalidMessage",
+    "Lane",
+    "Layout",
+    "LinkShape",
+    "MemberFinished",
+    "MemberLost",
+    "MergeRound",
+    "Message",
+    "MessageTooLarge",
+    "OpenRound",
+    "PeerAddress",
+    "PeerLost",
+    "PeerStalled",
+    "Progress",
+    "Rendezvous",
+    "Ring",
+    "RingError",
+    "RingFinished",
+    "RingReducer",
+    "RingResult",
+    "RingSpec",
+    "RoundCommitted",
+    "RoundMember",
+    "RoundOwner",
+    "SamplesReported",
+    "TransportError",
+    "TransportLimits",
+    "TransportStats",
+    "UnknownPeer",
+    "ZmqEndpoint",
+    "chunk_elements_for",
+    "parse_line",
+]

@@ -1,0 +1,40 @@
+# make demo   plan and train the home example, from nothing
+# make test   all tests
+# make check  ruff, format, mypy, tests: what CI runs
+# make clean  remove .venv and everything made here
+#
+# PYTHON picks the interpreter of .venv; PIP_ARGS is added to pip's arguments (an index, for instance).
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PIP_ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check clean install
+
+demo: $(STAMP)
+	$(BIN)/ravnest plan examples/home/nodes.yaml
+	$(BIN)/ravnest run plan.yaml
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "ravnest needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev,transformers]'
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs plan.yaml plan.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

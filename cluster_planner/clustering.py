@@ -1,0 +1,56 @@
+"""Which nodes form a cluster: k-means, then repair.
+
+Decides the groups for one k. k-means (seeded) runs on the embedding; a trace of seeded noise tells equal nodes apart.
+Repair: as long as a group cannot hold the model, it is given the nearest node that some other group can spare. Where no
+group can spare one, there is no grouping for this k. The only module that knows scikit-learn.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from cluster_planner.spans import Floats
+
+NOISE = 1e-3
+RESTARTS = 10
+
+
+def group_nodes(
+    points: Floats, k: int, seed: int, holds: Callable[[Sequence[int]], bool]
+) -> tuple[tuple[int, ...], ...] | None:
+    """k groups of row indices, each of which `holds` the model; None where repair finds no way.
+
+    Groups are sorted, and so are the indices in each.
+    """
+    if k == 1:
+        groups = [list(range(len(points)))]
+    else:
+        noise = np.random.default_rng(seed).normal(scale=NOISE, size=points.shape)
+        labels = KMeans(n_clusters=k, n_init=RESTARTS, random_state=seed).fit_predict(points + noise)
+        groups = [[i for i, label in enumerate(labels) if label == group] for group in range(k)]
+    repaired = repair(points, groups, holds)
+    return None if repaired is None else tuple(sorted(tuple(sorted(group)) for group in repaired))
+
+
+def repair(
+    points: Floats, groups: Sequence[Sequence[int]], holds: Callable[[Sequence[int]], bool]
+) -> list[list[int]] | None:
+    """Move nodes until every group holds the model. A group that does hold it is never made unable to."""
+    groups = [list(group) for group in groups]
+    while short := [g for g in range(len(groups)) if not holds(groups[g])]:
+        needy = max(short, key=lambda g: (len(groups[g]), -g))
+        centre = points[groups[needy]].mean(axis=0) if groups[needy] else points.mean(axis=0)
+        spared = [
+            (float(np.linalg.norm(points[i] - centre)), i, g)
+            for g, group in enumerate(groups)
+            if g not in short
+            for i in group
+            if holds([other for other in group if other != i])
+        ]
+        if not spared:
+            return None
+        _, node, giver = min(spared)
+        groups[giver].remove(node)
+        groups[needy].append(node)
+    return groups

@@ -1,0 +1,87 @@
+"""What a model costs, unit by unit, and what a run asks of it.
+
+Decides nothing: these are the planner's inputs beside the fleet. They come from outside (the capture of a
+model, a job file) and are checked here once, so that the formulas need not.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from cluster_planner.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The smallest indivisible piece of the model, in execution order. All figures are for ONE sample."""
+
+    name: str
+    flops: float
+    """FLOPs of the forward pass; the backward is taken to cost twice that."""
+    parameter_bytes: int
+    """Weights the unit holds (not per sample)."""
+    saved_bytes: int
+    """Activations kept from forward to backward."""
+    boundary_bytes: int
+    """What is alive across the unit's end, so what a cut there sends forward."""
+    boundary_gradient_bytes: int
+    """The part of it that needs a gradient, so what a cut there sends back."""
+    shared: tuple[str, ...] = ()
+    """Ids of parameters that other units hold too."""
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "parameter_bytes", "saved_bytes", "boundary_bytes", "boundary_gradient_bytes"):
+            _require(self.name, name, getattr(self, name), least=0)
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """All units of a model. A run whose captured model has another `fingerprint` must be refused."""
+
+    units: tuple[Unit, ...]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise InvalidInput("a model needs at least one unit", key="units")
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(unit.parameter_bytes for unit in self.units)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The parts of a job that change its cost."""
+
+    micro_batch: int
+    """Samples of one micro-batch."""
+    update_every: int
+    """Micro-batches of one update."""
+    max_staleness: int
+    """Updates; 0 is synchronous."""
+    average_every: int
+    """Samples of the whole fleet that make one round."""
+    max_lag: int
+    """Rounds."""
+    optimizer_state_bytes_per_parameter_byte: float
+    process_bytes: int
+    """Memory of a stage's process before it holds any tensor of the model."""
+
+    def __post_init__(self) -> None:
+        leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
+        for field in fields(self):
+            _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
+
+    @property
+    def largest_window(self) -> int:
+        """The most micro-batches that `max_staleness` lets a cluster have in flight.
+
+        The first stage admits a micro-batch of update u only when update u − max_staleness − 1 is done, so at
+        most (max_staleness + 1) updates' micro-batches are on their way.
+        """
+        return (self.max_staleness + 1) * self.update_every
+
+
+def _require(owner: str, name: str, value: float, *, least: int) -> None:
+    if not (math.isfinite(value) and value >= least):
+        raise InvalidInput(f"must be a finite number, {least} or more, not {value!r}", key=f"{owner}.{name}")

@@ -1,0 +1,161 @@
+"""Reading and writing YAML: the only module that knows it.
+
+Decides how a file becomes typed data, and how its faults are told: file, key, what was expected, a hint. YAML
+is read as version 1.2 reads numbers (`1e-3` is one), a key given twice is an error, and no tag makes an
+object. `save_plan` replaces the file at once or not at all.
+"""
+
+import contextlib
+import difflib
+import os
+import re
+import tempfile
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import yaml
+
+from cluster_planner import schema
+from cluster_planner.errors import InvalidInput
+from cluster_planner.fleet import Fleet
+from cluster_planner.plan import Plan, validate
+from cluster_planner.plan_format import fleet_from, plan_from, plan_to
+from cluster_planner.problems import problems_of
+
+Schema = TypeVar("Schema", bound=pydantic.BaseModel)
+
+_FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: list[object] = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.append(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema:
+    """The file at `path` as a `schema`. Raises `InvalidInput` naming the file, each faulty key and what was
+    expected.
+    """
+    data = _read(Path(path))
+    if not isinstance(data, dict):
+        keys = ", ".join(schema.model_fields)
+        found = (
+            "is empty"
+            if data is None
+            else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
+        )
+        raise InvalidInput(f"{found}; expected a mapping with the keys {keys}", path=str(path))
+    try:
+        return schema.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise InvalidInput.several(problems_of(error, schema, data), path=str(path)) from None
+
+
+def load_fleet(path: str | os.PathLike[str]) -> Fleet:
+    """The fleet of a nodes.yaml. Raises `InvalidInput`."""
+    entry = read_validated(path, schema.FleetFile)
+    with _naming(path):
+        return fleet_from(entry)
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """The plan of a plan.yaml, validated as a whole (it may have been edited by hand). Raises `InvalidInput`."""
+    entry = read_validated(path, schema.PlanFile)
+    with _naming(path):
+        plan = plan_from(entry)
+        validate(plan)
+        return plan
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write plan.yaml atomically: a reader finds the old file or the whole new one. Raises `InvalidInput`."""
+    target = Path(path)
+    try:
+        text = yaml.dump(
+            plan_to(plan),
+            Dumper=_Dumper,
+            sort_keys=False,
+            default_flow_style=None,
+            width=200,
+            allow_unicode=True,
+        )
+    except yaml.representer.RepresenterError as error:
+        raise InvalidInput(
+            f"the job holds a value that YAML cannot: {error.args[-1]!r}", path=str(path)
+        ) from None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", text=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path)) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path)) from None
+
+
+def _read(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"no such file{_similar_file(path)}", path=str(path)) from None
+    except IsADirectoryError:
+        raise InvalidInput("is a folder; expected a YAML file", path=str(path)) from None
+    except UnicodeDecodeError:
+        raise InvalidInput("is not UTF-8 text", path=str(path)) from None
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", path=str(path)) from None
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
+        raise InvalidInput(
+            f"is not valid YAML: {error.problem or error.context}", path=str(path), key=where
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", path=str(path)) from None
+
+
+def _similar_file(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f": there is no folder {str(path.parent)!r}"
+    close = difflib.get_close_matches(
+        path.name, sorted(p.name for p in path.parent.iterdir() if p.is_file()), n=1
+    )
+    return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the file to errors that know only the key."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.path is not None:
+            raise
+        raise InvalidInput(error.message, path=str(path), key=error.key) from None

@@ -1,0 +1,58 @@
+"""The latency graph: what unmeasured pairs of nodes can be estimated from.
+
+Decides the estimated latency and rate between two nodes that nobody measured: the shortest path by latency
+over what is known, and the slowest link on it. Peers do not relay for each other, so this is an estimate,
+never a route. Knows names and numbers only: no fleet, no file. A region stands in the graph as an exit and an
+entrance, so that n nodes in r regions cost 2n + r² edges instead of n².
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import networkx as nx
+
+Edge: TypeAlias = tuple[str, str, float, float]
+"""Two names, the one-way latency in seconds, the rate in bytes per second."""
+
+Vertex: TypeAlias = tuple[str, str]
+"""("node", name), ("exit", region) or ("entrance", region)."""
+
+Graph: TypeAlias = "nx.DiGraph[Vertex]"
+
+
+def latency_graph(
+    region_of: Mapping[str, str | None], links: Iterable[Edge], regions: Iterable[Edge]
+) -> Graph:
+    """The graph of all that is known: measured links, and links between (or within) regions."""
+    graph: Graph = nx.DiGraph()
+    for name, region in region_of.items():
+        graph.add_node(("node", name))
+        if region is not None:
+            graph.add_edge(("node", name), ("exit", region), latency_s=0.0, bytes_per_s=math.inf)
+            graph.add_edge(("entrance", region), ("node", name), latency_s=0.0, bytes_per_s=math.inf)
+    for a, b, latency_s, rate in regions:
+        graph.add_edge(("exit", a), ("entrance", b), latency_s=latency_s, bytes_per_s=rate)
+        graph.add_edge(("exit", b), ("entrance", a), latency_s=latency_s, bytes_per_s=rate)
+    for a, b, latency_s, rate in links:
+        graph.add_edge(("node", a), ("node", b), latency_s=latency_s, bytes_per_s=rate)
+        graph.add_edge(("node", b), ("node", a), latency_s=latency_s, bytes_per_s=rate)
+    return graph
+
+
+def shortest_from(graph: Graph, source: str) -> dict[str, tuple[float, float]]:
+    """For every node that `source` reaches: the latency of the shortest path and the slowest rate on it.
+
+    A path of hub edges only (no link at all between the two) cannot arise: an entrance follows only an exit.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    distances: dict[Vertex, float]
+    paths: dict[Vertex, list[Vertex]]
+    distances, paths = nx.single_source_dijkstra(graph, ("node", source), weight="latency_s")  # type: ignore[assignment]
+    for vertex, path in paths.items():
+        kind, name = vertex
+        if kind == "node" and name != source:
+            rate = min(graph.edges[edge]["bytes_per_s"] for edge in itertools.pairwise(path))
+            found[name] = (float(distances[vertex]), float(rate))
+    return found

@@ -1,0 +1,134 @@
+"""The best pipeline for one group of nodes.
+
+Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches, both by
+dynamic programming (order.py): the least bottleneck; then the shortest round trip among pipelines whose bottleneck is at most that,
+or a little more, or anything. All results are timed by the exact formulas and the most valuable one is taken.
+
+Where nodes of the group share a host, the search counts each boundary flow by itself against the uplink instead of their
+sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_planner.cuts import Tables
+from cluster_planner.fleet import Fleet, Node
+from cluster_planner.objective import staleness_factor
+from cluster_planner.order import EXACT_NODES, best_pipeline, candidate_orders
+from cluster_planner.plan import Stage
+from cluster_planner.spans import Floats, SpanCosts
+from cluster_planner.timing import bottleneck_s, host_key, loads_of, period_s, round_trip_s, wanted_window
+
+SLACKS = (1.0, 1.25, np.inf)
+"""How much longer than the least bottleneck a stage may take when that shortens the round trip."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline and its value: samples/s, discounted for staleness."""
+
+    stages: tuple[Stage, ...]
+    window: int
+    samples_per_s: float
+    value: float
+
+
+def plan_pipeline(
+    fleet: Fleet, spans: SpanCosts, names: Sequence[str], averaged: float, least: int, required: str | None = None
+) -> Pipeline | None:
+    """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
+
+    `averaged`: bytes that averaging moves each way per parameter byte and micro-batch. `required`: a node that must
+    run a stage; beyond EXACT_NODES nodes it is ignored.
+    """
+    nodes = [fleet.node(name) for name in names]
+    memory = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
+    unlimited = _bottleneck_tables(fleet, spans, nodes, averaged)
+    seconds = _round_trip_tables(fleet, spans, nodes)
+    orders: tuple[tuple[int, ...], ...] = ()
+    if len(nodes) > EXACT_NODES:
+        speeds = np.array([node.flops_per_s for node in nodes])
+        orders = candidate_orders(seconds, speeds, memory)
+    needed = None if required is None else list(names).index(required)
+    found: dict[tuple[Stage, ...], Pipeline] = {}
+    tried: list[bytes] = []
+    most = min(spans.workload.largest_window, 3 * len(nodes) + 4)
+    for window in dict.fromkeys((most, max(1, most // 2), 1)):
+        fits = spans.memory_table(window)[None] <= memory[:, None, None]
+        if fits.tobytes() in tried:
+            continue
+        tried.append(fits.tobytes())
+        tables = Tables(np.where(fits, unlimited.stage, np.inf), unlimited.hop)
+        fastest = best_pipeline(tables, np.maximum, least, orders, needed)
+        if fastest is None:
+            continue
+        for slack in SLACKS:
+            limit = fastest.cost * slack * (1 + 1e-12)
+            within = Tables(
+                np.where(tables.stage <= limit, seconds.stage, np.inf) if slack < np.inf
+                else np.where(fits, seconds.stage, np.inf),
+                np.where(tables.hop <= limit, seconds.hop, np.inf),
+            )
+            solution = best_pipeline(within, np.add, least, orders, needed)
+            for steps in (fastest.steps, () if solution is None else solution.steps):
+                stages = _stages(spans, nodes, steps)
+                if stages and stages not in found:
+                    found[stages] = _timed(fleet, spans, stages, averaged)
+    return max(found.values(), key=lambda p: (p.value, -len(p.stages)), default=None)
+
+
+def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
+    """The largest window up to `wanted` that every stage has memory for; at least 1."""
+    window = wanted
+    while window > 1 and any(
+        spans.memory_bytes(*stage.units, window) > fleet.node(stage.node).memory_bytes for stage in stages
+    ):
+        window -= 1
+    return window
+
+
+def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaged: float) -> Pipeline:
+    work = spans.workload
+    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaged)
+    trip = round_trip_s(fleet, spans, stages)
+    window = largest_fitting_window(fleet, spans, stages, wanted_window(bottleneck, trip, work))
+    rate = work.micro_batch / period_s(bottleneck, trip, window, work)
+    return Pipeline(stages, window, rate, rate * staleness_factor(window, len(stages), work))
+
+
+def _stages(spans: SpanCosts, nodes: Sequence[Node], steps: Sequence[tuple[int, int, int]]) -> tuple[Stage, ...]:
+    at = spans.positions
+    return tuple(Stage(nodes[i].name, (int(at[start]), int(at[end]))) for i, start, end in steps)
+
+
+def _bottleneck_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], averaged: float) -> Tables:
+    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+    share = averaged * spans.parameter_table
+    sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
+    hosts = [host_key(fleet, node.name) for node in nodes]
+    rows = []
+    for node, host in zip(nodes, hosts, strict=True):
+        mates = hosts.count(host)
+        flows_out, flows_in = (sent, received) if mates == 1 else (0.0, 0.0)
+        up = (flows_out + mates * share) / node.up_bytes_per_s
+        down = (flows_in + mates * share) / node.down_bytes_per_s
+        rows.append(np.maximum(np.maximum(up, down), spans.flops_table / node.flops_per_s))
+    rate = _flow_rates(fleet, nodes)
+    hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
+    return Tables(np.stack(rows), hop)
+
+
+def _round_trip_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node]) -> Tables:
+    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+    rate = _flow_rates(fleet, nodes)
+    latency = np.array([[0.0 if a is b else fleet.link(a.name, b.name).latency_s for b in nodes] for a in nodes])
+    hop = 2 * latency[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
+    return Tables(np.stack([spans.flops_table / node.flops_per_s for node in nodes]), hop)
+
+
+def _flow_rates(fleet: Fleet, nodes: Sequence[Node]) -> Floats:
+    return np.array(
+        [[np.inf if a is b else fleet.flow_bytes_per_s(a.name, b.name) for b in nodes] for a in nodes]
+    )

@@ -1,0 +1,238 @@
+"""The plan: who runs what, who averages with whom, and what is expected of it.
+
+Decides what makes a plan valid. Knows nothing of how a plan is found, nor of files. A plan is complete in
+itself: it carries the fleet, the costs and the workload it was made for, and the job, which is opaque here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.errors import InvalidInput
+from cluster_planner.fleet import Fleet
+from cluster_planner.segments import common_refinement
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The contiguous, half-open span of units that one node runs."""
+
+    node: str
+    units: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes that together hold one replica of the model. `window`: micro-batches in flight to start with."""
+
+    name: str
+    window: int
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The stages, one per cluster, that hold the segment `units`, as (cluster name, stage index) in passing
+    order.
+    """
+
+    units: tuple[int, int]
+    members: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A node that runs no stage, and why."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StagePrediction:
+    """Seconds per micro-batch, and memory. `up_s` and `down_s` include the averaging's share, and no latency."""
+
+    compute_s: float
+    up_s: float
+    down_s: float
+    occupancy_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class ClusterPrediction:
+    """`bottleneck_s` is the largest occupancy of a stage or link; `bottleneck` says in words what limits the
+    cluster.
+    """
+
+    samples_per_s: float
+    bottleneck_s: float
+    round_trip_s: float
+    bottleneck: str
+    stages: tuple[StagePrediction, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the fleet is expected to do. `averaging_s`: how long one round's averaging takes on links it has
+    to itself.
+
+    `objective` is Σ samples/s of a cluster × how much its samples count; `efficiency` is objective /
+    samples_per_s.
+    """
+
+    samples_per_s: float
+    averaging_s: float
+    objective: float
+    efficiency: float
+    bottleneck: str
+    advice: str
+    clusters: tuple[ClusterPrediction, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A whole plan. `job` is plain data, opaque to the planner; `job_file` is where it was read from."""
+
+    clusters: tuple[Cluster, ...]
+    rings: tuple[Ring, ...]
+    spares: tuple[Spare, ...]
+    predicted: Prediction
+    fleet: Fleet
+    costs: ModelCosts
+    workload: Workload
+    job: Mapping[str, object]
+    job_file: str
+    seed: int
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of that name. Raises `InvalidInput` for a name nobody has."""
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        known = ", ".join(cluster.name for cluster in self.clusters)
+        raise InvalidInput(f"no cluster is named {name!r}; there are {known}")
+
+    def stage_segments(self, cluster_name: str, stage_index: int) -> tuple[tuple[int, int], ...]:
+        """The segments that a stage holds, in the order of the model."""
+        start, end = self.cluster(cluster_name).stages[stage_index].units
+        return tuple(ring.units for ring in self.rings if start <= ring.units[0] and ring.units[1] <= end)
+
+    def ring_of(self, segment: tuple[int, int]) -> Ring:
+        """The ring of a segment. Raises `InvalidInput` for a span that is no segment."""
+        for ring in self.rings:
+            if ring.units == tuple(segment):
+                return ring
+        raise InvalidInput(f"no ring averages the units {segment[0]} to {segment[1]}")
+
+    def share(self, cluster_name: str) -> tuple[float, float]:
+        """The part of each epoch's samples that a cluster reads, as [start, end) fractions, by predicted
+        speed.
+
+        Neighbouring clusters' ends are the same number, the first starts at 0.0 and the last ends at 1.0.
+        """
+        index = self.clusters.index(self.cluster(cluster_name))
+        return self._share_ends[index], self._share_ends[index + 1]
+
+    @cached_property
+    def _share_ends(self) -> tuple[float, ...]:
+        rates = [cluster.samples_per_s for cluster in self.predicted.clusters]
+        total = sum(rates)
+        return (*(sum(rates[:i]) / total for i in range(len(rates))), 1.0)
+
+
+def validate(plan: Plan) -> None:
+    """Raise `InvalidInput` (with the key in plan.yaml) unless the plan is one that can run.
+
+    Each cluster has every unit in exactly one stage, in order; no node runs two stages; rings are the common
+    refinement of all cuts, with one member per cluster that holds it; each node is in a stage or a spare; the
+    prediction matches.
+    """
+    _check_clusters(plan)
+    _check_rings(plan)
+    _check_spares(plan)
+    _check_prediction(plan)
+
+
+def _check_clusters(plan: Plan) -> None:
+    if not plan.clusters:
+        raise InvalidInput("at least one cluster is needed", key="clusters")
+    count = len(plan.costs.units)
+    names: list[str] = []
+    runs: dict[str, str] = {}
+    for i, cluster in enumerate(plan.clusters):
+        key = f"clusters[{i}]"
+        if not cluster.name or cluster.name in names:
+            raise InvalidInput(
+                f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name"
+            )
+        names.append(cluster.name)
+        largest = plan.workload.largest_window
+        if not 1 <= cluster.window <= largest:
+            raise InvalidInput(
+                f"must be from 1 to {largest} ((max_staleness + 1) · update_every), not {cluster.window}",
+                key=f"{key}.window",
+            )
+        at = 0
+        for s, stage in enumerate(cluster.stages):
+            where = f"{key}.stages[{s}]"
+            if stage.node not in plan.fleet.names:
+                raise InvalidInput(f"no node is named {stage.node!r}", key=f"{where}.node")
+            if stage.node in runs:
+                raise InvalidInput(f"{stage.node!r} already runs {runs[stage.node]}", key=f"{where}.node")
+            runs[stage.node] = where
+            start, end = stage.units
+            if start != at or not start < end <= count:
+                raise InvalidInput(
+                    f"must start at {at}, where the stage before ends, and end after it, at {count} at most; "
+                    f"not [{start}, {end}]",
+                    key=f"{where}.units",
+                )
+            at = end
+        if at != count:
+            raise InvalidInput(f"the stages end at unit {at}, but the model has {count}", key=f"{key}.stages")
+
+
+def _check_rings(plan: Plan) -> None:
+    segments = common_refinement([[stage.units for stage in cluster.stages] for cluster in plan.clusters])
+    spans = tuple(ring.units for ring in plan.rings)
+    if spans != segments:
+        wanted = ", ".join(f"[{a}, {b}]" for a, b in segments)
+        raise InvalidInput(f"must be one ring per segment, in order: {wanted}", key="rings")
+    names = sorted(cluster.name for cluster in plan.clusters)
+    for i, ring in enumerate(plan.rings):
+        key = f"rings[{i}].members"
+        if sorted(name for name, _ in ring.members) != names:
+            raise InvalidInput(f"must be one stage of each cluster ({', '.join(names)})", key=key)
+        for name, index in ring.members:
+            stages = plan.cluster(name).stages
+            if not 0 <= index < len(stages):
+                raise InvalidInput(f"{name} has no stage {index}, it has {len(stages)}", key=key)
+            start, end = stages[index].units
+            if not (start <= ring.units[0] and ring.units[1] <= end):
+                raise InvalidInput(f"stage {index} of {name} does not hold units {list(ring.units)}", key=key)
+
+
+def _check_spares(plan: Plan) -> None:
+    running = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    for i, spare in enumerate(plan.spares):
+        if spare.node not in plan.fleet.names:
+            raise InvalidInput(f"no node is named {spare.node!r}", key=f"spares[{i}].node")
+        if spare.node in running:
+            raise InvalidInput(f"{spare.node!r} runs a stage or is named twice", key=f"spares[{i}].node")
+        running.append(spare.node)
+    for i, name in enumerate(plan.fleet.names):
+        if name not in running:
+            raise InvalidInput(f"{name!r} is neither in a stage nor a spare", key=f"nodes[{i}].name")
+
+
+def _check_prediction(plan: Plan) -> None:
+    predicted = plan.predicted.clusters
+    if [len(c.stages) for c in predicted] != [len(c.stages) for c in plan.clusters]:
+        raise InvalidInput(
+            "must have one entry per cluster, and in it one per stage", key="predicted.clusters"
+        )
+    for i, cluster in enumerate(predicted):
+        if not cluster.samples_per_s > 0:
+            raise InvalidInput("must be above 0", key=f"predicted.clusters[{i}].samples_per_s")

@@ -1,0 +1,187 @@
+"""Nouns to and from the shape of the files.
+
+Decides the conversion of units between files and nouns, and nothing else. A value read from a file is written
+as a number that reads back as the same value, bit for bit (`_stated`). Values that no number in the file's
+unit maps to, which only a fleet built in code can have, come back within one part in 10^15.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+
+from cluster_planner import plan as nouns
+from cluster_planner import schema
+from cluster_planner.costs import ModelCosts, Unit, Workload
+from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+
+
+def bytes_per_s(mbps: float) -> float:
+    return mbps * 125_000.0
+
+
+def flops_per_s(gflops: float) -> float:
+    return gflops * 1e9
+
+
+def seconds(ms: float) -> float:
+    return ms / 1e3
+
+
+def seconds_of_hours(hours: float) -> float:
+    return hours * 3600.0
+
+
+def bytes_of_gb(gb: float) -> int:
+    return max(1, round(gb * 1e9))
+
+
+def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
+    """The fleet of a nodes.yaml or plan.yaml. Raises `InvalidInput` with the key where entries contradict
+    each other.
+    """
+    return Fleet(
+        nodes=tuple(_node(node) for node in entry.nodes),
+        links=tuple(
+            Link(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.links
+        ),
+        regions=tuple(
+            RegionLink(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps))
+            for link in entry.regions
+        ),
+    )
+
+
+def plan_from(entry: schema.PlanFile) -> nouns.Plan:
+    """The plan of a plan.yaml, not yet validated as a whole."""
+    predicted = entry.predicted
+    return nouns.Plan(
+        clusters=tuple(
+            nouns.Cluster(c.name, c.window, tuple(nouns.Stage(s.node, s.units) for s in c.stages))
+            for c in entry.clusters
+        ),
+        rings=tuple(nouns.Ring(ring.units, tuple(ring.members)) for ring in entry.rings),
+        spares=tuple(nouns.Spare(spare.node, spare.reason) for spare in entry.spares),
+        predicted=nouns.Prediction(
+            **predicted.model_dump(exclude={"clusters"}),
+            clusters=tuple(
+                nouns.ClusterPrediction(
+                    **c.model_dump(exclude={"stages"}),
+                    stages=tuple(nouns.StagePrediction(**s.model_dump()) for s in c.stages),
+                )
+                for c in predicted.clusters
+            ),
+        ),
+        fleet=fleet_from(entry),
+        costs=ModelCosts(
+            tuple(Unit(**{**unit.model_dump(), "shared": tuple(unit.shared)}) for unit in entry.units),
+            entry.fingerprint,
+        ),
+        workload=Workload(**entry.workload.model_dump()),
+        job=entry.job,
+        job_file=entry.job_file,
+        seed=entry.seed,
+    )
+
+
+def plan_to(plan: nouns.Plan) -> dict[str, object]:
+    """The plan as plain data, keys in the order of the file."""
+    return {
+        "version": 1,
+        "job_file": plan.job_file,
+        "seed": plan.seed,
+        "clusters": [
+            {
+                "name": cluster.name,
+                "window": cluster.window,
+                "stages": [{"node": stage.node, "units": list(stage.units)} for stage in cluster.stages],
+            }
+            for cluster in plan.clusters
+        ],
+        "rings": [
+            {"units": list(ring.units), "members": [list(member) for member in ring.members]}
+            for ring in plan.rings
+        ],
+        "spares": [asdict(spare) for spare in plan.spares],
+        "predicted": _plain(asdict(plan.predicted)),
+        "job": dict(plan.job),
+        "workload": asdict(plan.workload),
+        **fleet_to(plan.fleet),
+        "fingerprint": plan.costs.fingerprint,
+        "units": [_plain(asdict(unit)) for unit in plan.costs.units],
+    }
+
+
+def fleet_to(fleet: Fleet) -> dict[str, object]:
+    """The sections of nodes.yaml, as plain data."""
+    return {
+        "nodes": [_node_to(node) for node in fleet.nodes],
+        "links": _links_to(fleet.links),
+        "regions": _links_to(fleet.regions),
+    }
+
+
+def _node(entry: schema.NodeEntry) -> Node:
+    return Node(
+        name=entry.name,
+        flops_per_s=flops_per_s(entry.gflops),
+        memory_bytes=bytes_of_gb(entry.memory_gb),
+        up_bytes_per_s=bytes_per_s(entry.up_mbps),
+        down_bytes_per_s=bytes_per_s(entry.down_mbps),
+        host=entry.host,
+        device=entry.device,
+        address=entry.address,
+        region=entry.region,
+        mtbf_s=None if entry.mtbf_hours is None else seconds_of_hours(entry.mtbf_hours),
+    )
+
+
+def _node_to(node: Node) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "name": node.name,
+        "gflops": _stated(flops_per_s, node.flops_per_s, 1e-9),
+        "memory_gb": _stated(bytes_of_gb, node.memory_bytes, 1e-9),
+        "up_mbps": _stated(bytes_per_s, node.up_bytes_per_s, 8e-6),
+        "down_mbps": _stated(bytes_per_s, node.down_bytes_per_s, 8e-6),
+        "host": node.host,
+        "device": node.device,
+        "address": node.address,
+        "region": node.region,
+        "mtbf_hours": None if node.mtbf_s is None else _stated(seconds_of_hours, node.mtbf_s, 1 / 3600),
+    }
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _links_to(links: Iterable[Link | RegionLink]) -> list[dict[str, object]]:
+    return [
+        {
+            "between": [link.a, link.b],
+            "latency_ms": _stated(seconds, link.latency_s, 1e3),
+            "mbps": _stated(bytes_per_s, link.bytes_per_s, 8e-6),
+        }
+        for link in links
+    ]
+
+
+def _stated(convert: Callable[[float], float], value: float, scale: float) -> float:
+    """A number in the file's unit that `convert` turns into exactly `value`, as short as can be."""
+    near = value * scale
+    for digits in range(1, 17):
+        short = float(f"{near:.{digits}g}")
+        if convert(short) == value:
+            return short
+    below = above = near
+    for _ in range(4):
+        for candidate in (below, above):
+            if convert(candidate) == value:
+                return candidate
+        below, above = math.nextafter(below, 0.0), math.nextafter(above, math.inf)
+    return near
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, all the way down: YAML has no tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

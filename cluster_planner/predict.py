@@ -1,0 +1,279 @@
+"""What a plan will do: samples per second, memory, and what limits it.
+
+Decides how the clusters' pipelines share uplinks with the averaging between them (design §4.5). A round moves
+2·(m − 1)/m of a segment's bytes out of and into each of its m members, once per `average_every` samples of the fleet. With the
+fleet at R samples/s, what a host's uplink has left for the pipeline is `up − averaged·R / average_every`, so
+
+    T_c(R) = max over stages of compute, flows, host bytes / left uplink, host bytes / left downlink
+    R      = Σ micro_batch / period_c(T_c(R))           (the right side falls as R rises: one solution, by bisection)
+
+and R is at most what the rings themselves can carry, with `max_lag` rounds on their way at once and at most
+MOST_AVERAGING of any link. Where nodes of one host
+serve several clusters, each cluster is timed as if all had its period, which is never too fast.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster_planner.fleet import Fleet
+from cluster_planner.objective import averaging_factor, staleness_factor
+from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
+from cluster_planner.spans import SpanCosts
+from cluster_planner.timing import Load, by_host, loads_of, period_s, round_trip_s
+
+BISECTIONS = 60
+MOST_AVERAGING = 0.9
+"""The part of a link that averaging can have: the pipeline's lane goes first."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip" or "averaging".
+
+    `node` (and `peer`, for a link) say where.
+    """
+
+    kind: str
+    node: str
+    peer: str | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A prediction without advice, and each cluster's limit."""
+
+    prediction: Prediction
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class _Pipe:
+    cluster: Cluster
+    loads: tuple[Load, ...]
+    round_trip_s: float
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Per node: bytes per micro-batch of the pipelines, and per round of the averaging, through its host's links."""
+
+    up: Mapping[str, float]
+    down: Mapping[str, float]
+    averaged_up: Mapping[str, float]
+    averaged_down: Mapping[str, float]
+
+
+def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
+    """Time and memory of every stage, the speed of every cluster and of the fleet."""
+    work = spans.workload
+    pipes = [
+        _Pipe(c, loads_of(fleet, spans, c.stages), round_trip_s(fleet, spans, c.stages)) for c in clusters
+    ]
+    traffic = _traffic(fleet, spans, pipes, rings)
+    averaging_s, carried = _averaging(fleet, spans, clusters, rings, traffic)
+    fleet_rate = _steady_rate(fleet, spans, pipes, traffic)
+    waits = carried < fleet_rate * (1 - 1e-9)
+    fleet_rate = min(fleet_rate, carried)
+    occupancies = [_occupancies(fleet, spans, pipe, traffic, fleet_rate) for pipe in pipes]
+    rates = [work.micro_batch / _period(spans, pipe, occ) for pipe, occ in zip(pipes, occupancies, strict=True)]
+    scale = fleet_rate / sum(rates) if waits else 1.0
+    rates = [rate * scale for rate in rates]
+    limits, predictions = [], []
+    for pipe, occupied, rate in zip(pipes, occupancies, rates, strict=True):
+        limit = _limit(spans, pipe, occupied, waits)
+        limits.append(limit)
+        predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
+    total = sum(rates)
+    factor = averaging_factor(len(clusters), work)
+    worth = sum(
+        rate * staleness_factor(c.window, len(c.stages), work) for rate, c in zip(rates, clusters, strict=True)
+    )
+    slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
+    return Forecast(
+        Prediction(
+            samples_per_s=total,
+            averaging_s=averaging_s,
+            objective=worth * factor,
+            efficiency=worth * factor / total,
+            bottleneck=f"{clusters[slowest].name}: {predictions[slowest].bottleneck}",
+            advice="",
+            clusters=tuple(predictions),
+        ),
+        tuple(limits),
+    )
+
+
+def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequence[Ring]) -> _Traffic:
+    node_of = {(p.cluster.name, s): stage.node for p in pipes for s, stage in enumerate(p.cluster.stages)}
+    out = dict.fromkeys(node_of.values(), 0.0)
+    into = dict(out)
+    for ring in rings:
+        amount = _ring_bytes(spans, ring)
+        for sender, receiver in _hops(ring):
+            a, b = node_of[sender], node_of[receiver]
+            if a != b and not fleet.same_host(a, b):
+                out[a] += amount
+                into[b] += amount
+    loads = [(s.node, load) for p in pipes for s, load in zip(p.cluster.stages, p.loads, strict=True)]
+    return _Traffic(
+        up=by_host(fleet, [(node, load.up_bytes) for node, load in loads]),
+        down=by_host(fleet, [(node, load.down_bytes) for node, load in loads]),
+        averaged_up=by_host(fleet, list(out.items())),
+        averaged_down=by_host(fleet, list(into.items())),
+    )
+
+
+def _averaging(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], traffic: _Traffic
+) -> tuple[float, float]:
+    """(seconds of one round on idle links, the most samples/s for which the rings keep up)."""
+    members = len(clusters)
+    if members == 1:
+        return 0.0, float("inf")
+    stages = {c.name: c.stages for c in clusters}
+    slowest_hop = trip = 0.0
+    for ring in rings:
+        latencies = 0.0
+        for (a, s), (b, t) in _hops(ring):
+            sender, receiver = stages[a][s].node, stages[b][t].node
+            slowest_hop = max(
+                slowest_hop, _ring_bytes(spans, ring) / fleet.flow_bytes_per_s(sender, receiver)
+            )
+            latencies += fleet.link(sender, receiver).latency_s
+        trip = max(trip, 2 * latencies * (members - 1) / members)
+    hosts = [
+        max(
+            traffic.averaged_up[n] / fleet.node(n).up_bytes_per_s,
+            traffic.averaged_down[n] / fleet.node(n).down_bytes_per_s,
+        )
+        for n in traffic.averaged_up
+    ]
+    sending = max(slowest_hop, *hosts)
+    work = spans.workload
+    if sending <= 0:
+        return trip, float("inf")
+    at_most = min(MOST_AVERAGING / sending, work.max_lag / (sending + trip))
+    return sending + trip, work.average_every * at_most
+
+
+def _steady_rate(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], traffic: _Traffic) -> float:
+    def made_at(rate: float) -> float:
+        return sum(
+            spans.workload.micro_batch / _period(spans, pipe, _occupancies(fleet, spans, pipe, traffic, rate))
+            for pipe in pipes
+        )
+
+    low, high = 0.0, made_at(0.0)
+    if made_at(high) >= high:
+        return high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if made_at(middle) >= middle else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class _Occupied:
+    compute_s: float
+    send_s: float
+    up_s: float
+    down_s: float
+
+    @property
+    def most(self) -> float:
+        return max(self.compute_s, self.send_s, self.up_s, self.down_s)
+
+
+def _occupancies(fleet: Fleet, spans: SpanCosts, pipe: _Pipe, traffic: _Traffic, rate: float) -> list[_Occupied]:
+    rounds_per_s = rate / spans.workload.average_every
+    occupied = []
+    for stage, load in zip(pipe.cluster.stages, pipe.loads, strict=True):
+        node = fleet.node(stage.node)
+        left_up = node.up_bytes_per_s - traffic.averaged_up[stage.node] * rounds_per_s
+        left_down = node.down_bytes_per_s - traffic.averaged_down[stage.node] * rounds_per_s
+        occupied.append(
+            _Occupied(
+                load.compute_s,
+                load.send_s,
+                _seconds(traffic.up[stage.node], left_up),
+                _seconds(traffic.down[stage.node], left_down),
+            )
+        )
+    return occupied
+
+
+def _seconds(amount: float, rate: float) -> float:
+    if rate > 0:
+        return amount / rate
+    return float("inf")
+
+
+def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> float:
+    bottleneck = max(o.most for o in occupied)
+    return max(period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload), 1e-12)
+
+
+def _ring_bytes(spans: SpanCosts, ring: Ring) -> float:
+    """What each member sends, and receives, in one round."""
+    members = len(ring.members)
+    return 2.0 * (members - 1) / members * spans.parameter_bytes(*ring.units)
+
+
+def _hops(ring: Ring) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    if len(ring.members) == 1:
+        return []
+    return list(zip(ring.members, (*ring.members[1:], ring.members[0]), strict=True))
+
+
+def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied], waits: bool) -> Limit:
+    stages = pipe.cluster.stages
+    worst = max(range(len(stages)), key=lambda i: occupied[i].most)
+    node, most = stages[worst].node, occupied[worst].most
+    if waits:
+        return Limit("averaging", node)
+    if _period(spans, pipe, occupied) > most * (1 + 1e-9):
+        return Limit("round trip", node)
+    if occupied[worst].compute_s >= most:
+        return Limit("compute", node)
+    if occupied[worst].up_s >= most:
+        return Limit("uplink", node)
+    if occupied[worst].down_s >= most:
+        return Limit("downlink", node)
+    return Limit("link", node, pipe.loads[worst].send_to)
+
+
+def _cluster_prediction(
+    fleet: Fleet, spans: SpanCosts, pipe: _Pipe, traffic: _Traffic, rates: tuple[float, float], limit: Limit
+) -> ClusterPrediction:
+    """`rates`: samples/s of the cluster and of the fleet."""
+    rate, fleet_rate = rates
+    work = spans.workload
+    rounds = fleet_rate / work.average_every * work.micro_batch / rate
+    predicted = []
+    for stage, load in zip(pipe.cluster.stages, pipe.loads, strict=True):
+        name, node = stage.node, fleet.node(stage.node)
+        up_s = (traffic.up[name] + traffic.averaged_up[name] * rounds) / node.up_bytes_per_s
+        down_s = (traffic.down[name] + traffic.averaged_down[name] * rounds) / node.down_bytes_per_s
+        up_s = max(up_s, load.send_s)
+        most = max(load.compute_s, up_s, down_s)
+        memory = spans.memory_bytes(*stage.units, pipe.cluster.window)
+        predicted.append(StagePrediction(load.compute_s, up_s, down_s, most, memory))
+    bottleneck = max(stage.occupancy_s for stage in predicted)
+    return ClusterPrediction(
+        samples_per_s=rate,
+        bottleneck_s=bottleneck,
+        round_trip_s=pipe.round_trip_s,
+        bottleneck=_words(limit, bottleneck, pipe.round_trip_s, pipe.cluster.window),
+        stages=tuple(predicted),
+    )
+
+
+def _words(limit: Limit, bottleneck: float, round_trip: float, window: int) -> str:
+    each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
+    if limit.kind == "averaging":
+        return "waits for the averaging between clusters"
+    if limit.kind == "round trip":
+        return f"the round trip of {round_trip * 1e3:.3g} ms, with {window} micro-batches in flight at most"
+    if limit.kind == "link":
+        return f"the link from {limit.node} to {limit.peer}: {each}"
+    return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"

@@ -1,0 +1,155 @@
+"""What is wrong with a file, said to the person who wrote it.
+
+Decides how each complaint of pydantic reads: the key as a person would point to it (`nodes[2].up_mbps`), what
+was expected, what was found, and for an unknown key the known one it resembles. Reads no file.
+"""
+
+import difflib
+import types
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Union, get_args, get_origin
+
+import pydantic
+
+_EXPECTED = {
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be {ge:g} or more",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be {le:g} or less",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+    "literal_error": "must be {expected}",
+    "too_short": "needs {min_length} or more entries",
+    "too_long": "takes {max_length} entries",
+}
+
+
+def problems_of(
+    error: pydantic.ValidationError, schema: type[pydantic.BaseModel], data: object
+) -> list[tuple[str | None, str]]:
+    """`(key, message)` for each thing wrong in `data`, in the order of the schema; alternatives of one key
+    are joined.
+    """
+    messages: dict[str | None, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        location = _within(detail["loc"], data, detail["type"])
+        known = messages.setdefault(dotted(location), [])
+        message = _message(detail, schema, location)
+        if message not in known:
+            known.append(message)
+    return [(key, ", or ".join(lines)) for key, lines in messages.items()]
+
+
+def dotted(location: Sequence[str | int]) -> str | None:
+    """("nodes", 2, "up_mbps") as nodes[2].up_mbps; None for the file itself."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or None
+
+
+def _message(
+    detail: Mapping[str, object], schema: type[pydantic.BaseModel], location: Sequence[str | int]
+) -> str:
+    kind, found = str(detail["type"]), detail["input"]
+    context = detail.get("ctx", {})
+    assert isinstance(context, Mapping)
+    if kind == "missing":
+        return "is required and missing"
+    if kind == "extra_forbidden":
+        return _unknown_key(str(location[-1]), _model_at(schema, location[:-1]))
+    if kind in ("value_error", "assertion_error"):
+        return str(context.get("error", detail["msg"]))
+    expected = _EXPECTED.get(kind)
+    text = str(detail["msg"]) if expected is None else expected.format(**context)
+    if kind in ("too_short", "too_long"):
+        if kind == "too_short" and context.get("min_length") == 1:
+            return "needs at least one entry"
+        return f"{text}, not {context.get('actual_length')}"
+    return text if kind == "string_too_short" else f"{text}, not {_shown(found)}"
+
+
+def _unknown_key(key: str, model: type[pydantic.BaseModel] | None) -> str:
+    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+    close = difflib.get_close_matches(key, known, n=1)
+    if close:
+        return f"is not a known key; did you mean {close[0]!r}?"
+    return "is not a known key" + (f"; known keys are {', '.join(known)}" if known else "")
+
+
+def _shown(value: object) -> str:
+    kinds: list[tuple[type, str]] = [(Mapping, "a mapping"), (list, "a list")]
+    for kind, name in kinds:
+        if isinstance(value, kind):
+            return name
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}"
+    return repr(value)[:60]
+
+
+def _within(location: Sequence[str | int], data: object, kind: str) -> list[str | int]:
+    """The part of pydantic's location that points into `data`: it also names the branches of a union."""
+    kept: list[str | int] = []
+    for i, part in enumerate(location):
+        last = i == len(location) - 1
+        inside = (
+            part in data if isinstance(data, Mapping) else isinstance(data, list) and part in range(len(data))
+        )
+        if inside:
+            data = data[part]  # type: ignore[index]
+        elif not (last and kind == "missing"):
+            continue
+        kept.append(part)
+    return kept
+
+
+def _model_at(
+    schema: type[pydantic.BaseModel], location: Sequence[str | int]
+) -> type[pydantic.BaseModel] | None:
+    """The model that a location inside `schema` is validated by, where there is just one candidate or a first
+    one.
+    """
+    candidates: list[object] = [schema]
+    for part in location:
+        models = [m for c in candidates for m in _models(c)]
+        if isinstance(part, int):
+            candidates = [a for c in candidates for a in _items(c)]
+        else:
+            candidates = [m.model_fields[part].annotation for m in models if part in m.model_fields] or [
+                a for c in candidates for a in _items(c)
+            ]
+    found = [m for c in candidates for m in _models(c)]
+    return found[0] if found else None
+
+
+def _alternatives(annotation: object) -> list[object]:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return [a for arg in get_args(annotation) for a in _alternatives(arg)]
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    return [annotation]
+
+
+def _models(annotation: object) -> list[type[pydantic.BaseModel]]:
+    return [a for a in _alternatives(annotation) if isinstance(a, type) and issubclass(a, pydantic.BaseModel)]
+
+
+def _items(annotation: object) -> list[object]:
+    """What the entries of a list, or the values of a mapping, may be."""
+    return [arg for a in _alternatives(annotation) for arg in get_args(a)]

@@ -1,0 +1,139 @@
+"""The shape of nodes.yaml and plan.yaml, as typed, frozen models.
+
+Decides which keys exist, their types and the range of each value by itself; what needs two values at once
+(unique names, known peers, spans that join up) is checked by the nouns they become. Keys carry the units a
+user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced: text is no
+number, true is no 1.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0)]
+AtLeastZero = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+OneOrMore = Annotated[int, Field(ge=1)]
+Pair = Annotated[tuple[Text, Text], Field(strict=False)]
+SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
+Member = Annotated[tuple[Text, Count], Field(strict=False)]
+
+
+class Strict(BaseModel):
+    """Frozen, without unknown keys, coercion, NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NodeEntry(Strict):
+    name: Text
+    gflops: Positive
+    memory_gb: Positive
+    up_mbps: Positive
+    down_mbps: Positive
+    host: Text | None = None
+    device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "cpu"
+    address: Text | None = None
+    region: Text | None = None
+    mtbf_hours: Positive | None = None
+
+
+class LinkEntry(Strict):
+    between: Pair
+    latency_ms: AtLeastZero
+    mbps: Positive
+
+
+class FleetFile(Strict):
+    """nodes.yaml."""
+
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    links: list[LinkEntry] = []
+    regions: list[LinkEntry] = []
+
+
+class StageEntry(Strict):
+    node: Text
+    units: SpanEntry
+
+
+class ClusterEntry(Strict):
+    name: Text
+    window: OneOrMore
+    stages: Annotated[list[StageEntry], Field(min_length=1)]
+
+
+class RingEntry(Strict):
+    units: SpanEntry
+    members: Annotated[list[Member], Field(min_length=1)]
+
+
+class SpareEntry(Strict):
+    node: Text
+    reason: str
+
+
+class StagePredictionEntry(Strict):
+    compute_s: AtLeastZero
+    up_s: AtLeastZero
+    down_s: AtLeastZero
+    occupancy_s: AtLeastZero
+    memory_bytes: Count
+
+
+class ClusterPredictionEntry(Strict):
+    samples_per_s: Positive
+    bottleneck_s: AtLeastZero
+    round_trip_s: AtLeastZero
+    bottleneck: str
+    stages: list[StagePredictionEntry]
+
+
+class PredictionEntry(Strict):
+    samples_per_s: Positive
+    averaging_s: AtLeastZero
+    objective: AtLeastZero
+    efficiency: AtLeastZero
+    bottleneck: str
+    advice: str
+    clusters: list[ClusterPredictionEntry]
+
+
+class UnitEntry(Strict):
+    name: str
+    flops: AtLeastZero
+    parameter_bytes: Count
+    saved_bytes: Count
+    boundary_bytes: Count
+    boundary_gradient_bytes: Count
+    shared: list[str] = []
+
+
+class WorkloadEntry(Strict):
+    micro_batch: OneOrMore
+    update_every: OneOrMore
+    max_staleness: Count
+    average_every: OneOrMore
+    max_lag: OneOrMore
+    optimizer_state_bytes_per_parameter_byte: AtLeastZero
+    process_bytes: Count
+
+
+class PlanFile(Strict):
+    """plan.yaml."""
+
+    version: Literal[1]
+    job_file: str
+    seed: int
+    clusters: Annotated[list[ClusterEntry], Field(min_length=1)]
+    rings: list[RingEntry]
+    spares: list[SpareEntry] = []
+    predicted: PredictionEntry
+    job: dict[str, JsonValue]
+    workload: WorkloadEntry
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    links: list[LinkEntry] = []
+    regions: list[LinkEntry] = []
+    fingerprint: str
+    units: Annotated[list[UnitEntry], Field(min_length=1)]

@@ -1,0 +1,124 @@
+"""The cost of any span of units, per micro-batch.
+
+Decides how the costs of units add up to those of a stage: design §4.5.
+
+    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward 2)
+    memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
+              optimizer state, 2 + max_lag averaging copies) + what W micro-batches in flight keep
+
+A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right after
+its forward, so it keeps those of one, and the inputs of the W − 1 that wait. Knows no node. A model of more than
+MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few bytes cross.
+"""
+
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster_planner.costs import ModelCosts, Workload
+
+Floats: TypeAlias = NDArray[np.float64]
+
+MAX_POSITIONS = 128
+"""Cuts are searched among at most this many positions, so that tables stay small."""
+
+UPDATE_FLOPS = 12.0
+"""What one update costs per parameter byte: an estimate, for it is bound by memory rate (48 FLOPs a float32 weight)."""
+
+
+class SpanCosts:
+    """Prefix sums over units: any half-open span [start, end) is a subtraction."""
+
+    def __init__(self, costs: ModelCosts, workload: Workload) -> None:
+        units = costs.units
+        self.count = len(units)
+        self.workload = workload
+        self._flops = _cumulative([unit.flops for unit in units])
+        self._parameters = _cumulative([unit.parameter_bytes for unit in units])
+        self._saved = _cumulative([unit.saved_bytes for unit in units])
+        batch = workload.micro_batch
+        self.forward_bytes = _at_cuts([unit.boundary_bytes * batch for unit in units])
+        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model."""
+        self.gradient_bytes = _at_cuts([unit.boundary_gradient_bytes * batch for unit in units])
+        """[cut position] → bytes that it sends back."""
+
+    def flops(self, start: int, end: int) -> float:
+        """FLOPs per micro-batch: forward, backward and the share of an update."""
+        update = UPDATE_FLOPS * self.parameter_bytes(start, end) / self.workload.update_every
+        return 3.0 * float(self._flops[end] - self._flops[start]) * self.workload.micro_batch + update
+
+    def parameter_bytes(self, start: int, end: int) -> int:
+        return int(self._parameters[end] - self._parameters[start])
+
+    def memory_bytes(self, start: int, end: int, window: int) -> int:
+        """What a stage of that span needs with `window` micro-batches in flight."""
+        saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
+        queued = float(self.forward_bytes[start])
+        in_flight = saved + (window - 1) * (queued if end == self.count else saved)
+        return round(self._fixed(float(self.parameter_bytes(start, end))) + in_flight)
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """The cut positions that a search considers, 0 and the number of units included."""
+        if self.count < MAX_POSITIONS:
+            return np.arange(self.count + 1)
+        return self._few_positions(MAX_POSITIONS)
+
+    @cached_property
+    def flops_table(self) -> Floats:
+        """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""
+        update = UPDATE_FLOPS / self.workload.update_every
+        return _forward_only(
+            3.0 * self.workload.micro_batch * self._between(self._flops) + update * self._between(self._parameters)
+        )
+
+    @cached_property
+    def parameter_table(self) -> Floats:
+        """[i, j] → parameter bytes between two positions; negative where j < i."""
+        return self._between(self._parameters)
+
+    def memory_table(self, window: int) -> Floats:
+        """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
+        saved = self._between(self._saved) * self.workload.micro_batch
+        in_flight = saved * window
+        in_flight[:, -1] = saved[:, -1] + (window - 1) * self.forward_bytes[self.positions]
+        return _forward_only(self._fixed(self.parameter_table) + in_flight)
+
+    def _fixed(self, parameter_bytes: "Floats | float") -> "Floats | float":
+        work = self.workload
+        live_and_shell = work.max_staleness + 1 + 1
+        averaging = 2 + work.max_lag
+        copies = live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+        return work.process_bytes + copies * parameter_bytes
+
+    def _between(self, prefix: Floats) -> Floats:
+        at = prefix[self.positions]
+        return at[None, :] - at[:, None]
+
+    def _few_positions(self, count: int) -> NDArray[np.int64]:
+        weight = sum((p / p[-1] if p[-1] > 0 else p) for p in (self._flops, self._parameters, self._saved))
+        weight = weight + np.linspace(0.0, 1e-3, self.count + 1)
+        bins = np.searchsorted(np.linspace(0.0, weight[-1], count), weight, side="right")
+        crossing = self.forward_bytes + self.gradient_bytes
+        inner = np.arange(1, self.count)
+        by_bytes = inner[np.lexsort((inner, crossing[inner], bins[inner]))]
+        _, first = np.unique(bins[by_bytes], return_index=True)
+        return np.concatenate(([0], np.sort(by_bytes[first]), [self.count]))
+
+
+def _cumulative(values: list[float] | list[int]) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(np.asarray(values, dtype=np.float64))))
+
+
+def _at_cuts(values: list[int]) -> Floats:
+    at = np.concatenate(([0.0], np.asarray(values, dtype=np.float64)))
+    at[-1] = 0.0
+    return at
+
+
+def _forward_only(table: Floats) -> Floats:
+    table = table.copy()
+    table[np.tril_indices(len(table))] = np.inf
+    return table

@@ -1,0 +1,113 @@
+"""What each stage and each hop of one pipeline costs, and how fast the pipeline can go.
+
+Decides the formulas of design §4.5 for one cluster: occupancy, which contains no latency, and the round trip, which does.
+
+    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1       (U = update_every)
+    period    max(bottleneck,  round trip / W,  ((U − 1)·bottleneck + round trip) / ((max_staleness + 1)·U))
+
+The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is done.
+Knows nothing of other clusters; averaging enters as bytes that each stage sends and receives per micro-batch.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster_planner.costs import Workload
+from cluster_planner.fleet import Fleet
+from cluster_planner.plan import Stage
+from cluster_planner.spans import SpanCosts
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one stage does per micro-batch, averaging apart. Bytes count what leaves or enters its host."""
+
+    compute_s: float
+    up_bytes: float
+    down_bytes: float
+    send_s: float
+    """The slowest flow it sends, on the link that carries it."""
+    send_to: str | None
+    """The node at the other end of that flow."""
+    parameter_bytes: int
+
+
+def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[Load, ...]:
+    """The load of each stage of a pipeline, in order."""
+    loads = []
+    for index, stage in enumerate(stages):
+        start, end = stage.units
+        up = down = send_s = 0.0
+        send_to = None
+        for neighbour, cut, onward in ((index - 1, start, False), (index + 1, end, True)):
+            if not 0 <= neighbour < len(stages):
+                continue
+            forward, gradient = float(spans.forward_bytes[cut]), float(spans.gradient_bytes[cut])
+            sent, received = (forward, gradient) if onward else (gradient, forward)
+            other = stages[neighbour].node
+            seconds = sent / fleet.flow_bytes_per_s(stage.node, other)
+            if send_to is None or seconds > send_s:
+                send_s, send_to = seconds, other
+            if not fleet.same_host(stage.node, other):
+                up, down = up + sent, down + received
+        compute_s = spans.flops(start, end) / fleet.node(stage.node).flops_per_s
+        loads.append(Load(compute_s, up, down, send_s, send_to, spans.parameter_bytes(start, end)))
+    return tuple(loads)
+
+
+def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
+    """From a micro-batch's injection to its gradient at the first stage, in an idle pipeline."""
+    total = sum(spans.flops(*stage.units) / fleet.node(stage.node).flops_per_s for stage in stages)
+    for stage, onward in itertools.pairwise(stages):
+        cut = stage.units[1]
+        total += 2 * fleet.link(stage.node, onward.node).latency_s
+        total += float(spans.forward_bytes[cut]) / fleet.flow_bytes_per_s(stage.node, onward.node)
+        total += float(spans.gradient_bytes[cut]) / fleet.flow_bytes_per_s(onward.node, stage.node)
+    return total
+
+
+def by_host(fleet: Fleet, amounts: Sequence[tuple[str, float]]) -> Mapping[str, float]:
+    """Sum amounts given per node over the nodes that share an uplink; keyed by node."""
+    totals: dict[tuple[bool, str], float] = {}
+    for name, amount in amounts:
+        totals[host_key(fleet, name)] = totals.get(host_key(fleet, name), 0.0) + amount
+    return {name: totals[host_key(fleet, name)] for name, _ in amounts}
+
+
+def host_key(fleet: Fleet, name: str) -> tuple[bool, str]:
+    """What nodes that share an uplink have in common."""
+    host = fleet.node(name).host
+    return (False, name) if host is None else (True, host)
+
+
+def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], averaged: float) -> float:
+    """The largest occupancy, when averaging moves `averaged` bytes each way per parameter byte and micro-batch."""
+    share = [averaged * load.parameter_bytes for load in loads]
+    names = [stage.node for stage in stages]
+    up = by_host(fleet, [(n, load.up_bytes + a) for n, load, a in zip(names, loads, share, strict=True)])
+    down = by_host(fleet, [(n, load.down_bytes + a) for n, load, a in zip(names, loads, share, strict=True)])
+    return max(
+        max(
+            load.compute_s,
+            load.send_s,
+            up[name] / fleet.node(name).up_bytes_per_s,
+            down[name] / fleet.node(name).down_bytes_per_s,
+        )
+        for name, load in zip(names, loads, strict=True)
+    )
+
+
+def wanted_window(bottleneck: float, round_trip: float, workload: Workload) -> int:
+    """The window that keeps the bottleneck busy, as far as `max_staleness` admits."""
+    if bottleneck <= 0:
+        return workload.largest_window
+    return max(1, min(math.ceil(round_trip / bottleneck) + 2, workload.largest_window))
+
+
+def period_s(bottleneck: float, round_trip: float, window: int, workload: Workload) -> float:
+    """Seconds per micro-batch in the steady state."""
+    per_update = workload.update_every
+    admitted = ((per_update - 1) * bottleneck + round_trip) / workload.largest_window
+    return max(bottleneck, round_trip / window, admitted)

@@ -1,0 +1,80 @@
+"""The `ravnest` command: its subcommands, and what an error looks like to the user.
+
+Decides how errors become one clear line and an exit code: 2 for input the user can mend, 1 for a run that
+failed, 130 when interrupted. Set RAVNEST_TRACEBACK=1 to see the traceback instead. Heavy modules are
+imported by the commands that need them, so that --help is fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ravnest.cli.plan import plan
+from ravnest.cli.run import run
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="ravnest",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train PyTorch models on the unequal machines you have, joined by home internet.",
+    epilog="Example: ravnest plan examples/home/nodes.yaml && ravnest run",
+)
+app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
+app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ravnest {version('ravnest')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Exists so that the app has options of its own; --version is handled by its callback."""
+
+
+def main() -> None:
+    """The console script. Ends the process; prints no traceback unless RAVNEST_TRACEBACK=1."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("RAVNEST_TRACEBACK") == "1":
+            raise
+        lines, code = describe(error)
+        for line in lines:
+            typer.echo(f"ravnest: error: {line}", err=True)
+        sys.exit(code)
+
+
+def describe(error: Exception) -> tuple[list[str], int]:
+    """What the user reads and the exit code: 2 for input they can mend, 1 for everything else.
+
+    An error that none of ravnest's packages raised is a mistake of ravnest's, and is said to be one.
+    """
+    from cluster_planner.errors import PlannerError
+    from ravnest.errors import RavnestError
+    from ring_allreduce.errors import RingError
+
+    if isinstance(error, PlannerError | RingError | RavnestError):
+        return str(error).splitlines(), error.exit_code
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = "this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where"
+    return [f"{said} ({hint})"], 1

@@ -1,0 +1,77 @@
+"""`ravnest plan`: from nodes.yaml and job.yaml to plan.yaml and its picture.
+
+Decides the command's options, where its files go, and what it prints. How a plan is made is in
+ravnest.cli.planning.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cluster_planner.plan import Plan
+
+
+def plan(
+    nodes: Annotated[Path, typer.Argument(metavar="NODES_YAML", help="The machines and their links.")],
+    job: Annotated[
+        Path | None,
+        typer.Option("--job", metavar="PATH", help="The job; without it, job.yaml beside NODES_YAML."),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="PATH", help="Where to write; the picture lies beside it."),
+    ] = Path("plan.yaml"),
+    seed: Annotated[
+        int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
+) -> None:
+    """Decide who trains which part of the model: write plan.yaml and a picture of it."""
+    from rich.console import Console
+
+    from ravnest.cli.planning import prepare_plan
+    from ravnest.cli.steps import Steps
+
+    job_path = job if job is not None else nodes.parent / "job.yaml"
+    steps = Steps(Console(stderr=True, quiet=as_json))
+    with steps:
+        made = prepare_plan(nodes, job_path, seed=seed, step=steps.begin)
+        steps.begin("drawing the plan")
+        picture_path = _write(made, output)
+    if as_json:
+        from ravnest.cli.plan_view import plan_document
+
+        json.dump(plan_document(made, output, picture_path), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    from ravnest.cli.plan_view import show_plan
+
+    show_plan(made, Console())
+    console = Console(soft_wrap=True)
+    console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
+    console.print(f"Next: ravnest run {output}", highlight=False)
+
+
+def _write(made: Plan, plan_path: Path) -> Path:
+    """Save the plan, and its picture beside it under the same stem. The path of the picture."""
+    from cluster_planner.files import save_plan
+    from ravnest.errors import InvalidInput
+    from ravnest.pictures import draw_plan
+
+    picture_path = plan_path.with_suffix(".png")
+    try:
+        plan_path.parent.mkdir(parents=True, exist_ok=True)
+        save_plan(made, plan_path)
+        draw_plan(made, picture_path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(
+            f"cannot be written ({reason}); give another path with -o", path=str(plan_path)
+        ) from None
+    return picture_path

@@ -1,0 +1,120 @@
+"""Shows a plan: one table per cluster, then the rings, the spares, and what limits the fleet; or all of it
+as JSON.
+
+Decides the words and the layout only; every figure is the plan's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from ravnest.cli.words import duration, rate, size
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print the plan for a person."""
+    units = len(plan.costs.units)
+    console.print(
+        f"{len(plan.fleet.nodes)} nodes · {len(plan.clusters)} clusters · {units} units, "
+        f"{size(plan.costs.parameter_bytes)} of weights",
+        highlight=False,
+    )
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        console.print()
+        console.print(_cluster_table(plan, cluster, predicted))
+        console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
+    console.print()
+    console.print(_rings_table(plan))
+    for spare in plan.spares:
+        console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
+    console.print()
+    console.print(_fleet_table(plan))
+
+
+def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
+    """The plan as JSON takes it, with the paths of what was written; the job, nodes and units are in
+    plan.yaml.
+    """
+    return {
+        "plan": str(plan_path),
+        "picture": str(picture_path),
+        "clusters": [asdict(cluster) for cluster in plan.clusters],
+        "rings": [asdict(ring) for ring in plan.rings],
+        "spares": [asdict(spare) for spare in plan.spares],
+        "predicted": asdict(plan.predicted),
+        "workload": asdict(plan.workload),
+        "unit_names": [unit.name for unit in plan.costs.units],
+        "fingerprint": plan.costs.fingerprint,
+        "seed": plan.seed,
+    }
+
+
+def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> Table:
+    title = (
+        f"[bold]{escape(cluster.name)}[/bold]: {rate(predicted.samples_per_s)} samples/s, "
+        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}"
+    )
+    table = Table(
+        title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False
+    )
+    table.add_column("  stage")
+    table.add_column("node", style="bold")
+    table.add_column("units")
+    table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True)
+    for name in ("compute", "up", "down", "memory"):
+        table.add_column(name, justify="right")
+    for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+        start, end = stage.units
+        slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
+        table.add_row(
+            f"  {i}",
+            escape(stage.node),
+            f"[{start}, {end})",
+            escape(_span_words(plan, start, end)),
+            duration(costs.compute_s),
+            duration(costs.up_s),
+            duration(costs.down_s),
+            f"{size(costs.memory_bytes)} of {size(plan.fleet.node(stage.node).memory_bytes)}",
+            style="yellow" if slowest else "",
+        )
+    return table
+
+
+def _span_words(plan: Plan, start: int, end: int) -> str:
+    first, last = plan.costs.units[start].name, plan.costs.units[end - 1].name
+    return first if first == last else f"{first} … {last}"
+
+
+def _rings_table(plan: Plan) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("  ring")
+    table.add_column("units")
+    table.add_column("weights", justify="right")
+    table.add_column("passes chunks along")
+    for i, ring in enumerate(plan.rings):
+        start, end = ring.units
+        weights = sum(unit.parameter_bytes for unit in plan.costs.units[start:end])
+        nodes = [plan.cluster(name).stages[stage].node for name, stage in ring.members]
+        table.add_row(f"  {i}", f"[{start}, {end})", size(weights), escape(" → ".join(nodes)))
+    return table
+
+
+def _fleet_table(plan: Plan) -> Table:
+    predicted = plan.predicted
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    useful = f"{rate(predicted.objective)} count as one cluster's would ({predicted.efficiency:.0%})"
+    table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]; {useful}")
+    table.add_row(
+        "averaging", f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
+    )
+    table.add_row("bottleneck", escape(predicted.bottleneck))
+    table.add_row("advice", escape(predicted.advice))
+    return table

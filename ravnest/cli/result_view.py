@@ -1,0 +1,65 @@
+"""Shows what a run came to: its figures, the baselines beside them, the sample, and where everything was
+written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from ravnest.cli.words import beside_baselines, duration, rate
+from ravnest.launch.report import RunResult
+
+
+def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
+    """Print it. `plan_path` is named in the command that would go on with a run that was stopped."""
+    console.print()
+    console.print(_pairs(_figures(result)))
+    if result.held_out_loss is not None:
+        console.print()
+        console.print(Text(beside_baselines(result.held_out_loss, result.baselines), style="bold"))
+    if result.sample_text is not None:
+        title = "A sample from the trained weights"
+        console.print()
+        if console.is_terminal:
+            console.print(Panel(Text(result.sample_text), title=title, title_align="left"))
+        else:
+            console.print(f"{title}:\n", markup=False, highlight=False)
+            console.print(result.sample_text, markup=False, highlight=False)
+    console.print()
+    console.print(_pairs(_paths(result)))
+    if result.stopped_early:
+        console.print(
+            f"\nStopped early. To go on: ravnest run {plan_path} --resume --out {result.out_dir}",
+            markup=False,
+            highlight=False,
+        )
+
+
+def _pairs(rows: list[tuple[str, str]]) -> Text:
+    """One row a line, aligned; nothing is cut off, so that a path can be copied."""
+    width = max(len(name) for name, _ in rows) + 2
+    return Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows)
+
+
+def _figures(result: RunResult) -> list[tuple[str, str]]:
+    return [
+        ("samples", f"{result.samples:,} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s)"),
+        ("updates", f"{result.updates:,}"),
+        ("rounds of averaging", f"{result.rounds:,}"),
+        ("staleness", f"at most {result.max_staleness}, {result.mean_staleness:.2f} on average (updates)"),
+        *((f"held-out {name}", f"{value:.4g}") for name, value in result.metrics.items()),
+    ]
+
+
+def _paths(result: RunResult) -> list[tuple[str, str]]:
+    rows = [
+        ("weights", result.weights_path),
+        ("checkpoint", result.checkpoint_path),
+        ("metrics", result.metrics_path),
+        ("loss curve", result.loss_curve_path),
+    ]
+    return [(name, str(path)) for name, path in rows if path is not None]

@@ -1,0 +1,57 @@
+"""`ravnest run`: train as a plan says, show how it goes, and say what came of it.
+
+Decides the command's options and which of three views watches the run. What happens in a run is
+ravnest.launch's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+STOPPED_EARLY = 130
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path(
+        "plan.yaml"
+    ),
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RAY_ADDRESS", help="A running Ray cluster; without one, Ray starts on this machine."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write; without it, a new folder in runs/."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
+    from rich.console import Console
+
+    from ravnest.cli.live_view import LiveView
+    from ravnest.cli.plain_view import PlainView
+    from ravnest.cli.result_view import show_result
+    from ravnest.launch import run as launch_run
+    from ravnest.launch.report import as_plain
+
+    console = Console(stderr=as_json, soft_wrap=True)
+    view = LiveView(console) if console.is_terminal else PlainView(console)
+    with view:
+        result = launch_run(plan, address=address, resume=resume, out_dir=out, observer=view)
+    if as_json:
+        json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        show_result(result, plan, console)
+    if result.stopped_early:
+        raise typer.Exit(STOPPED_EARLY)

@@ -1,0 +1,44 @@
+"""How quantities read in a terminal: losses, durations, sizes, rates, a loss beside its baselines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def loss_text(loss: float | None) -> str:
+    return "–" if loss is None else f"{loss:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """`850 ms`, `12.3 s`, `4 min 05 s`, `3 h 20 min`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units, as nodes.yaml counts them: `512 B`, `1.9 MB`, `16 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def rate(samples_per_s: float) -> str:
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+
+
+def beside_baselines(loss: float, baselines: Mapping[str, float]) -> str:
+    """`held-out loss 2.01 · bigram model 2.32 (0.31 nats better)`."""
+    parts = [f"held-out loss {loss:.2f}"]
+    for name, baseline in baselines.items():
+        gain = baseline - loss
+        verdict = f"{abs(gain):.2f} nats {'better' if gain >= 0 else 'worse'}"
+        parts.append(f"{name} {baseline:.2f} ({verdict})")
+    return " · ".join(parts)

@@ -1,0 +1,126 @@
+"""Reaching the user's own code: `pkg.module:attribute` in a job file becomes a Python object.
+
+Decides where such a module is looked for and how a mistake in it is told: one line, with the place in the user's file.
+Does not know what a factory makes.
+"""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from pydantic import Field, JsonValue
+
+from ravnest.errors import InvalidInput
+from ravnest.training.quantities import Section
+
+REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+
+
+class FactoryConfig(Section):
+    """A callable of the user's and its keyword arguments."""
+
+    factory: str = Field(pattern=REFERENCE_PATTERN)
+    """`package.module:attribute`, looked for in the job file's folder first."""
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of the call."""
+
+
+def resolve(
+    reference: str, search_dirs: Sequence[Path], *, path: str | None = None, key: str | None = None
+) -> Callable[..., object]:
+    """The callable that `reference` names, its module imported with `search_dirs` first on sys.path.
+
+    The folders stay on sys.path, as a script's own does, so that the user's functions may import later too.
+    Raises InvalidInput, at `path` and `key`, when the module is missing, fails, or lacks the attribute.
+    """
+    name, _, attribute = reference.partition(":")
+    if not name or not attribute:
+        raise InvalidInput(f"{reference!r} is not of the form package.module:attribute", path=path, key=key)
+    folders = [str(folder.resolve()) for folder in search_dirs]
+    sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
+    importlib.invalidate_caches()
+    _refuse_namesake(name, folders, path, key)
+    found: object = _import(name, folders, path, key)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [one for one in dir(found) if not one.startswith("_")], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidInput(f"module {name!r} has no {attribute!r}{hint}", path=path, key=key)
+        found = getattr(found, part)
+    if not callable(found):
+        raise InvalidInput(
+            f"{reference!r} is {type(found).__name__}, which cannot be called", path=path, key=key
+        )
+    return found
+
+
+def call(
+    factory: FactoryConfig,
+    search_dirs: Sequence[Path],
+    *positional: object,
+    path: str | None = None,
+    key: str | None = None,
+) -> object:
+    """What the user's factory returns for `positional` and its `args`.
+
+    Raises InvalidInput for anything it raises, with the type, the message and the line in the user's file.
+    """
+    function = resolve(factory.factory, search_dirs, path=path, key=key)
+    try:
+        return function(*positional, **factory.args)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        where = _place(error, [str(folder.resolve()) for folder in search_dirs])
+        raise InvalidInput(f"{factory.factory!r} failed: {where}", path=path, key=key) from error
+
+
+def _refuse_namesake(name: str, folders: Sequence[str], path: str | None, key: str | None) -> None:
+    """A module of this name imported from elsewhere would silently stand in for the user's."""
+    top = name.partition(".")[0]
+    loaded = sys.modules.get(top)
+    spec = PathFinder.find_spec(top, list(folders))
+    if loaded is None or spec is None or spec.origin is None:
+        return
+    if Path(getattr(loaded, "__file__", None) or "").resolve() != Path(spec.origin).resolve():
+        other = getattr(loaded, "__file__", None) or "Python itself"
+        message = f"the module name {top!r} of {spec.origin} is already taken by {other}: rename the file"
+        raise InvalidInput(message, path=path, key=key)
+
+
+def _import(name: str, folders: Sequence[str], path: str | None, key: str | None) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            places = ", ".join(folders) or "the Python path"
+            raise InvalidInput(f"no module {error.name!r} in {places}", path=path, key=key) from error
+        raise InvalidInput(
+            f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(
+            f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key
+        ) from error
+
+
+def _place(error: BaseException, folders: Sequence[str]) -> str:
+    """`TypeError: message (file:line)`, on one line, at the deepest line of the user's own files."""
+    said = " ".join(str(error).split())
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {' '.join(error.msg.split())} ({error.filename}:{error.lineno})"
+    # The first frame is ours; an error without others came from the call itself.
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [
+        frame for frame in frames if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
+    ]
+    outside = [frame for frame in frames if not frame.filename.startswith("<frozen importlib")]
+    last = (own or outside or [None])[-1]
+    place = f" ({last.filename}:{last.lineno})" if last else ""
+    return f"{type(error).__name__}: {said}{place}" if said else f"{type(error).__name__}{place}"

@@ -1,0 +1,174 @@
+"""What the user wants trained: the job file as one typed, frozen object.
+
+Decides which keys a job may hold, their defaults and limits (design §4). Does not call the user's factories,
+nor know what machines there are.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
+
+from cluster_planner.files import read_validated
+from cluster_planner.problems import problems_of
+from ravnest.errors import InvalidInput
+from ravnest.factories import REFERENCE_PATTERN, FactoryConfig
+from ravnest.training.losses import LOSSES, METRICS, check_name
+from ravnest.training.optimizer import OptimizerConfig
+from ravnest.training.quantities import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from ravnest.training.schedule import ScheduleConfig
+
+__all__ = [
+    "FactoryConfig",
+    "JobConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "StopConfig",
+    "job_from_mapping",
+    "load_job",
+]
+
+
+class ModelConfig(Section):
+    """The model: either a factory of the user's, or a Hugging Face configuration."""
+
+    factory: str | None = Field(default=None, pattern=REFERENCE_PATTERN)
+    """`package.module:attribute` of a callable that returns the torch.nn.Module."""
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of the factory."""
+
+    huggingface: dict[str, JsonValue] | None = None
+    """`model_type` and the other keys of a transformers configuration."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.factory is None) == (self.huggingface is None):
+            raise ValueError("give either factory (with its args) or huggingface")
+        if self.huggingface is not None and self.args:
+            raise ValueError("args belong to a factory; a huggingface model takes its keys directly")
+        if self.huggingface is not None and not isinstance(self.huggingface.get("model_type"), str):
+            raise ValueError("huggingface needs a model_type, such as llama")
+        return self
+
+
+class StopConfig(Section):
+    """When the run ends: exactly one of the three, counted over the whole fleet."""
+
+    samples: PositiveInt | None = None
+    """Training samples."""
+
+    epochs: PositiveFloat | None = None
+    """Passes over the training set."""
+
+    minutes: PositiveFloat | None = None
+    """Minutes of training, from the first micro-batch on."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none"
+            raise ValueError(f"give exactly one of samples, epochs or minutes, not {found}")
+        return self
+
+
+def _loss(value: object) -> object:
+    return _named_or_made(value, LOSSES, "loss")
+
+
+def _metric(value: object) -> object:
+    return _named_or_made(value, METRICS, "metric")
+
+
+def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
+    if isinstance(value, FactoryConfig):
+        return value
+    if isinstance(value, Mapping):
+        return FactoryConfig.model_validate(value)
+    if not isinstance(value, str):
+        raise ValueError(f"expected the name of a {kind} ({', '.join(known)}) or {{factory: ..., args: ...}}")
+    try:
+        check_name(value, known, kind)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+class JobConfig(Section):
+    """A whole job file. `model_dump(mode="json")` gives the mapping that `job_from_mapping` reads back."""
+
+    model: ModelConfig
+    """What is trained."""
+
+    data: FactoryConfig
+    """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target)."""
+
+    loss: Annotated[str | FactoryConfig, BeforeValidator(_loss)] = "cross_entropy"
+    """cross_entropy, mse, or a factory of a callable (output, target) → mean over the samples."""
+
+    metrics: tuple[Annotated[str | FactoryConfig, BeforeValidator(_metric)], ...] = ()
+    """Shown at evaluations beside the loss: accuracy, perplexity, or factories."""
+
+    micro_batch: PositiveInt = 8
+    """Samples that one forward and one backward of a stage handle."""
+
+    update_every: PositiveInt = 8
+    """Micro-batches that a stage accumulates for one update."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """A torch.optim class, its arguments, its schedule and clipping."""
+
+    max_staleness: NonNegativeInt = 1
+    """Updates between the weights of a gradient and its use, at most; 0 is synchronous."""
+
+    average_every: PositiveInt = 4096
+    """Samples of the whole fleet that make one round of averaging."""
+
+    max_lag: PositiveInt = 1
+    """Rounds that a stage may have contributed to and not yet merged."""
+
+    stop: StopConfig
+    """When the run ends."""
+
+    evaluate_every: PositiveInt = 20_000
+    """Samples of the whole fleet between evaluations on the held-out set."""
+
+    seed: NonNegativeInt = 0
+    """Of the initial weights, the order of samples and dropout."""
+
+    sample: FactoryConfig | None = None
+    """Called with (model, data) after training; the text it returns is shown."""
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if self.stop.minutes is not None and self.optimizer.schedule.name != "constant":
+            raise ValueError(
+                f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"
+                " stops by minutes lacks: use constant, or stop by samples or epochs"
+            )
+        per_update = self.micro_batch * self.update_every
+        if self.stop.samples is not None and self.stop.samples < per_update:
+            raise ValueError(
+                f"stop.samples: {self.stop.samples} is less than one update"
+                f" (micro_batch · update_every = {self.micro_batch} · {self.update_every} = {per_update})"
+            )
+        return self
+
+
+def load_job(path: str | os.PathLike[str]) -> JobConfig:
+    """The job of a job.yaml. Raises cluster_planner's InvalidInput, a line for each fault."""
+    return read_validated(path, JobConfig)
+
+
+def job_from_mapping(mapping: Mapping[str, object], path: str | None = None) -> JobConfig:
+    """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path`."""
+    try:
+        return JobConfig.model_validate(mapping)
+    except ValidationError as error:
+        problems = problems_of(error, JobConfig, mapping)
+        (key, message), *others = problems
+        lines = [message, *(": ".join(part for part in (path, *other) if part) for other in others)]
+        raise InvalidInput("\n".join(lines), path=path, key=key) from None

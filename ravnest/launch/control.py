@@ -1,0 +1,277 @@
+"""What a run does next: its phases from training to the last evaluation. Pure; the driver does what it says.
+
+Takes the stages' messages and the clock; returns messages to send, and marks (an evaluation came, a checkpoint is due).
+When a round opens and is committed is RoundOwner's decision (design §7); when the run ends, evaluates and saves is
+decided here. Knows no socket, no Ray and no file.
+
+    TRAINING ──stop──► DRAINING ──all drained──► FINISHING ──last round merged and saved──► EVALUATING ──► DONE
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from ravnest.errors import RunFailed
+from ravnest.runtime import messages as m
+from ring_allreduce import CommitRound, FailRun, FinishRequested, MemberFinished, OpenRound, RoundOwner
+from ring_allreduce import SamplesReported as OwnerSamples
+from ring_allreduce.transport import Message
+
+
+class Phase(Enum):
+    TRAINING = auto()
+    DRAINING = auto()
+    FINISHING = auto()
+    EVALUATING = auto()
+    DONE = auto()
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send `message` to the stage named `peer`."""
+
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class PhaseEntered:
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class CheckpointBegun:
+    """The stages will send their state as of `round`, which the fleet reached after about `samples`."""
+
+    round: int
+    samples: int
+    updates: Mapping[str, int]  # by cluster, at its snapshot for the round
+
+
+@dataclass(frozen=True)
+class CheckpointArrived:
+    """Every stage has sent its state for `round`."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    round: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class EvaluationDone:
+    """The sums as the last stage reported them. `final`: of the anchor."""
+
+    samples: int
+    evaluated: m.Evaluated
+    final: bool
+
+
+Instruction = Tell | PhaseEntered | CheckpointBegun | CheckpointArrived | RoundDone | EvaluationDone
+
+
+@dataclass(frozen=True)
+class RunShape:
+    """The run as control sees it. Samples are the fleet's, counted from the run's first start."""
+
+    clusters: Mapping[str, int]  # name → number of stages
+    evaluator: str  # the cluster that evaluates: the fastest
+    samples_per_update: int
+    stop_samples: int | None
+    stop_s: float | None
+    evaluate_every: int
+    held_out_batches: int
+    start_samples: int = 0  # made before a resume
+    start_updates: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> list[str]:
+        return [m.stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
+
+
+class RunControl:
+    """One run's course. `rounds` must own rings named by their number in the plan."""
+
+    def __init__(self, shape: RunShape, rounds: RoundOwner) -> None:
+        self._shape = shape
+        self._rounds = rounds
+        self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
+        self._snapshots: dict[int, dict[str, int]] = {}
+        self._drained: dict[str, m.Drained] = {}
+        self._rounds_finished: set[str] = set()
+        self._saving: dict[int, set[str]] = {}  # round → stages that still send
+        self._next_save = shape.start_samples
+        self._next_evaluation = shape.start_samples + shape.evaluate_every
+        self._evaluation = 0
+        self._evaluating = False
+        self._last_round = 0
+        self._abandon = False
+        self.phase = Phase.TRAINING
+
+    @property
+    def samples(self) -> int:
+        """What the fleet has trained on, earlier sessions of the run included."""
+        return self._shape.start_samples + self.session_samples
+
+    @property
+    def session_samples(self) -> int:
+        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in self._updates.items())
+        return made * self._shape.samples_per_update
+
+    @property
+    def updates(self) -> Mapping[str, int]:
+        """Each cluster's updates so far."""
+        return self._updates
+
+    @property
+    def rounds_committed(self) -> int:
+        """In this session."""
+        return self._rounds.committed
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is on its way."""
+        return bool(self._saving)
+
+    def stop(self, *, evaluate: bool) -> list[Instruction]:
+        """End the run: drain, one last round, save. `evaluate`: and pass the held-out set through the anchor."""
+        self._abandon = self._abandon or not evaluate
+        if self.phase is not Phase.TRAINING:
+            return []
+        self.phase = Phase.DRAINING
+        firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
+        return [PhaseEntered(self.phase), *(Tell(first, m.Drain()) for first in firsts)]
+
+    def tick(self, elapsed_s: float) -> list[Instruction]:
+        """The clock's part: stop by time."""
+        limit_s = self._shape.stop_s
+        return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
+
+    def handle(self, sender: str, message: Message) -> list[Instruction]:
+        """What follows from a stage's message. Raises RunFailed for one that contradicts the run's state."""
+        cluster, index = _parse(sender)
+        match message:
+            case m.Updated() if index == self._shape.clusters[cluster] - 1:
+                self._updates[cluster] = message.update + 1
+                return self._after_update(cluster)
+            case m.SnapshotTaken():
+                self._snapshots.setdefault(message.round, {})[cluster] = message.update
+                return []
+            case m.RingFinished():
+                event = MemberFinished(message.round, sender, str(message.ring))
+                return self._follow(self._rounds.handle(event, 0.0))
+            case m.Drained():
+                self._drained[cluster] = message
+                self._updates[cluster] = message.updates
+                return self._when_all_drained()
+            case m.RoundsFinished():
+                self._rounds_finished.add(sender)
+                return self._when_finished()
+            case m.StateSent():
+                return self._state_sent(sender, message.round) + self._when_finished()
+            case m.Evaluated():
+                return self._evaluated(message)
+            case _:
+                return []
+
+    def _after_update(self, cluster: str) -> list[Instruction]:
+        made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
+        event = OwnerSamples(cluster, made * self._shape.samples_per_update)
+        out = self._follow(self._rounds.handle(event, 0.0))
+        if self.phase is not Phase.TRAINING:
+            return out
+        if self._shape.stop_samples is not None and self.samples >= self._shape.stop_samples:
+            return out + self.stop(evaluate=True)
+        if self.samples >= self._next_evaluation and not self._evaluating:
+            self._next_evaluation += self._shape.evaluate_every * (
+                1 + (self.samples - self._next_evaluation) // self._shape.evaluate_every
+            )
+            out += self._evaluate()
+        return out
+
+    def _evaluate(self) -> list[Instruction]:
+        if not self._shape.held_out_batches:
+            return []
+        self._evaluating = True
+        self._evaluation += 1
+        order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
+        return [Tell(m.stage_name(self._shape.evaluator, 0), order)]
+
+    def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
+        final = self.phase is Phase.EVALUATING and message.evaluation == self._evaluation
+        self._evaluating = False
+        done = EvaluationDone(self.samples, message, final)
+        return [done, *self._end()] if final else [done, *self._when_finished()]
+
+    def _follow(self, orders: list[OpenRound | CommitRound | FailRun]) -> list[Instruction]:
+        out: list[Instruction] = []
+        for order in orders:
+            match order:
+                case OpenRound(final=False):
+                    for name, count in self._shape.clusters.items():
+                        last = m.stage_name(name, count - 1)
+                        out.append(Tell(last, m.RoundOpened(round=order.round)))
+                case OpenRound():
+                    pass  # the last round: FinishRounds says it to every stage
+                case CommitRound():
+                    out += self._commit(order.round)
+                case FailRun():
+                    raise RunFailed(order.reason)
+        return out
+
+    def _commit(self, round_: int) -> list[Instruction]:
+        taken = self._snapshots.pop(round_, {})
+        for stale in [r for r in self._snapshots if r < round_]:
+            del self._snapshots[stale]
+        last = round_ == self._last_round
+        save = last or (not self.saving and self.samples >= self._next_save and not self._last_round)
+        out: list[Instruction] = [RoundDone(round_, self.samples)]
+        if save:
+            self._next_save = self.samples + self._shape.evaluate_every
+            self._saving[round_] = set(self._shape.stages)
+            out.append(CheckpointBegun(round_, self.samples, taken))
+        order = m.RoundCommitted(round=round_, save=save)
+        return out + [Tell(stage, order) for stage in self._shape.stages]
+
+    def _state_sent(self, sender: str, round_: int) -> list[Instruction]:
+        if round_ not in self._saving:
+            raise RunFailed(f"{sender} sent state for round {round_}, of which no checkpoint is being made")
+        self._saving[round_].discard(sender)
+        if self._saving[round_]:
+            return []
+        del self._saving[round_]
+        return [CheckpointArrived(round_)]
+
+    def _when_all_drained(self) -> list[Instruction]:
+        if self.phase is not Phase.DRAINING or len(self._drained) < len(self._shape.clusters):
+            return []
+        self.phase = Phase.FINISHING
+        out: list[Instruction] = [PhaseEntered(self.phase)]
+        opened = self._rounds.handle(FinishRequested(), 0.0)
+        self._last_round = self._rounds.opened
+        out += self._follow(opened)
+        for name, count in self._shape.clusters.items():
+            order = m.FinishRounds(up_to=self._last_round, updates=self._drained[name].updates)
+            out += [Tell(m.stage_name(name, i), order) for i in range(count)]
+        return out
+
+    def _when_finished(self) -> list[Instruction]:
+        waiting = set(self._shape.stages) - self._rounds_finished
+        if self.phase is not Phase.FINISHING or waiting or self.saving or self._evaluating:
+            return []
+        if self._abandon or not self._shape.held_out_batches:
+            return self._end()
+        self.phase = Phase.EVALUATING
+        return [PhaseEntered(self.phase), *self._evaluate()]
+
+    def _end(self) -> list[Instruction]:
+        self.phase = Phase.DONE
+        return [PhaseEntered(self.phase), *(Tell(stage, m.Stop()) for stage in self._shape.stages)]
+
+
+def _parse(name: str) -> tuple[str, int]:
+    cluster, _, index = name.rpartition(".s")
+    return cluster, int(index)

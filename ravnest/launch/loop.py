@@ -1,0 +1,151 @@
+"""The driver's loop: stages' messages in, control's instructions out, news of deaths, state arriving for checkpoints.
+
+The edge between RunControl (which decides) and the world: transport, Ray's news, the clock, the run folder. Everything
+that it waits for has a deadline in Membership.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ravnest.errors import RunFailed
+from ravnest.launch import control as c
+from ravnest.launch.collect import CheckpointCollector
+from ravnest.launch.membership import Membership
+from ravnest.launch.ray_cluster import Ended
+from ravnest.launch.record import RunRecord
+from ravnest.runtime import messages as m
+from ravnest.runtime.deadline import ALIVE_EVERY_S
+from ravnest.runtime.outbox import Outbox
+from ring_allreduce.transport import Delivery, Endpoint, Lane
+
+_POLL_S = 0.1
+_NEWS_EVERY_S = 0.25
+_LEAVE_S = 20.0
+
+_SIGNS_OF_LIFE = (m.Alive, m.StateTensor)
+
+
+class News(Protocol):
+    """Where deaths are heard of: Ray."""
+
+    def ended(self, timeout_s: float = 0.0) -> list[Ended]: ...
+
+
+class DriverLoop:
+    """Runs one session of a run from the moment the stages hold their state until they have all left."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        news: News,
+        outbox: Outbox,
+        control: c.RunControl,
+        membership: Membership,
+        collector: CheckpointCollector,
+        record: RunRecord,
+        firsts: Sequence[str],
+        stop_wanted: Callable[[], bool],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint = endpoint
+        self._news = news
+        self._outbox = outbox
+        self._control = control
+        self._membership = membership
+        self._collector = collector
+        self._record = record
+        self._stop_wanted = stop_wanted
+        self._now = now
+        self._stages = set(record.stages)
+        self._starting = set(record.stages)
+        self._firsts = firsts
+        self._next_alive_s = now()
+        self._next_news_s = now()
+        self._training_since_s: float | None = None
+
+    def run(self) -> None:
+        """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
+        while self._control.phase is not c.Phase.DONE:
+            self._turn()
+        self._farewell()
+
+    def _turn(self) -> None:
+        for delivery in self._endpoint.poll(_POLL_S):
+            self._take(delivery)
+        now_s = self._now()
+        self._outbox.flush()
+        if now_s >= self._next_alive_s:
+            self._next_alive_s = now_s + ALIVE_EVERY_S
+            for stage in self._stages:
+                self._endpoint.send(stage, Lane.PIPELINE, m.Alive())
+        if now_s >= self._next_news_s:
+            self._next_news_s = now_s + _NEWS_EVERY_S
+            for end in self._news.ended():
+                self._take_end(end)
+        self._membership.check(now_s)
+        if self._training_since_s is not None:
+            elapsed_s = now_s - self._training_since_s
+            if self._stop_wanted():
+                self._follow(self._control.stop(evaluate=False))
+            self._follow(self._control.tick(elapsed_s))
+            self._record.tick(self._control, elapsed_s)
+
+    def _take(self, delivery: Delivery) -> None:
+        now_s = self._now()
+        message = delivery.message
+        progress = not isinstance(message, m.Alive)
+        self._membership.heard(delivery.sender, now_s, progress=progress)
+        match message:
+            case m.Started():
+                self._starting.discard(delivery.sender)
+                if not self._starting and self._training_since_s is None:
+                    self._training_since_s = now_s
+                    for stage in self._firsts:
+                        self._endpoint.send(stage, Lane.PIPELINE, m.Go())
+                    self._record.training()
+            case m.StateTensor():
+                self._collector.take(delivery.sender, message, delivery.tensors)
+            case m.StateSent():
+                self._collector.finish(delivery.sender, message)
+            case m.Updated():
+                self._record.updated(delivery.sender, message)
+            case m.RoundMerged():
+                self._record.merged(delivery.sender, message)
+        if not isinstance(message, _SIGNS_OF_LIFE):
+            self._follow(self._control.handle(delivery.sender, message))
+
+    def _follow(self, instructions: list[c.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case c.Tell():
+                    self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
+                case c.PhaseEntered():
+                    self._record.phase(instruction.phase)
+                case c.RoundDone():
+                    self._record.round_done(instruction)
+                case c.CheckpointBegun():
+                    self._collector.begin(instruction)
+                case c.CheckpointArrived():
+                    self._record.checkpoint(self._collector.commit(instruction.round), instruction.round)
+                case c.EvaluationDone():
+                    self._record.evaluated(instruction)
+
+    def _take_end(self, end: Ended) -> None:
+        self._stages.discard(end.stage)
+        if end.outcome is None:
+            self._membership.ended(end.stage, end.reason)
+        elif end.outcome.error is not None:
+            path = self._record.write_log(end.stage, end.outcome.details or end.outcome.error)
+            raise RunFailed(f"{end.stage}: {end.outcome.error} (details in {path})")
+        elif self._control.phase is not c.Phase.DONE:
+            self._membership.ended(end.stage, "it left before the run was over")
+
+    def _farewell(self) -> None:
+        """Let the stages leave by themselves, for a while: the run's results are safe already."""
+        deadline_s = self._now() + _LEAVE_S
+        while self._stages and self._now() < deadline_s:
+            self._endpoint.poll(_POLL_S)
+            for end in self._news.ended():
+                self._stages.discard(end.stage)

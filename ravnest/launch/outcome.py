@@ -1,0 +1,81 @@
+"""What a run leaves behind: the final weights, the loss curve, the summary, a sample from the trained model.
+
+Decides nothing about training. The final weights are the anchor of the last checkpoint, under the original names.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cluster_planner import Plan
+from ravnest.errors import InvalidInput, RunFailed
+from ravnest.factories import call
+from ravnest.job import JobConfig
+from ravnest.launch import control as c
+from ravnest.launch import report
+from ravnest.launch.folder import RunFolder
+from ravnest.launch.record import RunRecord
+from ravnest.materials import search_dirs
+from ravnest.pictures import draw_loss_curve, read_records
+from ravnest.splitting import build_model
+from ravnest.training.checkpoint import load_latest, write_final_weights
+
+
+def finish(
+    folder: RunFolder,
+    plan: Plan,
+    job: JobConfig,
+    data: Any,
+    record: RunRecord,
+    control: c.RunControl,
+    *,
+    rounds: int,
+    stopped_early: bool,
+) -> report.RunResult:
+    """Write what remains and return the result. Raises RunFailed when the run ended before anything was trained."""
+    if record.checkpoint_path is None:
+        raise RunFailed("the run was stopped before its first update: there is nothing to save")
+    weights = load_latest(folder.checkpoints).weights(None)
+    write_final_weights(folder.weights, weights)
+    baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
+    final = next((event for event in reversed(record.evaluations) if event.final), None)
+    sample_text = None
+    if job.sample is not None and not stopped_early:
+        model = build_model(job.model, search_dirs(plan.job_file), device="cpu")
+        model.load_state_dict(weights, strict=True)
+        model.eval()
+        text = call(job.sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")
+        if not isinstance(text, str):
+            raise InvalidInput(
+                f"{job.sample.factory!r} returned {type(text).__name__}, expected text",
+                path=plan.job_file,
+                key="sample",
+            )
+        sample_text = text
+    draw_loss_curve(read_records(folder.metrics), baselines, folder.loss_curve)
+    seconds = record.training_s
+    result = report.RunResult(
+        out_dir=folder.path,
+        weights_path=folder.weights,
+        metrics_path=folder.metrics,
+        checkpoint_path=record.checkpoint_path,
+        loss_curve_path=folder.loss_curve,
+        held_out_loss=None if final is None else final.loss,
+        metrics={} if final is None else final.metrics,
+        baselines=baselines,
+        samples=control.samples,
+        updates=sum(control.updates.values()),
+        rounds=rounds,
+        seconds=seconds,
+        samples_per_s=control.session_samples / seconds if seconds > 0 else 0.0,
+        max_staleness=record.staleness_max,
+        mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
+        sample_text=sample_text,
+        stopped_early=stopped_early,
+    )
+    _write_summary(folder.summary, result)
+    return result
+
+
+def _write_summary(path: Path, result: report.RunResult) -> None:
+    path.write_text(json.dumps(report.as_plain(result), indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,156 @@
+"""What is written down of a run while it goes: metrics.jsonl, the observer's events, the logs of failed stages.
+
+Decides how stages' reports become progress (rates, mean losses, staleness). Knows no transport and steers nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ravnest.launch import control as c
+from ravnest.launch import report
+from ravnest.runtime import messages as m
+from ravnest.training.losses import Measure, Metric
+from ravnest.training.metrics import MetricsWriter
+
+PROGRESS_EVERY_S = 1.0
+_PHASE_NAMES = {
+    c.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    c.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    c.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    c.Phase.DONE: ("saving", ""),
+}
+
+
+@dataclass
+class _ClusterTally:
+    """One cluster's figures since the last progress event, and in all."""
+
+    losses: list[float] = field(default_factory=list)
+    max_staleness: int = 0
+    rounds_merged: int = 0
+    samples_before: int = 0
+
+
+class RunRecord:
+    """Listens to the run and tells the observer."""
+
+    def __init__(
+        self,
+        out_dir: Path,
+        observer: report.Observer,
+        writer: MetricsWriter,
+        *,
+        stages: Sequence[str],
+        last_stages: Mapping[str, str],
+        samples_per_update: int,
+        total_samples: int | None,
+        metrics: Sequence[Metric],
+    ) -> None:
+        """`last_stages`: stage name → cluster, for those that compute the loss."""
+        self.stages = tuple(stages)
+        self.evaluations: list[report.Evaluated] = []
+        self.checkpoint_path: Path | None = None
+        self.training_s = 0.0
+        self.staleness_sum = 0
+        self.staleness_count = 0
+        self.staleness_max = 0
+        self._out_dir = out_dir
+        self._observer = observer
+        self._writer = writer
+        self._last_stages = last_stages
+        self._samples_per_update = samples_per_update
+        self._total_samples = total_samples
+        self._metrics = metrics
+        self._tallies = {cluster: _ClusterTally() for cluster in last_stages.values()}
+        self._next_progress_s = 0.0
+        self._progress_at_s = 0.0
+        self._now_s = 0.0
+
+    def training(self) -> None:
+        self._emit(report.Phase("training"))
+
+    def phase(self, phase: c.Phase) -> None:
+        name, detail = _PHASE_NAMES[phase]
+        self._emit(report.Phase(name, detail))
+
+    def notice(self, text: str) -> None:
+        self._emit(report.Notice(text))
+
+    def updated(self, stage: str, message: m.Updated) -> None:
+        """Each stage's update: its gradients' staleness, and from a last stage the losses."""
+        cluster, _, index = stage.rpartition(".s")
+        tally = self._tallies[cluster]
+        tally.max_staleness = max(tally.max_staleness, *message.staleness, 0)
+        self.staleness_max = max(self.staleness_max, *message.staleness, 0)
+        self.staleness_sum += sum(message.staleness)
+        self.staleness_count += len(message.staleness)
+        fields: dict[str, object] = {
+            "cluster": cluster,
+            "stage": int(index),
+            "update": message.update,
+            "staleness": list(message.staleness),
+            "lr": message.lr,
+        }
+        if stage in self._last_stages:
+            tally.losses += message.losses
+            fields["loss"] = sum(message.losses) / len(message.losses)
+            fields["samples"] = (message.update + 1) * self._samples_per_update
+        self._writer.write("update", self._now_s, **fields)
+
+    def merged(self, stage: str, message: m.RoundMerged) -> None:
+        cluster = self._last_stages.get(stage)
+        if cluster is not None:
+            self._tallies[cluster].rounds_merged = message.round
+
+    def round_done(self, done: c.RoundDone) -> None:
+        self._emit(report.RoundCommitted(done.round, done.samples))
+
+    def checkpoint(self, path: Path, round_: int) -> None:
+        self.checkpoint_path = path
+        self._emit(report.CheckpointWritten(path, round_))
+
+    def evaluated(self, done: c.EvaluationDone) -> None:
+        loss = Measure(*done.evaluated.loss).mean
+        metrics = {
+            metric.name: metric.finish(Measure(*sums).mean)
+            for metric, sums in zip(self._metrics, done.evaluated.metrics, strict=True)
+        }
+        event = report.Evaluated(done.samples, loss, metrics, done.final)
+        self.evaluations.append(event)
+        self._emit(event)
+
+    def tick(self, control: c.RunControl, elapsed_s: float) -> None:
+        """Tell the progress, once a second. `elapsed_s` since the training began."""
+        self._now_s = elapsed_s
+        self.training_s = elapsed_s
+        if elapsed_s < self._next_progress_s or control.phase is c.Phase.DONE:
+            return
+        span_s = elapsed_s - self._progress_at_s
+        self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
+        clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
+        self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
+
+    def write_log(self, stage: str, text: str) -> Path:
+        """Keep what a failed stage said."""
+        folder = self._out_dir / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{stage}.log"
+        path.write_text(text)
+        return path
+
+    def _progress_of(self, name: str, updates: int, span_s: float) -> report.ClusterProgress:
+        tally = self._tallies[name]
+        samples = updates * self._samples_per_update
+        rate = (samples - tally.samples_before) / span_s if span_s > 0 else 0.0
+        tally.samples_before = samples
+        loss = sum(tally.losses) / len(tally.losses) if tally.losses else None
+        tally.losses = []
+        return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
+
+    def _emit(self, event: report.RunEvent) -> None:
+        record = report.as_record(event, self._now_s)
+        kind = str(record.pop("kind"))
+        record.pop("at_s")
+        self._writer.write(kind, self._now_s, **record)
+        self._observer.on(event)

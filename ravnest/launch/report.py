@@ -1,0 +1,148 @@
+"""What a run tells whoever watches it: one event per thing that happened, and the result at the end.
+
+Decides the schema of these events and of the lines of metrics.jsonl. Knows neither who emits them (the
+driver) nor who shows them (the terminal, a picture, a test). Counts are of the whole fleet unless a cluster
+is named; losses are in nats for cross-entropy, and None where there is none yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The run has entered a phase: "starting Ray", "placing 6 stages", "training", "draining", "saving"."""
+
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterProgress:
+    """One cluster so far. `loss`: mean training loss since the event before. `max_staleness`: updates,
+    highest seen.
+    """
+
+    name: str
+    samples: int
+    samples_per_s: float
+    loss: float | None
+    max_staleness: int
+    updates: int
+    rounds_merged: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the fleet is. `total_samples` is None for a run that stops by time."""
+
+    elapsed_s: float
+    samples: int
+    total_samples: int | None
+    clusters: tuple[ClusterProgress, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The held-out data has passed through the stages. `final`: with the anchor, after the last round."""
+
+    samples: int
+    loss: float
+    metrics: Mapping[str, float]
+    final: bool
+
+
+@dataclass(frozen=True)
+class RoundCommitted:
+    """A round of averaging has been committed: every member merges it."""
+
+    round: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """A checkpoint is complete on disk, as of a committed round."""
+
+    path: Path
+    round: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the user should know and need not act on at once."""
+
+    text: str
+
+
+RunEvent = Phase | Progress | Evaluated | RoundCommitted | CheckpointWritten | Notice
+
+
+class Observer(Protocol):
+    """Whoever watches a run. `on` is called from the driver's thread and must return soon."""
+
+    def on(self, event: RunEvent) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to. `baselines`: held-out losses to compare with. `stopped_early`: by Ctrl-C, and
+    resumable.
+    """
+
+    out_dir: Path
+    weights_path: Path
+    metrics_path: Path
+    checkpoint_path: Path
+    loss_curve_path: Path | None
+    held_out_loss: float | None
+    metrics: Mapping[str, float]
+    baselines: Mapping[str, float]
+    samples: int
+    updates: int
+    rounds: int
+    seconds: float
+    samples_per_s: float
+    max_staleness: int
+    mean_staleness: float
+    sample_text: str | None
+    stopped_early: bool
+
+
+_KINDS = {
+    Phase: "phase",
+    Progress: "progress",
+    Evaluated: "evaluated",
+    RoundCommitted: "round",
+    CheckpointWritten: "checkpoint",
+    Notice: "notice",
+}
+
+
+def as_record(event: RunEvent, at_s: float) -> dict[str, object]:
+    """One line of metrics.jsonl: `kind`, `at_s` (seconds since the run began), and the event's own fields."""
+    return {"kind": _KINDS[type(event)], "at_s": round(at_s, 3), **as_plain(event)}
+
+
+def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
+    """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
+    plain = _plain(asdict(value))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,152 @@
+"""From a plan and a captured model to what each stage is told: programs, segments, rings, threads, shares.
+
+Decides which ring member keeps each segment for checkpoints (the one with the fastest uplink) and how the cores of a
+machine are shared among its stages. Pure: knows no Ray, no socket, no weights.
+"""
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cluster_planner import Plan, Ring
+from ravnest.errors import InvalidInput
+from ravnest.job import JobConfig
+from ravnest.runtime.messages import DRIVER, stage_name
+from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
+from ravnest.splitting import CapturedModel, StageProgram
+from ravnest.training.schedule import expected_updates
+from ring_allreduce import chunk_elements_for
+from ring_allreduce.transport import LinkShape
+
+TOKEN_BYTES = 16
+_HEADER_ALLOWANCE_BYTES = 1 << 20
+_FLOAT_BYTES = 4
+_EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
+
+
+def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> None:
+    """Raises InvalidInput when the job's factories now make another model than the one that was planned."""
+    if plan.costs.fingerprint != captured.costs.fingerprint:
+        raise InvalidInput(
+            "the model that the job makes is not the one that was planned (its graph or shapes differ): plan again",
+            path=str(plan_path),
+            key="units.fingerprint",
+        )
+
+
+def stage_setups(
+    plan: Plan,
+    job: JobConfig,
+    captured: CapturedModel,
+    *,
+    search_dirs: Sequence[Path],
+    threads: Mapping[str, int],
+    total_samples: int | None,
+    imitate: bool = False,
+) -> dict[str, StageSetup]:
+    """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown."""
+    token = secrets.token_bytes(TOKEN_BYTES)
+    programs = {
+        stage_name(cluster.name, index): captured.span(*stage.units)
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+    limit = _largest_message_bytes(plan, programs.values())
+    setups = {}
+    for cluster in plan.clusters:
+        share = plan.share(cluster.name)
+        for index, stage in enumerate(cluster.stages):
+            name = stage_name(cluster.name, index)
+            setups[name] = StageSetup(
+                cluster=cluster.name,
+                index=index,
+                stages=len(cluster.stages),
+                window=cluster.window,
+                share=share,
+                total_updates=None
+                if total_samples is None
+                else expected_updates(total_samples * (share[1] - share[0]), job.micro_batch, job.update_every),
+                job=job,
+                job_file=plan.job_file,
+                search_dirs=tuple(str(path) for path in search_dirs),
+                program=programs[name],
+                evaluation_batch=job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1),
+                evaluation_short_last=captured.batch_is_dynamic,
+                segments=tuple(
+                    _segment(plan, plan.ring_of(units), cluster.name, index, captured)
+                    for units in plan.stage_segments(cluster.name, index)
+                ),
+                threads=threads[stage.node],
+                device=plan.fleet.node(stage.node).device,
+                max_message_bytes=limit,
+                token=token,
+                links=_links(plan, stage.node) if imitate else {},
+                pace=_pace(plan, stage.node, stage.units) if imitate else None,
+            )
+    return setups
+
+
+def _segment(plan: Plan, ring: Ring, cluster: str, index: int, captured: CapturedModel) -> SegmentSetup:
+    program = captured.span(*ring.units)
+    keeper = max(
+        ring.members,
+        key=lambda member: (
+            plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s,
+            member == ring.members[0],
+        ),
+    )
+    # Only persistent buffers learn: the others are constants of the model that every stage has already.
+    learning = [spec for spec in program.buffers if spec.persistent]
+    trained = [spec for spec in program.parameters if spec.requires_grad]
+    buffers = [spec for spec in learning if spec.dtype.is_floating_point]
+    return SegmentSetup(
+        ring=plan.rings.index(ring),
+        members=tuple(stage_name(*member) for member in ring.members),
+        parameters=tuple(spec.name for spec in trained),
+        buffers=tuple(spec.name for spec in buffers),
+        counters=tuple(spec.name for spec in learning if spec not in buffers),
+        frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
+        elements=sum(math.prod(spec.shape) for spec in (*trained, *buffers)),
+        chunk_elements=chunk_elements_for(_slowest_hop_bytes_per_s(plan, ring), _FLOAT_BYTES),
+        keeper=(cluster, index) == keeper,
+    )
+
+
+def _slowest_hop_bytes_per_s(plan: Plan, ring: Ring) -> float | None:
+    nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
+    hops = [(a, b) for a, b in zip(nodes, [*nodes[1:], nodes[0]], strict=True) if a != b]
+    return min((_flow_bytes_per_s(plan, a, b) for a, b in hops), default=None)
+
+
+def _flow_bytes_per_s(plan: Plan, a: str, b: str) -> float:
+    """What one flow from a to b can carry at most."""
+    fleet = plan.fleet
+    return min(fleet.link(a, b).bytes_per_s, fleet.node(a).up_bytes_per_s, fleet.node(b).down_bytes_per_s)
+
+
+def _links(plan: Plan, node: str) -> dict[str, LinkShape]:
+    """The imitated link from this node to every other stage. The driver stands beside each: it is no node."""
+    links = {}
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            if stage.node != node:
+                rate = _flow_bytes_per_s(plan, node, stage.node)
+                latency_s = plan.fleet.link(node, stage.node).latency_s
+                links[stage_name(cluster.name, index)] = LinkShape(rate, latency_s)
+    assert DRIVER not in links
+    return links
+
+
+def _pace(plan: Plan, node: str, units: tuple[int, int]) -> Pace:
+    flops = sum(unit.flops for unit in plan.costs.units[units[0] : units[1]])
+    return Pace(plan.fleet.node(node).flops_per_s, flops)
+
+
+def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:
+    """A bound on one message: twice the largest tensor or boundary that a stage may send, and room for its header."""
+    tensors = [spec.size_bytes for program in programs for spec in (*program.parameters, *program.buffers)]
+    boundaries = [
+        unit.boundary_bytes * plan.workload.micro_batch * _EVALUATION_MICRO_BATCHES for unit in plan.costs.units
+    ]
+    return 2 * max([*tensors, *boundaries, 0]) + _HEADER_ALLOWANCE_BYTES

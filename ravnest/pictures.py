@@ -1,0 +1,162 @@
+"""Two pictures: a plan, and the losses of a run.
+
+Decides the drawing only: figures come from the plan and from the lines of metrics.jsonl. Draws with
+matplotlib's file backend, so no display is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cluster_planner.plan import Plan
+from ravnest.errors import InvalidInput
+
+_ROW, _BOX = 1.0, 0.62  # a cluster's row, and the height of its boxes
+
+
+def draw_plan(plan: Plan, path: Path) -> None:
+    """Clusters as rows of stages, units to scale from left to right, and each ring as a band across the
+    clusters.
+    """
+    clusters, units = len(plan.clusters), len(plan.costs.units)
+    figure, axes = _blank(width_in=max(9.0, min(0.55 * units, 16.0)), height_in=1.4 + 1.25 * clusters)
+    _draw_rings(axes, plan)
+    for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
+        middle = -row * _ROW
+        axes.text(-0.02 * units, middle, cluster.name, ha="right", va="center", weight="bold", fontsize=11)
+        rate = f"{predicted.samples_per_s:.3g} samples/s\nwindow {cluster.window}"
+        axes.text(1.02 * units, middle, rate, ha="left", va="center", fontsize=9)
+        for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
+            load = costs.occupancy_s / predicted.bottleneck_s if predicted.bottleneck_s > 0 else 0.0
+            memory = costs.memory_bytes / plan.fleet.node(stage.node).memory_bytes
+            words = f"units {stage.units[0]}–{stage.units[1] - 1}\nload {load:.0%} · memory {memory:.0%}"
+            _draw_stage(axes, stage.units, middle, stage.node, words, load)
+    axes.set_xlim(-0.1 * units, 1.16 * units)
+    axes.set_ylim(-(clusters - 1) * _ROW - 0.62, 0.78)
+    axes.axis("off")
+    title = f"{len(plan.fleet.nodes)} nodes, {clusters} clusters"
+    title += f": {plan.predicted.samples_per_s:.3g} samples/s predicted"
+    if plan.spares:
+        title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"
+    axes.set_title(title, loc="left", fontsize=12)
+    _save(figure, path)
+
+
+def _draw_stage(
+    axes: Axes, units: tuple[int, int], middle: float, node: str, words: str, load: float
+) -> None:
+    start, end = units
+    inset = 0.06
+    shade = colormaps["YlOrRd"](0.05 + 0.5 * min(load, 1.0))
+    corner = (start + inset, middle - _BOX / 2)
+    axes.add_patch(
+        Rectangle(
+            corner,
+            end - start - 2 * inset,
+            _BOX,
+            facecolor=shade,
+            edgecolor="#444444",
+            linewidth=1.2,
+            zorder=2,
+        )
+    )
+    centre = (start + end) / 2
+    axes.text(centre, middle + 0.12, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
+    axes.text(centre, middle - 0.11, words, ha="center", va="center", fontsize=8, zorder=3)
+
+
+def _draw_rings(axes: Axes, plan: Plan) -> None:
+    """Behind the boxes, so that a band is seen above, between and below the stages it joins."""
+    top, bottom = _BOX / 2 + 0.08, -(len(plan.clusters) - 1) * _ROW - _BOX / 2 - 0.08
+    palette = colormaps["tab10"]
+    for i, ring in enumerate(plan.rings):
+        start, end = ring.units
+        color = palette(i % 10)
+        axes.add_patch(
+            Rectangle(
+                (start + 0.02, bottom),
+                end - start - 0.04,
+                top - bottom,
+                facecolor=color,
+                alpha=0.28,
+                zorder=1,
+            )
+        )
+        axes.text(
+            (start + end) / 2, top + 0.04, f"ring {i}", ha="center", va="bottom", fontsize=9, color=color
+        )
+
+
+def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
+    """Training loss of each cluster (thin), held-out loss (thick, marked), baselines (dashed), over samples.
+
+    records: lines of metrics.jsonl, as `ravnest.launch.report.as_record` makes them; other kinds are skipped.
+    """
+    trained: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    held_out: list[tuple[int, float]] = []
+    for record in records:
+        if record["kind"] == "progress":
+            for cluster in record["clusters"]:
+                if cluster["loss"] is not None:
+                    trained[cluster["name"]].append((record["samples"], cluster["loss"]))
+        elif record["kind"] == "evaluated" and record["loss"] is not None:
+            held_out.append((record["samples"], record["loss"]))
+    figure, axes = _blank(width_in=9.0, height_in=5.0)
+    for i, (name, points) in enumerate(sorted(trained.items())):
+        axes.plot(
+            *zip(*points, strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training"
+        )
+    if held_out:
+        axes.plot(
+            *zip(*sorted(held_out), strict=True), linewidth=2.4, marker="o", color="black", label="held out"
+        )
+    for i, (name, loss) in enumerate(baselines.items()):
+        color = f"C{len(trained) + i}"
+        axes.axhline(loss, linestyle="--", linewidth=1.3, color=color, label=f"{name}: {loss:.2f}")
+    axes.set_xlabel("samples of the whole fleet")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if trained or held_out or baselines:
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def read_records(metrics_path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl. Raises InvalidInput, with its number, for a line that is no record."""
+    records = []
+    for number, line in enumerate(metrics_path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInput(
+                f"is not JSON: {error.msg}", path=str(metrics_path), key=f"line {number}"
+            ) from None
+        if not isinstance(record, dict) or "kind" not in record:
+            raise InvalidInput("is no record: it has no `kind`", path=str(metrics_path), key=f"line {number}")
+        records.append(record)
+    return records
+
+
+def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Replaces the file at once, so that whoever looks at it during a run sees a whole picture."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, dpi=150, format="png")
+    temporary.replace(path)

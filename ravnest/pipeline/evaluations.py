@@ -1,0 +1,82 @@
+"""Held-out batches on their way through the stages, beside training.
+
+The first stage keeps at most `stages + 1` of them in flight; the last credits each one back and reports an
+evaluation when its last batch is done. Evaluations queue up. Knows nothing of training: the stage machine
+interleaves the two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ravnest.pipeline.instructions import (
+    CreditEvaluation,
+    Instruction,
+    ReportEvaluation,
+    RunEvaluation,
+    SendEvaluation,
+)
+from ravnest.pipeline.shape import StageShape, require
+
+
+class Evaluations:
+    def __init__(self, shape: StageShape) -> None:
+        self._shape = shape
+        self._window = shape.stages + 1
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        """(evaluation, next batch, batches). First stage: one entry an evaluation; others: one a batch."""
+        self._running: tuple[int, int, int] | None = None
+        self._uncredited: deque[tuple[int, int]] = deque()
+        self._newest = -1
+        self._expected: tuple[int, int, int] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._waiting) and len(self._uncredited) < self._window
+
+    def requested(self, evaluation: int, batches: int) -> None:
+        require(evaluation > self._newest, f"evaluation {self._newest} was requested before")
+        require(batches >= 1, "an evaluation has at least one batch")
+        self._newest = evaluation
+        self._waiting.append((evaluation, 0, batches))
+
+    def arrived(self, evaluation: int, batch: int, batches: int) -> None:
+        if self._expected is None:
+            require(evaluation > self._newest and batch == 0, "expected the first batch of a new evaluation")
+        else:
+            require((evaluation, batch, batches) == self._expected, f"expected {self._expected}")
+        require(batch < batches, "there is no such batch")
+        self._newest = evaluation
+        self._expected = (evaluation, batch + 1, batches) if batch + 1 < batches else None
+        self._waiting.append((evaluation, batch, batches))
+
+    def start(self) -> RunEvaluation:
+        evaluation, batch, batches = self._running = self._waiting.popleft()
+        if self._shape.is_first:
+            if batch + 1 < batches:
+                self._waiting.appendleft((evaluation, batch + 1, batches))
+            if not self._shape.is_last:
+                self._uncredited.append((evaluation, batch))
+        return RunEvaluation(evaluation, batch)
+
+    def finished(self) -> list[Instruction]:
+        assert self._running is not None
+        (evaluation, batch, batches), self._running = self._running, None
+        if not self._shape.is_last:
+            return [SendEvaluation(evaluation, batch, batches)]
+        done: list[Instruction] = []
+        if not self._shape.is_first:
+            done.append(CreditEvaluation(evaluation, batch))
+        if batch + 1 == batches:
+            done.append(ReportEvaluation(evaluation))
+        return done
+
+    def credited(self, evaluation: int, batch: int) -> None:
+        require(
+            bool(self._uncredited) and self._uncredited[0] == (evaluation, batch),
+            "it is not the oldest batch in flight",
+        )
+        self._uncredited.popleft()
+
+    def check(self) -> None:
+        assert len(self._uncredited) <= self._window

@@ -1,0 +1,107 @@
+"""Which micro-batches a stage has received, run and sent back, and how stale each gradient was.
+
+Micro-batches pass every stage in order, so four counters hold the whole state: each is the number of the next
+micro-batch to be received, run forward, whose gradient is to be received, and run backward. Design §6.
+Knows nothing of rounds, norms, evaluation or the window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from ravnest.pipeline.shape import StageShape, require
+
+
+class Flow:
+    def __init__(self, shape: StageShape, version: int) -> None:
+        self._shape = shape
+        self.version = version
+        """Updates this stage has finished."""
+        first = version * shape.update_every
+        self.activations = self.forwards = self.gradients = self.backwards = first
+        self.staleness: Counter[int] = Counter()
+        """How many gradients had which staleness, in updates."""
+        self.group_staleness: list[int] = []
+        """Of the gradients accumulated for the next update."""
+        self._forward_versions: deque[int] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches run forward here (or being run) whose backward has not finished."""
+        return len(self._forward_versions)
+
+    @property
+    def accumulated(self) -> int:
+        """Micro-batches in the gradient that waits for the next update."""
+        return self.backwards - self.version * self._shape.update_every
+
+    @property
+    def update_due(self) -> bool:
+        return self.accumulated == self._shape.update_every
+
+    @property
+    def activation_ready(self) -> bool:
+        return self.activations > self.forwards
+
+    @property
+    def backward_ready(self) -> bool:
+        return self.gradients > self.backwards
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing is accumulated and no live graph holds the present weights."""
+        return self.accumulated == 0 and self.version not in self._forward_versions
+
+    @property
+    def versions_alive(self) -> int:
+        """Distinct weights held: the present ones and those that live graphs were made with."""
+        return len({self.version, *self._forward_versions})
+
+    def activation_arrived(self, micro_batch: int) -> None:
+        shape = self._shape
+        require(micro_batch == self.activations, f"expected micro-batch {self.activations}")
+        oldest = micro_batch // shape.update_every - shape.max_staleness
+        require(
+            oldest * shape.update_every <= self.backwards,
+            f"injected too early: the gradients of update {oldest - 1} are not sent yet, "
+            f"so it would be staler than {shape.max_staleness}",
+        )
+        self.activations += 1
+
+    def gradient_arrived(self, micro_batch: int) -> None:
+        require(micro_batch == self.gradients, f"expected the gradient of micro-batch {self.gradients}")
+        require(micro_batch < self.forwards, "its forward has not finished here")
+        self.gradients += 1
+
+    def forward_started(self) -> None:
+        self._forward_versions.append(self.version)
+
+    def forward_finished(self) -> None:
+        self.forwards += 1
+        if self._shape.is_first:
+            self.activations = self.forwards
+        if self._shape.is_last:
+            self.gradients = self.forwards
+
+    def backward_finished(self) -> None:
+        staleness = self.version - self._forward_versions.popleft()
+        require(
+            staleness <= self._shape.max_staleness,
+            f"staleness {staleness} exceeds the bound of {self._shape.max_staleness}",
+        )
+        self.staleness[staleness] += 1
+        self.group_staleness.append(staleness)
+        self.backwards += 1
+
+    def update_finished(self) -> None:
+        self.version += 1
+        self.group_staleness = []
+
+    def check(self) -> None:
+        shape = self._shape
+        assert self.backwards <= self.gradients <= self.forwards <= self.activations
+        assert 0 <= self.accumulated <= shape.update_every
+        assert self.in_flight <= (shape.max_staleness + 1) * shape.update_every
+        assert self.versions_alive <= shape.max_staleness + 1
+        assert list(self._forward_versions) == sorted(self._forward_versions)
+        assert all(0 <= staleness <= shape.max_staleness for staleness in self.staleness)

@@ -1,0 +1,60 @@
+"""What a stage machine is told about its place and its bounds, and what it calls an event that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """One stage of one cluster. A one-stage pipeline is both first and last. Raises ValueError when
+    impossible."""
+
+    stages: int
+    index: int
+    """0 is the first stage."""
+    update_every: int
+    """Micro-batches that make one update (U)."""
+    max_staleness: int
+    """Updates; 0 is synchronous training."""
+    window: int
+    """Micro-batches in flight at most, to begin with (W). Only the first stage looks at it."""
+    max_lag: int
+    """Rounds contributed to but not yet merged, at most."""
+    clip: bool = False
+    """Whether gradients are clipped by their global norm."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("stages", 1),
+            ("index", 0),
+            ("update_every", 1),
+            ("max_staleness", 0),
+            ("window", 1),
+            ("max_lag", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.index >= self.stages:
+            raise ValueError(f"index {self.index} is not a stage of {self.stages}")
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.stages - 1
+
+    def ends_group(self, micro_batch: int) -> bool:
+        return (micro_batch + 1) % self.update_every == 0
+
+
+class IllegalEventError(Exception):
+    """An event that cannot follow what has happened. Never leaves `StageMachine.handle`, which answers
+    `Fail`."""
+
+
+def require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise IllegalEventError(otherwise)

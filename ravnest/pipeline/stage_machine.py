@@ -1,0 +1,267 @@
+"""The stage machine: what one stage of one cluster does next, given what has happened. Sans-I/O.
+
+Decides the order of forward, backward, update, snapshot, merge and evaluation on one stage, and what it
+sends. The same machine runs under the real runtime and under the virtual clock. It knows numbers only: no
+tensor, socket, peer name or clock (`now_s` only feeds the ledger).
+
+Compute is one thing at a time. When idle, the first of these that is ready:
+
+    1. snapshot or merge, at an update boundary        (boundary.py: rounds, lag)
+    2. update, once its group is complete              (norms.py: what it is clipped by)
+    3. backward of the oldest micro-batch
+    4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
+    5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
+
+Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
+what they need is computed. Design §6 and §7.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ravnest.pipeline import events as ev
+from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.admission import Admission
+from ravnest.pipeline.boundary import Boundary
+from ravnest.pipeline.evaluations import Evaluations
+from ravnest.pipeline.flow import Flow
+from ravnest.pipeline.ledger import KIND_OF_COMPUTE, Ledger
+from ravnest.pipeline.norms import Norms
+from ravnest.pipeline.shape import IllegalEventError, StageShape, require
+
+
+class StageMachine:
+    """`handle` takes each event in the order in which it happened. An event that cannot be is answered by one
+    `Fail`, and every later event by nothing: the state is no longer trusted."""
+
+    def __init__(self, shape: StageShape) -> None:
+        self.shape = shape
+        self.ledger = Ledger()
+        self.running: ins.Compute | None = None
+        self.failure: str | None = None
+        self.started = False
+        self._begin(0, 0)
+
+    def _begin(self, version: int, number: int) -> None:
+        self._flow = Flow(self.shape, version)
+        self._admission = Admission(self.shape)
+        self._norms = Norms(self.shape, version)
+        self._boundary = Boundary(self.shape, number)
+        self._evaluations = Evaluations(self.shape)
+        self._evaluated_last = False
+        self._drain_reported = False
+
+    # What has come of it, for metrics.
+
+    @property
+    def version(self) -> int:
+        return self._flow.version
+
+    @property
+    def in_flight(self) -> int:
+        return self._flow.in_flight
+
+    @property
+    def contributed(self) -> int:
+        """The last round this stage has taken a snapshot for."""
+        return self._boundary.contributed
+
+    @property
+    def merged(self) -> int:
+        """The last round this stage has merged."""
+        return self._boundary.merged
+
+    @property
+    def staleness(self) -> dict[int, int]:
+        """How many gradients had which staleness, in updates, since the start."""
+        return dict(self._flow.staleness)
+
+    @property
+    def group_staleness(self) -> tuple[int, ...]:
+        """The staleness of each gradient in the update that is being accumulated, or run."""
+        return tuple(self._flow.group_staleness)
+
+    def handle(self, event: ev.Event, now_s: float) -> list[ins.Instruction]:
+        """What to do now: sends and reports in order, then at most one compute instruction, last."""
+        if self.failure is not None:
+            return []
+        try:
+            instructions = self._take(event)
+            instructions += self._reports()
+        except IllegalEventError as illegal:
+            self.failure = f"stage {self.shape.index} of {self.shape.stages}: {event}: {illegal}"
+            return [ins.Fail(self.failure)]
+        if self.started and self.running is None:
+            self.running = self._choose()
+            if self.running is not None:
+                instructions.append(self.running)
+        self.ledger.enter(self._state(), now_s)
+        return instructions
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant does not hold. For tests: call it after each event."""
+        if self.failure is None:
+            self._flow.check()
+            self._boundary.check(self.version)
+            self._evaluations.check()
+
+    def _take(self, event: ev.Event) -> list[ins.Instruction]:
+        shape, flow = self.shape, self._flow
+        require(self.started != isinstance(event, ev.Started), "Started comes first, and once")
+        match event:
+            case ev.Started(version, number):
+                require(version >= 0 and number >= 0, "versions and rounds are not negative")
+                self.started = True
+                self._begin(version, number)
+            case ev.ActivationArrived(micro_batch):
+                require(not shape.is_first, "the first stage reads its own batches")
+                last = self._boundary.last_update
+                require(last is None or micro_batch < last * shape.update_every, "the cluster has drained")
+                flow.activation_arrived(micro_batch)
+            case ev.GradientArrived(micro_batch, stamp, norm_sq):
+                require(not shape.is_last, "the last stage makes its own gradients")
+                flow.gradient_arrived(micro_batch)
+                self._norms.gradient_arrived(micro_batch, norm_sq)
+                if stamp is not None:
+                    require(shape.ends_group(micro_batch), "a stamp belongs on the end of a group")
+                    self._boundary.stamp(stamp, micro_batch // shape.update_every)
+            case ev.ForwardFinished(micro_batch):
+                self._finish(ins.RunForward(micro_batch))
+                flow.forward_finished()
+                if not shape.is_last:
+                    return [ins.SendActivation(micro_batch)]
+            case ev.BackwardFinished(micro_batch, norm_sq):
+                self._finish(ins.RunBackward(micro_batch))
+                return self._backward_finished(micro_batch, norm_sq)
+            case ev.UpdateFinished(update):
+                require(
+                    isinstance(self.running, ins.RunUpdate) and self.running.update == update,
+                    f"running is {self.running}",
+                )
+                self.running = None
+                flow.update_finished()
+            case ev.RoundOpened(number):
+                require(shape.is_last, "only the last stage stamps rounds")
+                self._boundary.round_opened(number)
+            case ev.SnapshotFinished(number):
+                self._finish(ins.TakeSnapshot(number))
+                self._boundary.snapshot_finished(number)
+            case ev.MergeArrived(number):
+                self._boundary.merge_arrived(number)
+            case ev.MergeFinished(number):
+                self._finish(ins.ApplyMerge(number))
+                self._boundary.merge_finished(number)
+            case ev.GlobalNormArrived(update, global_norm_sq):
+                require(not shape.is_first, "the first stage makes the sum")
+                self._norms.global_norm_arrived(update, global_norm_sq, flow.backwards // shape.update_every)
+                if not shape.is_last:
+                    return [ins.SendGlobalNorm(update, global_norm_sq)]
+            case ev.DrainRequested():
+                require(shape.is_first, "only the first stage drains")
+                self._admission.drain(flow.forwards + isinstance(self.running, ins.RunForward))
+            case ev.RoundsToFinish(up_to, updates):
+                require(not shape.is_first or self._drain_reported, "the cluster has not drained")
+                require(flow.activations <= updates * shape.update_every, "more was injected than that")
+                self._boundary.finish(up_to, updates, self.version)
+            case ev.WindowChanged(window):
+                require(shape.is_first, "only the first stage has a window")
+                self._admission.change_window(window)
+            case _:
+                return self._take_evaluation(event)
+        return []
+
+    def _take_evaluation(
+        self,
+        event: ev.EvaluationRequested
+        | ev.EvaluationArrived
+        | ev.EvaluationForwardFinished
+        | ev.EvaluationCredited,
+    ) -> list[ins.Instruction]:
+        match event:
+            case ev.EvaluationRequested(evaluation, batches):
+                require(self.shape.is_first, "evaluations are requested of the first stage")
+                self._evaluations.requested(evaluation, batches)
+            case ev.EvaluationArrived(evaluation, batch, batches):
+                require(not self.shape.is_first, "the first stage reads its own batches")
+                self._evaluations.arrived(evaluation, batch, batches)
+            case ev.EvaluationForwardFinished(evaluation, batch):
+                self._finish(ins.RunEvaluation(evaluation, batch))
+                return self._evaluations.finished()
+            case ev.EvaluationCredited(evaluation, batch):
+                self._evaluations.credited(evaluation, batch)
+            case _:
+                assert_never(event)
+        return []
+
+    def _finish(self, compute: ins.Compute) -> None:
+        require(self.running == compute, f"running is {self.running}")
+        self.running = None
+
+    def _backward_finished(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
+        shape, update = self.shape, micro_batch // self.shape.update_every
+        self._flow.backward_finished()
+        total = self._norms.backward_finished(micro_batch, norm_sq)
+        if shape.is_last and shape.ends_group(micro_batch):
+            self._boundary.stamp_open_round(update)
+        if not shape.is_first:
+            stamp = self._boundary.stamp_of(update) if shape.ends_group(micro_batch) else None
+            return [ins.SendGradient(micro_batch, stamp, total)]
+        if total is not None and not shape.is_last:
+            return [ins.SendGlobalNorm(update, total)]
+        return []
+
+    def _choose(self) -> ins.Compute | None:
+        flow = self._flow
+        step = self._boundary.next_step(flow.version, flow.untouched)
+        if step is not None:
+            return step
+        forward = False
+        if not self._boundary.holds(flow.version):
+            if flow.update_due:
+                if self._norms.is_ready(flow.version):
+                    return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
+            elif flow.backward_ready:
+                return ins.RunBackward(flow.backwards)
+            else:
+                forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
+        if self._evaluations.is_ready and not (forward and self._evaluated_last):
+            self._evaluated_last = True
+            return self._evaluations.start()
+        if forward:
+            self._evaluated_last = False
+            flow.forward_started()
+            return ins.RunForward(flow.forwards)
+        return None
+
+    def _refusal(self) -> str | None:
+        return self._admission.refusal(self._flow.forwards, self.in_flight, self.version)
+
+    def _reports(self) -> list[ins.Instruction]:
+        reports: list[ins.Instruction] = []
+        stop_at = self._admission.stop_at
+        if (
+            stop_at is not None
+            and not self._drain_reported
+            and self.version * self.shape.update_every == stop_at
+        ):
+            self._drain_reported = True
+            reports.append(ins.ReportDrained(stop_at, self.version))
+        finished = self._boundary.newly_finished(self.version)
+        if finished is not None:
+            reports.append(ins.ReportRoundsFinished(finished))
+        return reports
+
+    def _state(self) -> str:
+        """What the ledger is to call the time from now on."""
+        if self.running is not None:
+            return KIND_OF_COMPUTE[type(self.running)]
+        if not self.started:
+            return "start"
+        if self._boundary.holds(self.version):
+            return "lag"
+        if self._flow.update_due:
+            return "norm"
+        if self._boundary.last_update == self.version:
+            return "drain"
+        return (self._refusal() or "input") if self.shape.is_first else "input"

@@ -1,0 +1,196 @@
+"""What a stage computes: forward, backward, update, evaluation. No socket, no decision about order.
+
+StageMachine says which micro-batch when; this holds its tensors until its backward. Every call runs in the compute
+thread. A micro-batch's backward uses the weights that its forward used, since its graph keeps them (design §6).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import RunFailed
+from ravnest.runtime.batches import BatchSource
+from ravnest.runtime.segments import Average, Contribution, StageSegments
+from ravnest.runtime.setup import StageSetup
+from ravnest.splitting import StageModule
+from ravnest.training.clipping import clip_scale, norm_to_clip_by
+from ravnest.training.losses import Loss, Measure, Metric
+from ravnest.training.schedule import learning_rate
+from ravnest.training.seeds import derive_seed
+from ravnest.training.weights import VersionedWeights
+
+
+@dataclass
+class _Alive:
+    """A micro-batch between its forward and its backward."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]  # at the last stage: the loss alone
+    parameters: Mapping[str, nn.Parameter]
+
+
+@dataclass
+class EvaluationSums:
+    """What the last stage adds up over a held-out set."""
+
+    loss: Measure = field(default_factory=lambda: Measure(0.0, 0))
+    metrics: list[Measure] = field(default_factory=list)
+
+
+class StageCompute:
+    """One stage's module, weights and batches."""
+
+    def __init__(
+        self,
+        setup: StageSetup,
+        module: StageModule,
+        weights: VersionedWeights,
+        segments: StageSegments,
+        source: BatchSource | None,
+        loss: Loss,
+        metrics: Sequence[Metric],
+    ) -> None:
+        """`source`: for first and last stages."""
+        self._setup = setup
+        self._module = module
+        self._weights = weights
+        self._segments = segments
+        self._source = source
+        self._loss = loss
+        self._metrics = metrics
+        self._alive: dict[int, _Alive] = {}
+        self._losses: list[float] = []
+        self._samples_since_snapshot = 0
+        self._sums: dict[int, EvaluationSums] = {}
+
+    def forward(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Outputs to send, in `program.outputs` order; none at the last stage, which keeps its loss.
+
+        `received`: boundary tensors in `program.inputs` order; empty at the first stage.
+        """
+        setup = self._setup
+        torch.manual_seed(derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
+        inputs, target = self._inputs(received, micro_batch, self._train_batch)
+        for tensor, spec in zip(inputs, setup.program.inputs, strict=True):
+            if spec.needs_gradient:
+                tensor.requires_grad_()
+        self._module.train()
+        outputs = self._module(*inputs)
+        parameters = self._weights.current()
+        if setup.is_last:
+            loss = self._loss.mean(_model_output(outputs), target)
+            self._losses.append(float(loss.detach()))
+            if not math.isfinite(self._losses[-1]):
+                raise RunFailed(
+                    f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
+                )
+            outputs = (loss / setup.job.update_every,)
+        self._alive[micro_batch] = _Alive(inputs, outputs, parameters)
+        return () if setup.is_last else tuple(output.detach() for output in outputs)
+
+    def backward(
+        self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
+    ) -> tuple[tuple[Tensor, ...], float | None]:
+        """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
+        alive = self._alive.pop(micro_batch)
+        if self._setup.is_last:
+            alive.outputs[0].backward()  # type: ignore[no-untyped-call]
+        else:
+            needing = [
+                output
+                for output, spec in zip(alive.outputs, self._setup.program.outputs, strict=True)
+                if spec.needs_gradient
+            ]
+            pairs = [(o, g) for o, g in zip(needing, received, strict=True) if o.requires_grad]
+            if pairs:
+                torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        self._weights.collect(alive.parameters)
+        self._samples_since_snapshot += self._setup.job.micro_batch
+        gradients = tuple(
+            torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
+            for tensor, spec in zip(alive.inputs, self._setup.program.inputs, strict=True)
+            if spec.needs_gradient
+        )
+        clips = self._setup.job.optimizer.clip_norm is not None
+        return gradients, self._weights.norm_sq() if clips and ends_group else None
+
+    def update(self, norm_sq: float | None) -> tuple[float, tuple[float, ...]]:
+        """One optimizer step. Returns its learning rate and, at the last stage, its micro-batches' losses."""
+        config = self._setup.job.optimizer
+        lr = learning_rate(config.lr, config.schedule, self._weights.version, self._setup.total_updates)
+        scale = None
+        if config.clip_norm is not None:
+            known = None if norm_sq is None else math.sqrt(norm_sq)
+            scale = clip_scale(norm_to_clip_by(self._weights.norm_sq(), known), config.clip_norm)
+        self._weights.step(lr, scale, copy=bool(self._alive))
+        U = self._setup.job.update_every  # noqa: N806 - the design's letter
+        losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
+        return lr, losses
+
+    def snapshot(self, round: int) -> list[Contribution]:  # noqa: A002 - our word
+        samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
+        return self._segments.snapshot(round, samples)
+
+    def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[tuple[str, str, str, Tensor]]:  # noqa: A002
+        """Move the anchor. With `save`: the state for the checkpoint, as (part, name, key, tensor)."""
+        self._segments.merge(round, averages)
+        if not save:
+            return []
+        state = [("weight", name, "", tensor) for name, tensor in self._segments.kept()]
+        return state + [
+            ("optimizer", name, key, tensor) for (name, key), tensor in self._weights.optimizer_state().items()
+        ]
+
+    def adopt_anchor(self) -> None:
+        self._segments.adopt_anchor()
+
+    def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The forward of a held-out batch in evaluation mode: outputs to send, none at the last stage."""
+        assert not self._setup.is_first or self._source is not None
+        inputs, target = self._inputs(received, batch, self._held_out_batch)
+        self._module.eval()
+        with torch.no_grad():
+            outputs: tuple[Tensor, ...] = self._module(*inputs)
+            if not self._setup.is_last:
+                return outputs
+            output = _model_output(outputs)
+            sums = self._sums.setdefault(evaluation, EvaluationSums(metrics=[Measure(0.0, 0) for _ in self._metrics]))
+            sums.loss += self._loss.measure(output, target)
+            sums.metrics = [
+                total + metric.measure(output, target)
+                for total, metric in zip(sums.metrics, self._metrics, strict=True)
+            ]
+        return ()
+
+    def evaluation_sums(self, evaluation: int) -> EvaluationSums:
+        """The sums of a finished evaluation, forgotten with this call."""
+        return self._sums.pop(evaluation)
+
+    def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        assert self._source is not None
+        return self._source.train(number)
+
+    def _held_out_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        assert self._source is not None
+        return self._source.held_out(number)
+
+    def _inputs(
+        self,
+        received: tuple[Tensor, ...],
+        number: int,
+        read: Callable[[int], tuple[tuple[Tensor, ...], Tensor]],
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The stage's inputs and, at the last stage, the target; batches are read only where they are needed."""
+        setup = self._setup
+        if not (setup.is_first or setup.is_last):
+            return received, torch.empty(0)
+        inputs, target = read(number)
+        return (inputs if setup.is_first else received), target
+
+
+def _model_output(outputs: tuple[Tensor, ...]) -> Tensor:
+    """What the loss sees: the model's output, or the first tensor of it (logits come first, by convention)."""
+    return outputs[0]

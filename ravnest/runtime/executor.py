@@ -1,0 +1,89 @@
+"""Where a stage's computations run: one at a time, in a thread of their own, or inline for tests.
+
+Knows nothing of what it runs. Results are handed back to the thread that owns the sockets, which is woken
+for them; an exception is a result too, so that it surfaces there.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ravnest.pipeline import Compute
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A computation's end. Exactly one of `error` and `result` matters."""
+
+    instruction: Compute
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Executor(Protocol):
+    """Runs computations in the order in which they are submitted."""
+
+    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None: ...
+
+    def finished(self) -> list[Finished]: ...
+
+    def close(self, timeout_s: float) -> None: ...
+
+
+def _run(instruction: Compute, work: Callable[[], Any]) -> Finished:
+    try:
+        return Finished(instruction, result=work())
+    except BaseException as error:  # noqa: BLE001 - carried to the owning thread, which raises it
+        return Finished(instruction, error=error)
+
+
+class InlineExecutor:
+    """Computes at once, in the caller's thread: deterministic, for tests."""
+
+    def __init__(self) -> None:
+        self._done: list[Finished] = []
+
+    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
+        self._done.append(_run(instruction, work))
+
+    def finished(self) -> list[Finished]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self, timeout_s: float) -> None:
+        self._done.clear()
+
+
+class ThreadExecutor:
+    """Computes in one thread. `prepare` runs there first: torch's thread count is a property of the thread."""
+
+    def __init__(self, wake: Callable[[], None], prepare: Callable[[], None]) -> None:
+        self._wake = wake
+        self._prepare = prepare
+        self._work: queue.SimpleQueue[tuple[Compute, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
+        self._thread.start()
+
+    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
+        self._work.put((instruction, work))
+
+    def finished(self) -> list[Finished]:
+        done = []
+        while not self._done.empty():
+            done.append(self._done.get())
+        return done
+
+    def close(self, timeout_s: float) -> None:
+        """Let the current computation end, for at most `timeout_s`; the thread is a daemon, so it never keeps
+        the process."""
+        self._work.put(None)
+        self._thread.join(timeout_s)
+
+    def _loop(self) -> None:
+        self._prepare()
+        while (item := self._work.get()) is not None:
+            self._done.put(_run(*item))
+            self._wake()

@@ -1,0 +1,229 @@
+"""The headers that stages and the driver send each other. Tensors travel beside them, raw.
+
+Pipeline lane: everything here except `StateTensor`, which is bulk. Ring chunks are ring_allreduce's own kind.
+A header says what a body is; it decides nothing.
+"""
+
+from typing import Literal
+
+from ring_allreduce import RING_KINDS
+from ring_allreduce.transport import Codec, Message
+
+DRIVER = "driver"
+
+
+def stage_name(cluster: str, stage: int) -> str:
+    """The transport name of a stage: `c0.s1`."""
+    return f"{cluster}.s{stage}"
+
+
+# stage → next stage
+
+
+class Activation(Message, frozen=True, kw_only=True, tag="activation"):
+    """A micro-batch's boundary tensors, in the order of the sender's outputs."""
+
+    micro_batch: int
+
+
+class GlobalNorm(Message, frozen=True, kw_only=True, tag="global_norm"):
+    """The squared norm of a whole cluster's gradient at one update."""
+
+    update: int
+    norm_sq: float
+
+
+class EvaluationActivation(Message, frozen=True, kw_only=True, tag="evaluation_activation"):
+    """A held-out batch's boundary tensors: one of `batches`."""
+
+    evaluation: int
+    batch: int
+    batches: int
+
+
+# stage → previous stage
+
+
+class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
+    """The gradients of the boundary tensors that need one. `snapshot_round` is set on the micro-batch
+    whose update every stage of the cluster must follow with a snapshot for that round."""
+
+    micro_batch: int
+    snapshot_round: int | None = None
+    norm_sq: float | None = None
+
+
+# last stage → first stage
+
+
+class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credit"):
+    """The last stage has finished a held-out batch: the first may send another."""
+
+    evaluation: int
+    batch: int
+
+
+# driver → stage
+
+
+class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
+    """One tensor of a stage's state, either way. `part` says which; `key` is the optimizer's name for it.
+
+    driver → stage: initial or resumed weights, buffers and optimizer state.
+    stage → driver: the anchor of a segment, or optimizer state, for the checkpoint of `round`.
+    """
+
+    part: Literal["weight", "optimizer"]
+    name: str
+    key: str = ""
+    round: int = 0
+
+
+class Begin(Message, frozen=True, kw_only=True, tag="begin"):
+    """Start at this version once all `tensors` pieces of state are here: they may still be under way."""
+
+    tensors: int
+    version: int
+
+
+class Go(Message, frozen=True, kw_only=True, tag="go"):
+    """To the first stages: every stage of the run holds its state, so inject."""
+
+
+class RoundOpened(Message, frozen=True, kw_only=True, tag="round_opened"):
+    """To a cluster's last stage: stamp this round on the next update."""
+
+    round: int
+
+
+class RoundCommitted(Message, frozen=True, kw_only=True, tag="round_committed"):
+    """Every ring of the round has finished: merge it. With `save`, send the anchor and optimizer state after it."""
+
+    round: int
+    save: bool = False
+
+
+class Drain(Message, frozen=True, kw_only=True, tag="drain"):
+    """To a first stage: inject nothing beyond the current update's micro-batches."""
+
+
+class FinishRounds(Message, frozen=True, kw_only=True, tag="finish_rounds"):
+    """To every stage of a drained cluster: contribute to all rounds up to this one, after update `updates`."""
+
+    up_to: int
+    updates: int
+
+
+class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
+    """To a first stage: pass the held-out set through the stages."""
+
+    evaluation: int
+    batches: int
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """Leave: the run is over."""
+
+
+class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+    """Sent each second, both ways, so that silence means something."""
+
+
+# stage → driver
+
+
+class Started(Message, frozen=True, kw_only=True, tag="started"):
+    """The stage holds its state and has entered the pipeline."""
+
+    process_bytes: int
+
+
+class Updated(Message, frozen=True, kw_only=True, tag="updated"):
+    """An update was made. `losses` only from a last stage: one per micro-batch, in order."""
+
+    update: int
+    staleness: tuple[int, ...]
+    losses: tuple[float, ...]
+    lr: float
+
+
+class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
+    """The stage has contributed to a round, after `update` updates."""
+
+    round: int
+    update: int
+
+
+class RingFinished(Message, frozen=True, kw_only=True, tag="ring_finished"):
+    """One of the stage's rings holds the round's average."""
+
+    round: int
+    ring: int
+
+
+class RoundMerged(Message, frozen=True, kw_only=True, tag="round_merged"):
+    """The stage has moved its anchor."""
+
+    round: int
+
+
+class StateSent(Message, frozen=True, kw_only=True, tag="state_sent"):
+    """All `tensors` pieces of the checkpoint of `round` have been sent by this stage."""
+
+    round: int
+    tensors: int
+
+
+class Drained(Message, frozen=True, kw_only=True, tag="drained"):
+    """A first stage has nothing in flight and has made its last update."""
+
+    micro_batches: int
+    updates: int
+
+
+class RoundsFinished(Message, frozen=True, kw_only=True, tag="rounds_finished"):
+    """Nothing is pending: the stage's weights are the anchor."""
+
+    up_to: int
+
+
+class Evaluated(Message, frozen=True, kw_only=True, tag="evaluated"):
+    """(sum, count) over the held-out set, of the loss and of each metric in the job's order."""
+
+    evaluation: int
+    loss: tuple[float, int]
+    metrics: tuple[tuple[float, int], ...]
+
+
+KINDS: tuple[type[Message], ...] = (
+    Activation,
+    GlobalNorm,
+    EvaluationActivation,
+    Gradient,
+    EvaluationCredit,
+    StateTensor,
+    Begin,
+    Go,
+    RoundOpened,
+    RoundCommitted,
+    Drain,
+    FinishRounds,
+    Evaluate,
+    Stop,
+    Alive,
+    Started,
+    Updated,
+    SnapshotTaken,
+    RingFinished,
+    RoundMerged,
+    StateSent,
+    Drained,
+    RoundsFinished,
+    Evaluated,
+    *RING_KINDS,
+)
+
+
+def codec() -> Codec:
+    """What every endpoint of a run speaks."""
+    return Codec(KINDS)

@@ -1,0 +1,138 @@
+"""A stage's process: it binds an endpoint, waits for its state, and runs until the driver says stop.
+
+Two threads: the caller's owns the sockets, the other computes. Assembles the parts of this package; decides nothing.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+
+from ravnest.errors import NodeLost
+from ravnest.materials import load_data
+from ravnest.runtime import messages as m
+from ravnest.runtime.batches import BatchSource
+from ravnest.runtime.compute import StageCompute
+from ravnest.runtime.deadline import STATE_DEADLINE_S
+from ravnest.runtime.exchange import RoundExchange
+from ravnest.runtime.executor import Executor, ThreadExecutor
+from ravnest.runtime.pace import PacedCompute
+from ravnest.runtime.segments import StageSegments
+from ravnest.runtime.setup import StageSetup
+from ravnest.runtime.stage import StageRuntime
+from ravnest.training.losses import build_loss, build_metrics
+from ravnest.training.sampler import Sampler, evaluation_batches
+from ravnest.training.weights import VersionedWeights
+from ring_allreduce.transport import Endpoint, Lane, PeerAddress, TransportLimits, ZmqEndpoint
+
+_POLL_S = 0.25
+_CLOSE_S = 5.0
+_QUEUE_SPARE_MESSAGES = 256
+
+
+class StageProcess:
+    """One stage, from binding to leaving."""
+
+    def __init__(self, setup: StageSetup, host: str) -> None:
+        self._setup = setup
+        torch.set_num_threads(setup.threads)
+        self._source = batch_source(setup)
+        window = (setup.job.max_staleness + 1) * setup.job.update_every
+        self._endpoint = ZmqEndpoint(
+            setup.name,
+            codec=m.codec(),
+            token=setup.token,
+            host=host,
+            limits=TransportLimits(
+                max_message_bytes=setup.max_message_bytes, queue_messages=2 * window + _QUEUE_SPARE_MESSAGES
+            ),
+            links=setup.links,
+        )
+
+    @property
+    def address(self) -> PeerAddress:
+        return self._endpoint.address
+
+    def run(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Train until stopped. Raises what ended it otherwise; the endpoint is closed either way."""
+        try:
+            self._endpoint.connect(peers)
+            begin, weights, optimizer = receive_state(self._endpoint)
+            executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(self._setup.threads))
+            runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
+            started = m.Started(process_bytes=psutil.Process().memory_info().rss)
+            self._endpoint.send(m.DRIVER, Lane.PIPELINE, started)
+            while not runtime.stopped:
+                runtime.turn()
+            executor.close(_CLOSE_S)
+        finally:
+            self._endpoint.close()
+
+
+def batch_source(setup: StageSetup) -> BatchSource | None:
+    """The data of a first or last stage; None between them."""
+    if not (setup.is_first or setup.is_last):
+        return None
+    data = load_data(setup.job, setup.job_file)
+    job = setup.job
+    spans = evaluation_batches(len(data.held_out), setup.evaluation_batch, short_last=setup.evaluation_short_last)
+    return BatchSource(data, Sampler(len(data.train), job.seed, setup.share, job.micro_batch), spans)
+
+
+def receive_state(
+    endpoint: Endpoint, deadline_s: float = STATE_DEADLINE_S
+) -> tuple[m.Begin, dict[str, Tensor], dict[tuple[str, str], Tensor]]:
+    """Wait for the weights and the optimizer state. Raises NodeLost when nothing more comes for `deadline_s`."""
+    begin: m.Begin | None = None
+    weights: dict[str, Tensor] = {}
+    optimizer: dict[tuple[str, str], Tensor] = {}
+    last_s = time.monotonic()
+    while begin is None or len(weights) + len(optimizer) < begin.tensors:
+        for delivery in endpoint.poll(_POLL_S):
+            if delivery.sender != m.DRIVER:
+                continue  # nobody else has anything to say before the driver lets the run begin
+            last_s = time.monotonic()
+            message = delivery.message
+            if isinstance(message, m.Begin):
+                begin = message
+            elif isinstance(message, m.StateTensor) and len(delivery.tensors) == 1:
+                if message.part == "weight":
+                    weights[message.name] = delivery.tensors[0]
+                else:
+                    optimizer[message.name, message.key] = delivery.tensors[0]
+        if time.monotonic() - last_s > deadline_s:
+            raise NodeLost(f"the driver sent no more state for {deadline_s:.0f} s")
+    return begin, weights, optimizer
+
+
+def assemble(
+    setup: StageSetup,
+    endpoint: Endpoint,
+    executor: Executor,
+    source: BatchSource | None,
+    state: Mapping[str, Tensor],
+    optimizer_state: Mapping[tuple[str, str], Tensor],
+    version: int,
+) -> StageRuntime:
+    """The stage's parts, joined."""
+    job = setup.job
+    dirs = [Path(path) for path in setup.search_dirs]
+    module = setup.program.build(state, setup.device, copy=True)
+    weights = VersionedWeights(module, job.optimizer, version=version)
+    if optimizer_state:
+        weights.load_optimizer_state(optimizer_state)
+    make = PacedCompute if setup.pace is not None else StageCompute
+    compute = make(
+        setup,
+        module,
+        weights,
+        StageSegments(setup.segments, module, weights),
+        source,
+        build_loss(job.loss, dirs),
+        build_metrics(job.metrics, dirs),
+    )
+    exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
+    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version)

@@ -1,0 +1,92 @@
+"""What the driver tells a stage before it starts: everything it needs, and nothing it could decide itself.
+
+A setup reaches the stage through Ray's authenticated control channel. It holds no weights: those follow
+over the transport, span by span (design §5, §9).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ravnest.job import JobConfig
+from ravnest.runtime.messages import stage_name
+from ravnest.splitting import StageProgram
+from ring_allreduce.transport import LinkShape, PeerAddress
+
+
+@dataclass(frozen=True)
+class SegmentSetup:
+    """A segment that the stage holds, and the ring that averages it."""
+
+    ring: int  # the ring's number in the plan
+    members: tuple[str, ...]  # transport names, in passing order
+    parameters: tuple[str, ...]  # trainable ones, in unit order
+    buffers: tuple[str, ...]  # floating-point buffers that learn (set to the average)
+    counters: tuple[str, ...]  # integer buffers (set to the maximum)
+    frozen: tuple[str, ...]  # parameters that nobody trains: only the keeper needs them, for the final weights
+    elements: int  # length of the ring's vector: trained parameters, then buffers
+    chunk_elements: int  # the same at every member
+    keeper: bool  # this member sends the anchor to the driver for checkpoints
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every weight and buffer of the segment that is saved."""
+        return (*self.parameters, *self.buffers, *self.counters, *self.frozen)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Imitate a node: pad each computation to the time that the node would take."""
+
+    flops_per_s: float
+    forward_flops: float  # of the whole span, for one sample
+
+
+@dataclass(frozen=True)
+class StageSetup:
+    """One stage of one cluster."""
+
+    cluster: str
+    index: int
+    stages: int
+    window: int
+    share: tuple[float, float]
+    total_updates: int | None
+    evaluation_batch: int  # samples
+    evaluation_short_last: bool  # False for a model whose batch size is fixed
+    job: JobConfig
+    job_file: str
+    search_dirs: tuple[str, ...]
+    program: StageProgram
+    segments: tuple[SegmentSetup, ...]
+    threads: int
+    device: str
+    max_message_bytes: int
+    token: bytes = field(repr=False)
+    links: Mapping[str, LinkShape] = field(default_factory=dict)
+    pace: Pace | None = None
+
+    @property
+    def name(self) -> str:
+        return stage_name(self.cluster, self.index)
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.stages - 1
+
+    def neighbour(self, step: int) -> str:
+        """The transport name of the stage `step` places along the pipeline."""
+        return stage_name(self.cluster, self.index + step)
+
+
+@dataclass(frozen=True)
+class StageAddress:
+    """Where a placed stage listens, and where it runs."""
+
+    peer: PeerAddress
+    hostname: str
+    pid: int
+    cores: int

@@ -1,0 +1,286 @@
+"""From an ExportedProgram to plain operations.
+
+Asserts are dropped; sub-graphs that only carry a context (no_grad, autocast) are inlined; sizes that are the
+batch become symbols; devices become the stage's; what nothing reads and nothing else can notice is left out.
+Any other sub-graph, and any size that depends on data, is refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node
+
+from ravnest.errors import ModelNotSplittable
+from ravnest.splitting.cleaning import assign_early, without_dead
+from ravnest.splitting.exporting import UnfitError
+from ravnest.splitting.operations import (
+    Argument,
+    Autocast,
+    Context,
+    Grad,
+    Graph,
+    Operation,
+    Reference,
+    StageDevice,
+    Symbol,
+    Value,
+    Weight,
+)
+from ravnest.splitting.program import TensorSpec
+
+_LARGEST_CONSTANTS_BYTES = 1 << 20
+_ASSERTS = ("aten._assert", "aten.sym_constrain_range", "aten._guards")
+_LITERALS = (type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format)
+
+Size = int | str | None
+"""A dimension: fixed, a symbol's name, or an expression of symbols (None)."""
+
+
+@dataclass
+class Converted:
+    """One mode of a model. Weights are listed in the model's own order."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    parameters: dict[str, TensorSpec] = field(default_factory=dict)
+    buffers: dict[str, TensorSpec] = field(default_factory=dict)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    shapes: dict[str, tuple[Size, ...]] = field(default_factory=dict)
+    """Of each value that is one tensor."""
+    integers: frozenset[str] = frozenset()
+    """Values that are integers."""
+    output_names: tuple[str, ...] = ()
+
+
+def convert(model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...]) -> Converted:
+    """Raises ModelNotSplittable for what stages cannot run, UnfitError for what another way of exporting may
+    mend."""
+    return _Converter(model, exported, inputs).run()
+
+
+class _Converter:
+    def __init__(self, model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...]) -> None:
+        self.model = model
+        self.exported = exported
+        self.result = Converted(Graph((), ()), inputs)
+        self.operations: list[Operation] = []
+        self.symbols: dict[Any, str] = {}
+        self.integers: set[str] = set()
+
+    def run(self) -> Converted:
+        bindings = self._bind_inputs()
+        outputs = self._walk(self.exported.graph_module, bindings, ())
+        spec = self.exported.call_spec.out_spec
+        assert spec is not None
+        names = _leaf_names(spec)
+        skip = len(outputs) - len(
+            names
+        )  # mutated buffers come before the user's outputs, where there are any
+        kept: list[Reference] = []
+        for name, output in zip(names, outputs[skip:], strict=True):
+            if isinstance(output, Value | Weight | Symbol):
+                kept.append(output)
+                self.result.output_names += (name,)
+            elif output is not None:
+                raise ModelNotSplittable(f"output {name!r} is the constant {output!r}; return tensors only")
+        if not kept:
+            raise ModelNotSplittable("the model returns no tensor")
+        operations = without_dead(assign_early(self.operations), kept)
+        self.result.graph = Graph(tuple(operations), tuple(kept))
+        self.result.integers = frozenset(self.integers)
+        return self.result
+
+    def _bind_inputs(self) -> dict[Node, Argument]:
+        placeholders = {node.name: node for node in self.exported.graph.nodes if node.op == "placeholder"}
+        bindings: dict[Node, Argument] = {}
+        user_inputs = iter(self.result.inputs)
+        frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        for spec in self.exported.graph_signature.input_specs:
+            node = placeholders[spec.arg.name]
+            value = node.meta.get("val")
+            if spec.kind is InputKind.USER_INPUT:
+                name = next(user_inputs)
+                if not isinstance(value, Tensor):
+                    raise ModelNotSplittable(f"input {name!r} is not a tensor")
+                for dim, size in enumerate(value.shape):
+                    expression = _expression(size)
+                    if expression is not None and expression.is_Symbol:
+                        self.symbols.setdefault(expression, f"{name}.{dim}")
+                bindings[node] = Value(name)
+                self.result.shapes[name] = self._sizes(value)
+                continue
+            assert spec.target is not None
+            bindings[node] = Weight(spec.target)
+            if spec.kind is InputKind.CONSTANT_TENSOR:
+                self._add_constant(spec.target)
+                continue
+            assert isinstance(value, Tensor)
+            shape = tuple(int(size) for size in value.shape)
+            if spec.kind is InputKind.PARAMETER:
+                trains = spec.target not in frozen
+                self.result.parameters[spec.target] = TensorSpec(spec.target, shape, value.dtype, trains)
+            elif spec.kind is InputKind.BUFFER:
+                self.result.buffers[spec.target] = TensorSpec(
+                    spec.target, shape, value.dtype, False, bool(spec.persistent)
+                )
+            else:
+                raise ModelNotSplittable(f"the model needs {spec.target!r}, a {spec.kind.name.lower()}")
+        return bindings
+
+    def _add_constant(self, name: str) -> None:
+        value = self.exported.constants[name]
+        if _is_attribute(self.model, name):
+            self.result.buffers[name] = TensorSpec(
+                name, tuple(value.shape), value.dtype, False, persistent=False
+            )
+            return
+        if value.device.type == "meta" or isinstance(value, torch._subclasses.FakeTensor):
+            raise UnfitError(f"constant {name!r} has no value on the meta device")
+        constants = self.result.constants
+        constants[name] = value.detach().cpu().clone()
+        if sum(tensor.nbytes for tensor in constants.values()) > _LARGEST_CONSTANTS_BYTES:
+            raise ModelNotSplittable(
+                f"the model's forward makes constant tensors of more than {_LARGEST_CONSTANTS_BYTES} bytes "
+                f"(last {name!r}, {value.nbytes} bytes); register them as buffers"
+            )
+
+    def _walk(
+        self, module: GraphModule, bindings: dict[Node, Argument], contexts: tuple[Context, ...]
+    ) -> tuple[Argument, ...]:
+        """Appends the operations of a graph; returns what its output node lists."""
+        for node in module.graph.nodes:
+            if node.op == "output":
+                outputs = self._argument(node.args[0], bindings)
+                return outputs if isinstance(outputs, tuple) else (outputs,)
+            if node.op == "call_function":
+                self._call(module, node, bindings, contexts)
+            elif node.op not in ("placeholder", "get_attr"):
+                raise ModelNotSplittable(f"unexpected {node.op} {node.target!r} in the exported graph")
+        raise ModelNotSplittable("the exported graph has no output")
+
+    def _call(
+        self, module: GraphModule, node: Node, bindings: dict[Node, Argument], contexts: tuple[Context, ...]
+    ) -> None:
+        target = str(node.target)
+        if target.startswith(_ASSERTS):
+            return
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            context, body, operands = _context_of(module, node)
+            inner = dict(zip((n for n in body.graph.nodes if n.op == "placeholder"), operands, strict=True))
+            inner = {place: self._argument(operand, bindings) for place, operand in inner.items()}
+            bindings[node] = self._walk(body, inner, (*contexts, context))
+            return
+        if node.target.__name__ == "getitem" and isinstance(bindings.get(node.args[0]), tuple):  # type: ignore
+            bindings[node] = bindings[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        value = node.meta.get("val")
+        expression = _expression(value)
+        if expression is not None:
+            if expression in self.symbols:
+                bindings[node] = Symbol(self.symbols[expression])
+                return
+            self._refuse_data_dependent(expression, node)
+            self.integers.add(node.name)
+        elif isinstance(value, Tensor):
+            self.result.shapes[node.name] = self._sizes(value, node)
+        args = tuple(self._argument(argument, bindings) for argument in node.args)
+        kwargs = tuple(
+            (key, self._argument(argument, bindings))
+            for key, argument in node.kwargs.items()
+            if not (key == "pin_memory" and argument is False)
+        )
+        name = _target_name(node)
+        if name == "aten.detach_.default":  # of a constant just lifted: nothing else shares it
+            name = "aten.detach.default"
+        bindings[node] = Value(node.name)
+        self.operations.append(Operation(node.name, name, args, kwargs, contexts, _scope(node)))
+
+    def _argument(self, argument: Any, bindings: Mapping[Node, Argument]) -> Argument:
+        if isinstance(argument, Node):
+            if argument not in bindings:
+                raise ModelNotSplittable(f"the exported graph reads {argument.name!r} in an unknown way")
+            return bindings[argument]
+        if isinstance(argument, list | tuple):
+            return tuple(self._argument(element, bindings) for element in argument)
+        if isinstance(argument, torch.device):
+            return StageDevice()
+        if isinstance(argument, _LITERALS):
+            return argument
+        raise ModelNotSplittable(f"the exported graph has an argument of type {type(argument).__name__}")
+
+    def _sizes(self, tensor: Tensor, node: Node | None = None) -> tuple[Size, ...]:
+        sizes: list[Size] = []
+        for size in tensor.shape:
+            expression = _expression(size)
+            if expression is None:
+                sizes.append(int(size))
+            else:
+                self._refuse_data_dependent(expression, node)
+                sizes.append(self.symbols.get(expression))
+        return tuple(sizes)
+
+    def _refuse_data_dependent(self, expression: Any, node: Node | None) -> None:
+        if expression.free_symbols - self.symbols.keys():
+            where = f" in {_scope(node) or 'the model'} ({node.target})" if node is not None else ""
+            raise ModelNotSplittable(
+                f"a size{where} depends on data; use masks instead of selecting by value"
+            )
+
+
+def _expression(size: object) -> Any:
+    """The symbolic expression of a size that is not fixed, else None."""
+    return size.node.expr if isinstance(size, torch.SymInt) else None
+
+
+def _context_of(module: GraphModule, node: Node) -> tuple[Context, GraphModule, tuple[Any, ...]]:
+    name = str(node.target)
+    if name == "wrap_with_set_grad_enabled":
+        enabled, place, *operands = node.args
+        context: Context = Grad(bool(enabled))
+    elif name == "wrap_with_autocast":
+        _, dtype, on, cache, place, *operands = node.args
+        assert dtype is None or isinstance(dtype, torch.dtype)
+        context = Autocast(dtype, bool(on), cache is None or bool(cache))
+    else:
+        raise ModelNotSplittable(f"{_scope(node) or 'the model'} uses {name}, which stages cannot run yet")
+    assert isinstance(place, Node)
+    body = module.get_submodule(str(place.target))
+    assert isinstance(body, GraphModule)
+    return context, body, tuple(operands)
+
+
+def _target_name(node: Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    assert callable(target)
+    return f"{target.__module__}:{target.__name__}"
+
+
+def _scope(node: Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    return "" if path.startswith("_") else path
+
+
+def _leaf_names(spec: torch.utils._pytree.TreeSpec) -> list[str]:
+    tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    paths, _ = torch.utils._pytree.tree_flatten_with_path(tree)
+    names = []
+    for path, _ in paths:
+        parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+        names.append(".".join(parts) or "output")
+    return names
+
+
+def _is_attribute(model: nn.Module, name: str) -> bool:
+    owner: object = model
+    for part in name.split("."):
+        if not hasattr(owner, part):
+            return False
+        owner = getattr(owner, part)
+    return isinstance(owner, Tensor)

@@ -1,0 +1,169 @@
+"""Calling torch.export on a model in both modes, and what is tried when the first way fails.
+
+The order is: dynamic batch on the model as it is, dynamic batch on an unfilled CPU twin (for models that
+cannot run on the meta device), then both again with the batch size of the sample fixed. Both modes are always
+exported the same way. The twin costs no memory until something writes to it, and nothing does."""
+
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from ravnest.errors import InvalidInput, ModelNotSplittable
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Both modes of a model, exported on the same inputs."""
+
+    train: ExportedProgram
+    evaluate: ExportedProgram
+    input_names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    """The sample (values only where the caller gave them): positional arguments, then keyword arguments."""
+    batch_is_dynamic: bool
+
+
+class UnfitError(Exception):
+    """This way of exporting gave a graph that cannot be used; another way may."""
+
+
+def batch_size(inputs: tuple[Tensor, ...]) -> int:
+    """Samples in a batch: the first dimension of the first input that has one."""
+    for tensor in inputs:
+        if tensor.ndim:
+            return tensor.shape[0]
+    raise InvalidInput("the model needs at least one input with a batch dimension")
+
+
+def ways_to_export(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor]
+) -> Iterator["Way"]:
+    """The ways to try, best first."""
+    for argument in (*args, *kwargs.values()):
+        if not isinstance(argument, Tensor):
+            raise InvalidInput(f"model inputs must be tensors, not {type(argument).__name__}")
+    for dynamic in (True, False):
+        yield Way(model, args, dict(kwargs), dynamic, twin=False)
+        if _device_of(model, args).type == "meta":
+            yield Way(model, args, dict(kwargs), dynamic, twin=True)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to export: the model or its CPU twin, and whether the batch dimension may vary."""
+
+    model: nn.Module
+    args: tuple[Tensor, ...]
+    kwargs: dict[str, Tensor]
+    dynamic: bool
+    twin: bool
+
+    def export(self) -> Exported:
+        """Raises UnfitError, or whatever torch.export raises."""
+        model = _twin_on_cpu(self.model) if self.twin else self.model
+        device = _device_of(model, self.args)
+        samples = batch_size((*self.args, *self.kwargs.values()))
+        # torch.export takes a size of 1 for a constant, so a dynamic batch is shown with two samples at
+        # least.
+        repeat = 2 if self.dynamic and samples == 1 else 1
+
+        def prepared(tensor: Tensor) -> Tensor:
+            if repeat > 1 and tensor.ndim and tensor.shape[0] == samples:
+                tensor = torch.cat([tensor] * repeat)
+            return tensor.to(device) if device.type == "meta" else torch.zeros_like(tensor, device=device)
+
+        args = tuple(prepared(tensor) for tensor in self.args)
+        kwargs = {name: prepared(tensor) for name, tensor in self.kwargs.items()}
+        shapes = _dynamic_shapes(model, args, kwargs, samples * repeat) if self.dynamic else None
+        programs = {}
+        training = {module: module.training for module in model.modules()}
+        try:
+            for mode in (True, False):
+                model.train(mode)
+                with _quiet():
+                    programs[mode] = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+        finally:
+            for module, was in training.items():
+                module.training = was
+        names = _input_names(programs[True])
+        ordered = (*args, *(kwargs[name] for name in names[len(args) :]))
+        return Exported(programs[True], programs[False], names, ordered, self.dynamic)
+
+
+def _input_names(program: ExportedProgram) -> tuple[str, ...]:
+    """Positional inputs by their name in the graph, keyword inputs by their keyword, in the graph's order."""
+    names = list(program.graph_signature.user_inputs)
+    spec = program.call_spec.in_spec
+    assert spec is not None
+    positional, keywords = spec.children()
+    keys = list(keywords.context or ())
+    names[positional.num_leaves :] = keys
+    return tuple(str(name) for name in names)
+
+
+def refusal(model: nn.Module, error: Exception) -> ModelNotSplittable:
+    """One line on why no way of exporting worked."""
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    hint = ""
+    if "data-dependent" in str(error):
+        hint = "; its control flow or shapes depend on the values of tensors (use torch.where, or a mask)"
+    return ModelNotSplittable(f"{type(model).__name__} cannot be exported: {reason}{hint}")
+
+
+def _dynamic_shapes(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], samples: int
+) -> dict[str, object]:
+    def shape(argument: object) -> object:
+        if isinstance(argument, tuple):
+            return tuple(shape(element) for element in argument)
+        if isinstance(argument, dict):
+            return {key: shape(element) for key, element in argument.items()}
+        if isinstance(argument, Tensor) and argument.ndim and argument.shape[0] == samples:
+            return {0: torch.export.Dim.DYNAMIC}
+        return None
+
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInput(
+            f"{type(model).__name__}.forward does not take the inputs of the sample: {error}"
+        ) from None
+    return {name: shape(argument) for name, argument in bound.arguments.items()}
+
+
+def _device_of(model: nn.Module, args: tuple[Tensor, ...]) -> torch.device:
+    for tensor in (*model.parameters(), *model.buffers(), *args):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def _twin_on_cpu(model: nn.Module) -> nn.Module:
+    twin = copy.deepcopy(model).to_empty(device="cpu")
+    for module in twin.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.device.type == "meta":
+                setattr(module, name, torch.empty_like(value, device="cpu"))
+    return twin
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides what torch.export says of things that are checked here (attributes of LSTM, guards it cannot
+    place)."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning)
+            yield
+    finally:
+        logger.setLevel(level)

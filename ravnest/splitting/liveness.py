@@ -1,0 +1,192 @@
+"""Which values are alive at each position of a graph, and where a graph must not be cut.
+
+Position p lies before operation p. Some operations need no position: those that depend on no input, parameter
+or chance (rotary tables, causal masks, sizes) are *free*, and every stage that needs one makes it itself
+instead of receiving it. This module knows one mode of a model, no costs and no units."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ravnest.errors import ModelNotSplittable
+from ravnest.splitting.conversion import Converted, Size
+from ravnest.splitting.measure import Measured
+from ravnest.splitting.operations import (
+    Operation,
+    Reference,
+    Symbol,
+    Value,
+    Weight,
+    is_random,
+)
+from ravnest.splitting.program import SpanCode, SymbolSource
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One mode of a model, ready to be cut."""
+
+    converted: Converted
+    measured: Measured
+    free: frozenset[str]
+    alive: tuple[tuple[Reference, ...], ...]
+    """Per position, the end included: what a cut there sends, in order of definition. Sizes only where no
+    tensor that is sent tells them."""
+    joined: tuple[tuple[int, int], ...]
+    """(first, last): operations that must stay in one unit, since they share memory that one of them
+    changes."""
+    anchored: dict[str, tuple[int, int]]
+    """First and last use of every weight that one unit must own: parameters, and buffers that the graph
+    changes."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.converted.graph.operations
+
+    def sides(self, weight: str, position: int) -> frozenset[str]:
+        """On which sides of a cut here an anchored weight is used."""
+        if weight not in self.anchored:
+            return frozenset()
+        first, last = self.anchored[weight]
+        return frozenset(
+            side for side, used in (("before", first < position), ("behind", last >= position)) if used
+        )
+
+    def can_travel(self, item: Reference) -> bool:
+        """Tensors and integers can; lists of tensors, floats and truth values cannot."""
+        if not isinstance(item, Value):
+            return isinstance(item, Symbol)
+        return item.name in self.measured.tensors or item.name in self.converted.integers
+
+    def code(
+        self, start: int, end: int, inputs: tuple[Reference, ...], outputs: tuple[Reference, ...]
+    ) -> SpanCode:
+        """Operations [start, end) and the free ones they and the outputs need."""
+        needed: set[Reference] = set(outputs)
+        kept = []
+        for position in range(len(self.operations) - 1, -1, -1):
+            operation = self.operations[position]
+            inside = start <= position < end and operation.name not in self.free
+            if inside or (operation.name in self.free and Value(operation.name) in needed):
+                kept.append(operation)
+                needed.update(operation.references())
+        symbols = sorted(item.name for item in needed if isinstance(item, Symbol) and item not in inputs)
+        sources = tuple(self._source(symbol, inputs) for symbol in symbols)
+        return SpanCode(tuple(kept[::-1]), inputs, outputs, sources)
+
+    def _source(self, symbol: str, inputs: tuple[Reference, ...]) -> SymbolSource:
+        for position, item in enumerate(inputs):
+            for dim, size in enumerate(self._sizes(item)):
+                if size == symbol:
+                    return SymbolSource(symbol, position, dim)
+        raise AssertionError(f"no input tells {symbol}")
+
+    def _sizes(self, item: Reference) -> tuple[Size, ...]:
+        return self.converted.shapes.get(item.name, ()) if isinstance(item, Value) else ()
+
+
+def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset[str]) -> Layout:
+    """`changed_weights`: buffers that either mode changes. They have one owner, in both modes."""
+    changed = {storage for facts in measured.operations for storage in facts.writes}
+    unsteady = changed | {measured.weights[name] for name in changed_weights}
+    free = _free(converted, measured, unsteady)
+    uses = _weight_uses(converted.graph.operations)
+    return Layout(
+        converted,
+        measured,
+        free,
+        _alive(converted, free),
+        _joined(converted, measured, changed),
+        {name: uses[name] for name in uses if name in converted.parameters or name in changed_weights},
+    )
+
+
+def changed_weights(converted: Converted, measured: Measured) -> frozenset[str]:
+    """Buffers that the graph changes. Raises ModelNotSplittable where it changes a parameter or a
+    constant."""
+    changed = {storage for facts in measured.operations for storage in facts.writes}
+    names = {name for name, storage in measured.weights.items() if storage in changed}
+    for name in sorted(names - converted.buffers.keys()):
+        kind = "parameter" if name in converted.parameters else "constant"
+        raise ModelNotSplittable(f"the model's forward changes the {kind} {name!r} in place")
+    return frozenset(names)
+
+
+def _free(converted: Converted, measured: Measured, unsteady: set[int]) -> frozenset[str]:
+    free: set[str] = set()
+    for operation, facts in zip(converted.graph.operations, measured.operations, strict=True):
+        if (facts.reads & unsteady) or is_random(operation.target):
+            continue
+        if all(
+            (isinstance(reference, Value) and reference.name in free)
+            or (isinstance(reference, Weight) and reference.name not in converted.parameters)
+            or isinstance(reference, Symbol)
+            for reference in operation.references()
+        ):
+            free.add(operation.name)
+    return frozenset(free)
+
+
+def _alive(converted: Converted, free: frozenset[str]) -> tuple[tuple[Reference, ...], ...]:
+    operations = converted.graph.operations
+    last_use: dict[Reference, int] = {}
+    for position, items in enumerate(_needs(converted, free)):
+        for item in items:
+            last_use[item] = position
+    symbols = sorted((item for item in last_use if isinstance(item, Symbol)), key=lambda item: item.name)
+    values: list[Value] = [Value(name) for name in converted.inputs]
+    alive: list[tuple[Reference, ...]] = []
+    for position in range(len(operations) + 1):
+        values = [value for value in values if last_use.get(value, -1) >= position]
+        known = {size for value in values for size in converted.shapes.get(value.name, ())}
+        unknown = [item for item in symbols if last_use[item] >= position and item.name not in known]
+        alive.append((*values, *unknown))
+        if position < len(operations) and operations[position].name not in free:
+            values.append(Value(operations[position].name))
+    return tuple(alive)
+
+
+def _needs(converted: Converted, free: frozenset[str]) -> list[set[Reference]]:
+    """Per operation, and at the end for the outputs: the values and symbols it needs, through free
+    operations."""
+    through: dict[str, set[Reference]] = {}
+
+    def expanded(references: Iterable[Reference]) -> set[Reference]:
+        items: set[Reference] = set()
+        for reference in references:
+            if isinstance(reference, Value) and reference.name in free:
+                items |= through[reference.name]
+            elif not isinstance(reference, Weight):
+                items.add(reference)
+        return items
+
+    needs: list[set[Reference]] = []
+    for operation in converted.graph.operations:
+        items = expanded(operation.references())
+        through[operation.name] = items
+        needs.append(set() if operation.name in free else items)
+    return [*needs, expanded(converted.graph.outputs)]
+
+
+def _joined(converted: Converted, measured: Measured, changed: set[int]) -> tuple[tuple[int, int], ...]:
+    # Memory of a weight stays joined up to its last use, other memory up to its last change: what is sent
+    # after that no longer changes, whereas a change on the far side of a cut would be lost, or fall on a
+    # received leaf.
+    of_weights = set(measured.weights.values())
+    of_inputs = {measured.tensors[name].storage for name in converted.inputs}
+    spans: dict[int, tuple[int, int]] = {storage: (0, 0) for storage in changed & of_inputs}
+    for position, facts in enumerate(measured.operations):
+        for storage in facts.reads & changed:
+            first, last = spans.get(storage, (position, position))
+            if storage in facts.writes or storage in of_weights:
+                last = position
+            spans[storage] = (first, last)
+    return tuple(sorted(spans.values()))
+
+
+def _weight_uses(operations: tuple[Operation, ...]) -> dict[str, tuple[int, int]]:
+    uses: dict[str, tuple[int, int]] = {}
+    for position, operation in enumerate(operations):
+        for reference in operation.references():
+            if isinstance(reference, Weight):
+                uses[reference.name] = (uses.get(reference.name, (position, 0))[0], position)
+    return uses

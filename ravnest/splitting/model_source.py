@@ -1,0 +1,91 @@
+"""Where a model comes from: a factory of the user's, or a Hugging Face configuration.
+
+Decides nothing about splitting. A Hugging Face model stays the unmodified class with its weight names; only
+its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import InvalidInput
+from ravnest.splitting.verify import weights_of
+
+Resolve = Callable[[str], Callable[..., Any]]
+"""Turns `package.module:function` into the function."""
+
+
+def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolve: Resolve) -> nn.Module:
+    """The model that a job's `model` describes, on `device` ("meta" allocates nothing).
+
+    config: {factory, args} or {huggingface: {model_type, ...}}.
+    Raises InvalidInput naming the key that is wrong.
+    """
+    factory, huggingface = config.get("factory"), config.get("huggingface")
+    if (factory is None) == (huggingface is None):
+        raise InvalidInput("needs either `factory` or `huggingface`", key="model")
+    with torch.device(device):
+        if huggingface is not None:
+            return _hugging_face(huggingface)
+        assert factory is not None
+        arguments = dict(config.get("args") or {})
+        try:
+            model = resolve(factory)(**arguments)
+        except TypeError as error:
+            raise InvalidInput(
+                f"{factory} does not take these arguments: {error}", key="model.args"
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(
+            f"{factory} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory"
+        )
+    return model
+
+
+def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
+    """The weights that `build` gives on the CPU after torch.manual_seed(seed), by name.
+
+    Includes buffers that `state_dict` leaves out (rotary frequencies) and tensors kept as plain attributes,
+    since stages need their values and a model on the meta device has none. The global random state is left as
+    it was."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(seed)
+        return weights_of(build())
+
+
+def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        raise InvalidInput(
+            'a Hugging Face model needs the extra: pip install "ravnest[transformers]"',
+            key="model.huggingface",
+        ) from None
+    options = dict(values)
+    model_type = options.pop("model_type", None)
+    if not isinstance(model_type, str):
+        raise InvalidInput(
+            "expected the name of an architecture, such as llama", key="model.huggingface.model_type"
+        )
+    try:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **options))
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(reason, key="model.huggingface") from error
+    model.__class__ = _logits_only(type(model))
+    assert isinstance(model, nn.Module)
+    return model
+
+
+@functools.cache
+def _logits_only(base: type) -> type:
+    """A subclass (so that weight names stay) whose forward takes tensors by position and returns logits."""
+
+    def forward(self: Any, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        found = base.forward(self, input_ids=input_ids, attention_mask=attention_mask, use_cache=False)  # type: ignore[attr-defined]
+        logits: Tensor = found.logits
+        return logits
+
+    return type(base.__name__, (base,), {"forward": forward, "__module__": base.__module__})

@@ -1,0 +1,97 @@
+"""The same cuts in training and evaluation.
+
+Both modes are exported, instead of one graph being rewritten into the other: every operator with a mode
+(dropout, batch-norm, instance-norm, attention's dropout, LSTM, rrelu) and every branch on `self.training` in
+the user's own code is then right by construction, with no list of operators to keep. What remains is to say
+which position of the evaluation graph a cut of the training graph corresponds to. Operations are paired in
+order by the module that called them and by operator, ignoring arguments; a cut is kept only where all that
+evaluation needs behind it is paired with what training sends there. A wrong pairing can therefore only lose a
+cut, never give a wrong result."""
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from ravnest.splitting.liveness import Layout
+from ravnest.splitting.operations import Operation, Reference, Value
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Where the operations of the training graph are in the evaluation graph."""
+
+    positions: tuple[int, ...]
+    """For every position of the training graph (its end included), the evaluation graph's."""
+    names: dict[str, str]
+    """Training value → evaluation value."""
+
+    def translated(self, item: Reference) -> Reference | None:
+        """The evaluation's counterpart of an item of the training graph, if it has one."""
+        if not isinstance(item, Value):
+            return item
+        name = self.names.get(item.name)
+        return None if name is None else Value(name)
+
+
+def pair(train: Layout, evaluate: Layout) -> Pairing:
+    ours, theirs = [[_key(op) for op in layout.operations] for layout in (train, evaluate)]
+    names = {name: name for name in train.converted.inputs}
+    counterpart: dict[int, int] = {}
+    for start, other, length in _matching_blocks(ours, theirs):
+        for offset in range(length):
+            counterpart[start + offset] = other + offset
+            names[train.operations[start + offset].name] = evaluate.operations[other + offset].name
+    positions = [0]
+    for position in range(len(ours)):
+        positions.append(counterpart[position] + 1 if position in counterpart else positions[-1])
+    positions[-1] = len(theirs)
+    return Pairing(tuple(positions), names)
+
+
+def agrees(train: Layout, evaluate: Layout, pairing: Pairing, position: int) -> bool:
+    """Whether both modes can be cut at this position of the training graph and send the same kinds of
+    tensors."""
+    there = pairing.positions[position]
+    sent = set()
+    for item in train.alive[position]:
+        other = pairing.translated(item)
+        if other is None or not evaluate.can_travel(other) or not _same_kind(train, item, evaluate, other):
+            return False
+        sent.add(other)
+    if not set(evaluate.alive[there]) <= sent:
+        return False
+    if any(first < there <= last for first, last in evaluate.joined):
+        return False
+    return all(
+        len(train.sides(name, position) | evaluate.sides(name, there)) <= 1
+        for name in train.anchored.keys() | evaluate.anchored.keys()
+    )
+
+
+def _same_kind(train: Layout, item: Reference, evaluate: Layout, other: Reference) -> bool:
+    if not isinstance(item, Value) or not isinstance(other, Value):
+        return item == other
+    ours, theirs = train.measured.tensors.get(item.name), evaluate.measured.tensors.get(other.name)
+    if ours is None or theirs is None:
+        return ours is theirs
+    shapes = train.converted.shapes[item.name], evaluate.converted.shapes[other.name]
+    return ours.dtype == theirs.dtype and shapes[0] == shapes[1]
+
+
+def _key(operation: Operation) -> tuple[str, str]:
+    return operation.scope, operation.target
+
+
+def _matching_blocks(
+    ours: list[tuple[str, str]], theirs: list[tuple[str, str]]
+) -> list[tuple[int, int, int]]:
+    # Mostly the graphs are equal up to a few operations; what is equal at both ends is paired without a
+    # search.
+    shortest = min(len(ours), len(theirs))
+    head = next((i for i in range(shortest) if ours[i] != theirs[i]), shortest)
+    tail = next((i for i in range(shortest - head) if ours[-1 - i] != theirs[-1 - i]), shortest - head)
+    middle = SequenceMatcher(
+        None, ours[head : len(ours) - tail], theirs[head : len(theirs) - tail], autojunk=False
+    )
+    blocks = [(0, 0, head)]
+    blocks += [(a + head, b + head, size) for a, b, size in middle.get_matching_blocks()]
+    return [*blocks, (len(ours) - tail, len(theirs) - tail, tail)]

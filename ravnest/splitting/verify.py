@@ -1,0 +1,216 @@
+"""Checking, at plan time and with real weights, that stages compute what the eager model computes.
+
+In both modes, with equal random numbers: the model itself, the whole program as one stage, and the program as
+one stage per unit, on the sample. Outputs, gradients and changed buffers must agree. This catches what no
+rule of the capture foresaw; it knows nothing of these rules."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import ModelNotSplittable
+from ravnest.splitting.capture import CapturedModel
+from ravnest.splitting.exporting import batch_size
+from ravnest.splitting.stage import StageModule
+
+_TOLERANCE = 1e-4
+"""Of the largest magnitude in a tensor. Stages repeat the model's own operations, so that a difference is
+exactly zero or only rounding where a kernel picks another path for another memory layout."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found where nothing had to be refused."""
+
+    largest_difference: float
+    """Over all outputs, gradients and buffers in both modes, relative to each one's largest magnitude."""
+    short_batches: bool
+    """Whether a batch of one sample gives what the model gives, so that a short last batch may be used."""
+
+
+def verify(
+    captured: CapturedModel,
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor] | None = None,
+    *,
+    seed: int = 0,
+) -> Verification:
+    """Compare on a sample with real values. The model, on the CPU with weights, is not changed.
+
+    Raises ModelNotSplittable naming the mode, the tensor and the largest difference.
+    """
+    kwargs = dict(kwargs or {})
+    weights = weights_of(model)
+    largest = 0.0
+    for training in (True, False):
+        mode = "training" if training else "evaluation"
+        expected = _eager(model, args, kwargs, training, seed)
+        for title, cuts in (
+            ("as one stage", [0, len(captured.units)]),
+            ("cut", range(len(captured.units) + 1)),
+        ):
+            found = _staged(captured, weights, args, kwargs, list(cuts), training, seed)
+            largest = max(largest, _compare(f"{mode}, {title}", expected, found))
+    return Verification(
+        largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed)
+    )
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Everything a stage may need by its original name: parameters, all buffers, and tensors kept as
+    attributes.
+
+    The tensors are the model's own, detached, not copies.
+    """
+    weights: dict[str, Tensor] = {name: p.detach() for name, p in model.named_parameters()}
+    weights |= {name: b.detach() for name, b in model.named_buffers(remove_duplicate=False)}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                weights[f"{path}.{name}" if path else name] = value.detach()
+    return weights
+
+
+def _eager(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], training: bool, seed: int
+) -> dict[str, Tensor]:
+    twin = copy.deepcopy(model).train(training)
+    twin.zero_grad(set_to_none=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        structure = twin(*_copies(args), **{name: tensor.clone() for name, tensor in kwargs.items()})
+    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(structure) if leaf is not None]
+    outputs = [torch.tensor(leaf) if isinstance(leaf, int) else leaf for leaf in outputs]
+    if training:
+        _backward(outputs, [_direction(output, n) for n, output in enumerate(outputs)])
+    return _results(outputs, [twin])
+
+
+def _staged(
+    captured: CapturedModel,
+    weights: Mapping[str, Tensor],
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    cuts: Sequence[int],
+    training: bool,
+    seed: int,
+) -> dict[str, Tensor]:
+    stages = [captured.span(start, end).build(weights).train(training) for start, end in pairwise(cuts)]
+    names = [spec.name for spec in stages[0].program.inputs]
+    values = _copies((*args, *(kwargs[name] for name in names[len(args) :])))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        outputs = run_chain(stages, values, training=training)
+    return _results(outputs, stages)
+
+
+def run_chain(stages: Sequence[StageModule], inputs: tuple[Tensor, ...], *, training: bool) -> list[Tensor]:
+    """Forward through stages that share nothing, and in training backward from a fixed direction at the
+    outputs."""
+    passed: list[tuple[StageModule, list[Tensor], tuple[Tensor, ...]]] = []
+    values = inputs
+    for stage in stages:
+        leaves = [
+            value.detach().requires_grad_(training and spec.needs_gradient)
+            for value, spec in zip(values, stage.program.inputs, strict=True)
+        ]
+        outputs = stage(*leaves)
+        passed.append((stage, leaves, outputs))
+        values = outputs
+    if training:
+        gradients = [_direction(output, n) for n, output in enumerate(values)]
+        for stage, leaves, outputs in reversed(passed):
+            needed = stage.output_needs_gradient
+            _backward(
+                [output for output, need in zip(outputs, needed, strict=True) if need],
+                [gradient for gradient, need in zip(gradients, needed, strict=True) if need],
+            )
+            gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return [value.detach() for value in values]
+
+
+def _backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+    if pairs:
+        torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+
+
+def _direction(output: Tensor, number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(output.shape, generator=generator).to(output.dtype)
+
+
+def _results(outputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> dict[str, Tensor]:
+    results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                results[f"gradient of {name}"] = parameter.grad
+        results |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    return results
+
+
+def _compare(title: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> float:
+    largest = 0.0
+    for name, right in expected.items():
+        if name.startswith("buffer ") and name not in found:
+            continue  # the graph never reads it
+        if name not in found or found[name].shape != right.shape or found[name].dtype != right.dtype:
+            raise ModelNotSplittable(f"in {title}, {name} is missing or of another shape than in the model")
+        difference = _difference(found[name], right)
+        if not difference <= _TOLERANCE:
+            raise ModelNotSplittable(
+                f"in {title}, {name} differs from the model by {difference:.2e} of its largest magnitude"
+            )
+        largest = max(largest, difference)
+    extra = [name for name in found.keys() - expected.keys() if name.startswith("gradient")]
+    for name in sorted(extra):
+        if found[name].any():
+            raise ModelNotSplittable(f"in {title}, there is a {name} that the model does not have")
+    return largest
+
+
+def _difference(found: Tensor, right: Tensor) -> float:
+    if torch.equal(found, right):
+        return 0.0
+    a, b = (
+        tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in (found, right)
+    )
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, torch.zeros_like(a), a - b).abs().max()
+    scale = torch.where(b.isfinite(), b, torch.zeros_like(b)).abs().max().clamp_min(1e-30)
+    ratio = float(gap / scale)
+    return ratio if ratio == ratio else float("inf")
+
+
+def _short_batch(
+    captured: CapturedModel,
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    seed: int,
+) -> bool:
+    samples = batch_size((*args, *kwargs.values()))
+
+    def one(tensor: Tensor) -> Tensor:
+        return tensor[:1] if tensor.ndim and tensor.shape[0] == samples else tensor
+
+    short = tuple(one(tensor) for tensor in args)
+    keywords = {name: one(tensor) for name, tensor in kwargs.items()}
+    cuts = range(len(captured.units) + 1)
+    try:
+        expected = _eager(model, short, keywords, False, seed)
+        found = _staged(captured, weights_of(model), short, keywords, list(cuts), False, seed)
+        _compare("evaluation of one sample", expected, found)
+    except (RuntimeError, ValueError, ModelNotSplittable):
+        return False
+    return True
+
+
+def _copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensor.clone() for tensor in tensors)

@@ -1,0 +1,183 @@
+"""Which of torch's optimizers a job names, with which arguments, and what it costs in memory.
+
+Decides whether a name and its arguments are ones torch would accept, before any machine is asked to start. Does not
+know which parameters it will own, nor when it steps (weights.py).
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Self
+
+import torch
+from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from torch.optim import Optimizer
+
+from ravnest.errors import InvalidInput
+from ravnest.training.quantities import PositiveFloat, Section
+from ravnest.training.schedule import ScheduleConfig
+
+_REFUSED = {
+    "lbfgs": "it calls the model again inside its step, which a pipeline stage cannot do alone",
+    "sparseadam": "it takes sparse gradients only, and stages make dense ones",
+}
+_CLASSES: dict[str, type[Optimizer]] = {
+    name.lower(): member
+    for name, member in vars(torch.optim).items()
+    if isinstance(member, type) and issubclass(member, Optimizer) and member is not Optimizer
+}
+# `lr` is a field of its own; the others need a graph through the step, or CUDA graphs.
+_NOT_ARGUMENTS = {"self", "params", "lr", "differentiable", "capturable"}
+
+
+class OptimizerConfig(Section):
+    """The `optimizer` section of the job file. Any other key is an argument of the torch.optim class."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "adamw"
+    """A class of torch.optim, in any case."""
+
+    lr: PositiveFloat = 1e-3
+    """Peak learning rate, per update."""
+
+    schedule: ScheduleConfig = ScheduleConfig()
+    """How the rate follows a cluster's updates."""
+
+    clip_norm: PositiveFloat | None = None
+    """Largest global L2 norm of an update's gradient; null does not clip."""
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """The keys passed on to the torch.optim class."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        try:
+            chosen = _class_named(data.get("name", "adamw"))
+        except ValueError as error:
+            raise _mistakes({"name": (str(error), data.get("name"))}) from None
+        known = {key: data[key] for key in data if key in cls.model_fields}
+        arguments, mistakes = _read_arguments(chosen, {key: data[key] for key in data if key not in known})
+        if mistakes:
+            raise _mistakes(mistakes)
+        return {**known, **arguments}
+
+    @model_validator(mode="after")
+    def _torch_agrees(self) -> Self:
+        _construct(self, [torch.nn.Parameter(torch.zeros(2, 2))])
+        return self
+
+
+def build_optimizer(
+    config: OptimizerConfig, parameters: Iterable[tuple[str, torch.nn.Parameter]]
+) -> Optimizer:
+    """The optimizer over the named parameters (at least one), at the peak rate.
+
+    Raises InvalidInput for a parameter that the class cannot train (Muon takes matrices only), in torch's own words.
+    """
+    try:
+        return _construct(config, [parameter for _, parameter in parameters])
+    except ValueError as error:
+        raise InvalidInput(str(error), key="optimizer") from None
+
+
+def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
+    """Optimizer state per byte of parameter, found by one step on a tiny parameter.
+
+    Counts state tensors of the parameter's own shape; scalars and factored moments (Adafactor's) are negligible.
+    """
+    probe = torch.nn.Parameter(torch.zeros(8, 8))
+    optimizer = build_optimizer(config, [("probe", probe)])
+    probe.grad = torch.ones_like(probe)
+    optimizer.step()
+    state = [value for value in optimizer.state[probe].values() if isinstance(value, torch.Tensor)]
+    return sum(value.nbytes for value in state if value.shape == probe.shape) / probe.nbytes
+
+
+def _class_named(name: object) -> type[Optimizer]:
+    """The torch.optim class of this name in any case; ValueError gives the nearest one."""
+    lower = str(name).lower()
+    if lower in _REFUSED:
+        raise ValueError(f"{_CLASSES[lower].__name__} cannot be used: {_REFUSED[lower]}")
+    if lower not in _CLASSES:
+        offered = sorted(set(_CLASSES) - set(_REFUSED))
+        near = get_close_matches(lower, offered, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(offered)}"
+        raise ValueError(f"torch.optim has no optimizer {name!r}; {hint}")
+    return _CLASSES[lower]
+
+
+def _construct(config: OptimizerConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
+    chosen = _class_named(config.name)
+    build: Callable[..., Optimizer] = chosen  # each class has its own arguments
+    try:
+        return build(parameters, lr=config.lr, **config.arguments)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise ValueError(f"torch.optim.{chosen.__name__} refuses: {' '.join(str(error).split())}") from None
+
+
+def _mistakes(found: Mapping[str, tuple[str, object]]) -> ValidationError:
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("optimizer", "{what}", {"what": what}), loc=(key,), input=value
+        )
+        for key, (what, value) in found.items()
+    ]
+    return ValidationError.from_exception_data("OptimizerConfig", details)
+
+
+def _read_arguments(
+    chosen: type[Optimizer], given: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, tuple[str, object]]]:
+    """Split what was given into accepted arguments and mistakes, each by key."""
+    signature = inspect.signature(chosen.__init__).parameters
+    defaults = {key: value.default for key, value in signature.items() if key not in _NOT_ARGUMENTS}
+    accepted: dict[str, object] = {}
+    mistakes: dict[str, tuple[str, object]] = {}
+    for key, value in given.items():
+        if key not in defaults:
+            near = get_close_matches(key, [*defaults, *OptimizerConfig.model_fields], n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"it takes {', '.join(sorted(defaults))}"
+            mistakes[key] = (f"{chosen.__name__} has no such argument; {hint}", value)
+            continue
+        try:
+            accepted[key] = _like(defaults[key], value)
+        except ValueError as error:
+            mistakes[key] = (str(error), value)
+    return accepted, mistakes
+
+
+def _like(default: object, value: object) -> object:
+    """`value` as the kind of thing `default` is; ValueError says what was expected."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError("expected true or false")
+        return value
+    if isinstance(default, tuple):
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(default):
+            raise ValueError(f"expected {len(default)} numbers, as in {list(default)}")
+        return tuple(None if part is None else _finite(part) for part in value)
+    if isinstance(default, int | float):
+        return _finite(value)
+    if value is not None and not isinstance(value, bool | str):
+        raise ValueError("expected true, false, null or a name")
+    return value
+
+
+def _finite(value: object) -> int | float:
+    if isinstance(value, str):  # YAML reads 1e-8 as text
+        try:
+            value = float(value)
+        except ValueError:
+            raise ValueError(f"expected a number, not {value!r}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, not {value!r}")
+    if value - value != 0:
+        raise ValueError("expected a finite number")
+    return value

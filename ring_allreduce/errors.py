@@ -1,0 +1,100 @@
+"""The errors a user of ring_allreduce can meet, as one tree.
+
+    RingError                        base: catch this one
+    ├── InvalidInput                 what the caller gave cannot work: a shape, a name, a limit (exit code 2)
+    ├── TransportError               a message could not be sent or read
+    │   ├── PeerStalled              a peer takes nothing more: its bounded outgoing queue is full
+    │   ├── UnknownPeer              a message for a name that was never given to connect()
+    │   ├── MessageTooLarge          a message beyond the transport's limit, refused before it is sent
+    │   └── InvalidMessage           bytes that are no valid message; endpoints count these, never raise them
+    ├── ContributionRefused          a member's contribution is not finite, or disagrees in size or epoch
+    ├── PeerLost                     a member died or left while others still needed it
+    └── DeadlinePassed               a wait ended without what it waited for
+
+Each message is one line that names what was wrong, where, and what was expected.
+"""
+
+
+class RingError(Exception):
+    """Base of every error that ring_allreduce raises on purpose."""
+
+    exit_code = 1
+
+
+class InvalidInput(RingError):
+    """The caller's input is wrong. `path` and `key` say where; `message` says what was expected."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, path: str | None = None, key: str | None = None) -> None:
+        self.path = path
+        self.key = key
+        where = ": ".join(part for part in (path, key) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class TransportError(RingError):
+    """A message could not be sent or read."""
+
+
+class PeerStalled(TransportError):
+    """The bounded queue of messages for `peer` is full; nothing was queued. Try again after poll()."""
+
+    def __init__(self, peer: str, lane: str, queued: int) -> None:
+        self.peer = peer
+        self.lane = lane
+        super().__init__(f"peer {peer!r} takes no more {lane} messages: {queued} already wait for it")
+
+
+class UnknownPeer(TransportError):
+    """`peer` was never given to connect()."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        super().__init__(f"peer {peer!r} is unknown: give its address to connect() first")
+
+
+class MessageTooLarge(TransportError):
+    """A message of `n_bytes` would pass the limit; nothing was sent."""
+
+    def __init__(self, n_bytes: int, limit_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(f"a message of {n_bytes} bytes is over the limit of {limit_bytes} bytes")
+
+
+class InvalidMessage(TransportError):
+    """Bytes that are no valid message. `cause` is one of transport.stats.DropCause."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
+class ContributionRefused(RingError):
+    """What `member` gave to a ring cannot be averaged; `reason` says why. The ring's state is unchanged."""
+
+    def __init__(self, member: str, ring: str, round: int, reason: str) -> None:  # noqa: A002 - our word
+        self.member = member
+        self.ring = ring
+        self.round = round
+        self.reason = reason
+        super().__init__(f"round {round} of ring {ring!r}: refused what {member!r} gave: {reason}")
+
+
+class PeerLost(RingError):
+    """`member` died or left while the others still needed it."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        self.member = member
+        self.reason = reason
+        super().__init__(f"member {member!r} is lost: {reason}")
+
+
+class DeadlinePassed(RingError):
+    """`waited_for` did not happen within `deadline_s` seconds."""
+
+    def __init__(self, waited_for: str, deadline_s: float) -> None:
+        self.waited_for = waited_for
+        self.deadline_s = deadline_s
+        super().__init__(f"{waited_for} did not happen within {deadline_s:g} s")

@@ -1,0 +1,25 @@
+"""The kinds of message that ring_allreduce itself sends; an endpoint that averages has them in its codec."""
+
+from typing import Literal
+
+from ring_allreduce.transport.message import Message
+
+
+class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
+    """One chunk of one ring in one round; its one tensor is the span [start, stop) of the flat vector.
+
+    `weight`: the weight behind the numbers: partial in phase `reduce`, the total in phase `gather`.
+    """
+
+    ring: str
+    round: int
+    phase: Literal["reduce", "gather"]
+    block: int
+    start: int
+    stop: int
+    weight: float
+    counters: tuple[int, ...] = ()
+
+
+RING_KINDS: tuple[type[Message], ...] = (Chunk,)
+"""What a codec has to know for a RingReducer to work on its endpoint."""

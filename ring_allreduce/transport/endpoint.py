@@ -1,0 +1,95 @@
+"""What a transport offers: named peers, two lanes, messages with tensors. The interface only; no socket here.
+
+Two implementations: `ZmqEndpoint` (real) and `InProcessNetwork.endpoint` (its deterministic twin).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ring_allreduce.transport.message import Message
+from ring_allreduce.transport.stats import Lane, TransportStats
+
+
+@dataclass(frozen=True)
+class PeerAddress:
+    """Where a peer listens: one port for each lane."""
+
+    host: str
+    pipeline_port: int
+    bulk_port: int
+
+
+@dataclass(frozen=True)
+class TransportLimits:
+    """Bounds on what an endpoint accepts and holds."""
+
+    max_message_bytes: int = 1 << 30
+    """Head and bodies of one message; larger ones are refused by send() and dropped on arrival."""
+
+    queue_messages: int = 1024
+    """Messages that may wait for one peer in one lane before send() raises PeerStalled."""
+
+    linger_s: float = 2.0
+    """How long close() goes on sending what is still queued."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message that arrived. `sender` is a connected peer; `epoch` is the one it was sent in.
+
+    Tensors own their memory (the frame they arrived in); the receiver may write to them.
+    """
+
+    sender: str
+    epoch: int
+    message: Message
+    tensors: tuple[Tensor, ...]
+
+
+class Endpoint(Protocol):
+    """One named member's door to its peers. All methods but wake() belong to one thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> PeerAddress:
+        """Where this endpoint listens: give it to the peers."""
+        ...
+
+    @property
+    def stats(self) -> TransportStats: ...
+
+    epoch: int
+    """Stamped on everything sent; deliveries of an older epoch are dropped and counted."""
+
+    def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Make `peers` known. Idempotent; a changed address replaces the old one; the own name is skipped."""
+        ...
+
+    def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        """Queue a message. Never blocks.
+
+        Large tensors travel without a copy: do not write to them afterwards, until something shows that the
+        peer has them. Raises PeerStalled (nothing was queued; poll() returns early once there is room again),
+        UnknownPeer, MessageTooLarge, or InvalidInput for a kind or dtype that cannot travel.
+        """
+        ...
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        """Send what is due and return what arrived, PIPELINE first; waits up to `timeout_s` when nothing has.
+
+        Returns early, perhaps with an empty list, after wake() and when a stalled peer has room again.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Make poll() return early. The only method that other threads may call."""
+        ...
+
+    def close(self) -> None:
+        """Send what is queued for at most `linger_s`, then free everything. Idempotent."""
+        ...

@@ -1,0 +1,154 @@
+"""The in-process twin of the real transport: deterministic, no threads, no sockets, time given from outside.
+
+Messages pass through the same envelope, the same links and the same checks as on the wire, so what would be
+dropped there is dropped here, and a sent tensor is copied at send(). poll() never waits: a test moves its own
+clock. Where no link is emulated, the bound on queued messages counts the receiver's whole inbox in that lane.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from ring_allreduce.errors import InvalidInput, PeerStalled, UnknownPeer
+from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
+from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
+from ring_allreduce.transport.envelope import TOKEN_BYTES, Envelope
+from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.stats import Lane, TransportStats
+
+Frames = list[memoryview]
+
+
+class InProcessNetwork:
+    """Holds the endpoints of one simulated run and the links between them."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float] = lambda: 0.0,
+        links: Mapping[tuple[str, str], LinkShape] | None = None,
+        limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        """`now`: the virtual clock. `links`: (sender, receiver) → shape; other pairs deliver at once."""
+        self.now = now
+        self.limits = limits
+        self._links = dict(links or {})
+        self._endpoints: dict[str, InProcessEndpoint] = {}
+
+    def endpoint(self, name: str, codec: Codec, token: bytes = bytes(TOKEN_BYTES)) -> "InProcessEndpoint":
+        """A new endpoint. Raises InvalidInput when the name is taken."""
+        if name in self._endpoints:
+            raise InvalidInput(f"an endpoint named {name!r} is already on this network")
+        endpoint = InProcessEndpoint(self, name, codec, token)
+        self._endpoints[name] = endpoint
+        return endpoint
+
+    def connect_all(self) -> None:
+        """Make every endpoint known to every other."""
+        addresses = {name: endpoint.address for name, endpoint in self._endpoints.items()}
+        for endpoint in self._endpoints.values():
+            endpoint.connect(addresses)
+
+    def link(self, sender: str, receiver: str) -> EmulatedLink[Frames] | None:
+        """A new emulated link when the pair has a shape."""
+        shape = self._links.get((sender, receiver))
+        return None if shape is None else EmulatedLink(shape, seed=f"{sender}->{receiver}")
+
+    def find(self, name: str) -> "InProcessEndpoint | None":
+        """The endpoint of that name, unless it was closed: then what is sent to it is lost, as on a wire."""
+        return self._endpoints.get(name)
+
+    def remove(self, name: str) -> None:
+        """Forget an endpoint: what is sent to it from now on is lost."""
+        self._endpoints.pop(name, None)
+
+    def next_due_s(self) -> float | None:
+        """When the next message of any link is due; None when all links are empty. For virtual clocks."""
+        times = [endpoint.next_due_s() for endpoint in self._endpoints.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    def deliver_due(self) -> None:
+        """Move everything that has crossed its link by now into the inbox of its receiver."""
+        for endpoint in list(self._endpoints.values()):
+            endpoint.release_due()
+
+
+class InProcessEndpoint:
+    """An `Endpoint` whose wire is a deque."""
+
+    def __init__(self, network: InProcessNetwork, name: str, codec: Codec, token: bytes) -> None:
+        self.name = name
+        self.address = PeerAddress("in-process", 0, 0)
+        self.epoch = 0
+        self.stats = TransportStats()
+        self._network = network
+        self._envelope = Envelope(codec, token, network.limits.max_message_bytes)
+        self._peers: set[str] = set()
+        self._links: dict[str, EmulatedLink[Frames] | None] = {}
+        self._inbox: dict[Lane, deque[Frames]] = {lane: deque() for lane in Lane}
+
+    def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        for peer in peers:
+            if peer != self.name and peer not in self._peers:
+                self._peers.add(peer)
+                self._links[peer] = self._network.link(self.name, peer)
+
+    def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        if peer not in self._peers:
+            raise UnknownPeer(peer)
+        parts, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
+        link = self._links[peer]
+        receiver = self._network.find(peer)
+        queued = link.queued(lane) if link else receiver.inbox_length(lane) if receiver else 0
+        if queued >= self._network.limits.queue_messages:
+            raise PeerStalled(peer, lane.value, queued)
+        frames = [memoryview(bytearray(part)) for part in parts]
+        self.stats.sent[peer, lane].add(n_bytes)
+        if link:
+            link.push(lane, frames, n_bytes, self._network.now())
+        elif receiver:
+            receiver.put(lane, frames)
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        """What has arrived by now, PIPELINE first. Never waits, whatever `timeout_s` says."""
+        self._network.deliver_due()
+        deliveries = []
+        for lane, inbox in self._inbox.items():
+            while inbox:
+                delivery = open_delivery(
+                    self._envelope, inbox.popleft(), self._peers, self.epoch, lane, self.stats
+                )
+                if delivery is not None:
+                    deliveries.append(delivery)
+        return deliveries
+
+    def wake(self) -> None:
+        """Nothing to do: poll() never waits."""
+
+    def close(self) -> None:
+        self._network.remove(self.name)
+
+    def put(self, lane: Lane, frames: Frames) -> None:
+        """Put raw frames into the inbox, as the wire would: a test may put garbage."""
+        self._inbox[lane].append(frames)
+
+    def inbox_length(self, lane: Lane) -> int:
+        """Messages that wait for poll()."""
+        return len(self._inbox[lane])
+
+    def next_due_s(self) -> float | None:
+        """When the next message that this endpoint sent is due."""
+        times = [link.next_due_s() for link in self._links.values() if link]
+        return min((time for time in times if time is not None), default=None)
+
+    def release_due(self) -> None:
+        """Hand over what has crossed this endpoint's outgoing links."""
+        for peer, link in self._links.items():
+            if link is None:
+                continue
+            for lane, frames in link.pop_arrived(self._network.now()):
+                receiver = self._network.find(peer)
+                if receiver:
+                    receiver.put(lane, frames)

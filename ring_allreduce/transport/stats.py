@@ -1,0 +1,49 @@
+"""What an endpoint counts: traffic per peer and lane, and messages dropped by cause."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+
+class Lane(Enum):
+    """Two lanes on separate connections, so that averaging never stalls the pipeline."""
+
+    PIPELINE = "pipeline"
+    BULK = "bulk"
+
+
+class DropCause(StrEnum):
+    """Why an arrived message had no effect."""
+
+    WRONG_TOKEN = "wrong_token"  # not of this run
+    MALFORMED = "malformed"  # a head or header that does not parse, or fields of wrong types
+    UNKNOWN_KIND = "unknown_kind"  # a kind that nobody registered
+    UNKNOWN_SENDER = "unknown_sender"  # a name that was never given to connect()
+    WRONG_SIZE = "wrong_size"  # frame count or byte counts that do not match the stated tensors
+    TOO_LARGE = "too_large"  # over TransportLimits.max_message_bytes
+    OLDER_EPOCH = "older_epoch"  # of an epoch before the endpoint's
+
+
+@dataclass
+class Traffic:
+    """Messages and bytes (heads and bodies) of one direction of one lane with one peer."""
+
+    messages: int = 0
+    n_bytes: int = 0
+
+    def add(self, n_bytes: int) -> None:
+        self.messages += 1
+        self.n_bytes += n_bytes
+
+
+def _traffic() -> defaultdict[tuple[str, Lane], Traffic]:
+    return defaultdict(Traffic)
+
+
+@dataclass
+class TransportStats:
+    """Counts since the endpoint was made: `sent` what send() took, `received` what was delivered."""
+
+    sent: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
+    received: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
+    dropped: Counter[DropCause] = field(default_factory=Counter)

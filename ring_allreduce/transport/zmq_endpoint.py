@@ -1,0 +1,202 @@
+"""The real transport: one ROUTER bound per lane, one DEALER for each peer and lane, over TCP.
+
+Decides only how sockets are polled and in which order. Garbage of any kind is dropped and counted by cause;
+nothing that arrives can raise here.
+"""
+
+import contextlib
+import math
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import zmq
+from torch import Tensor
+
+from ring_allreduce.errors import InvalidInput, TransportError, UnknownPeer
+from ring_allreduce.transport.emulation import LinkShape
+from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
+from ring_allreduce.transport.envelope import Envelope
+from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
+from ring_allreduce.transport.stats import Lane, TransportStats
+
+TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
+"""Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
+
+HELD_UNREAD = {Lane.PIPELINE: 64, Lane.BULK: 8}
+"""Messages of one peer that zmq holds until poll() takes them; beyond, TCP holds the sender back."""
+
+
+class ZmqEndpoint:
+    """An `Endpoint` over TCP. All methods but wake() belong to the thread that made it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        codec: Codec,
+        token: bytes,
+        host: str = "127.0.0.1",
+        limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
+        links: Mapping[str, LinkShape] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
+
+        `token`: 16 bytes, the same in one run. `links`: emulated outgoing links by peer. Raises InvalidInput
+        for a token of another length, TransportError when `host` cannot be bound.
+        """
+        self.name = name
+        self.epoch = 0
+        self.stats = TransportStats()
+        self._envelope = Envelope(codec, token, limits.max_message_bytes)
+        self._limits = limits
+        self._links = dict(links or {})
+        self._now = now
+        self._peers: dict[str, OutgoingPeer] = {}
+        self._closed = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._routers = {lane: _router(self._context, host, lane, limits) for lane in Lane}
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise TransportError(f"cannot listen on {host!r}: {error}") from error
+        ports = {lane: _port(router) for lane, router in self._routers.items()}
+        self.address = PeerAddress(host, ports[Lane.PIPELINE], ports[Lane.BULK])
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake_reader, zmq.POLLIN)
+        for router in self._routers.values():
+            self._poller.register(router, zmq.POLLIN)
+        self._watched: dict[str, Lane] = {}
+
+    def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Make `peers` known. What was queued for an address that changed is given up with it."""
+        for peer, address in peers.items():
+            known = self._peers.get(peer)
+            if peer == self.name or (known and known.address == address):
+                continue
+            if not 0 < address.pipeline_port < 65536 or not 0 < address.bulk_port < 65536:
+                raise InvalidInput(f"peer {peer!r} has no valid ports: {address}")
+            if known:
+                self._watch(known, None)
+                known.close(linger_ms=0)
+            self._peers[peer] = OutgoingPeer(
+                self._context, peer, address, self._limits, self._links.get(peer), f"{self.name}->{peer}"
+            )
+
+    def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        """Queue a message, and hand it to zmq at once when its turn has come. See `Endpoint.send`."""
+        outgoing = self._peers.get(peer)
+        if outgoing is None:
+            raise UnknownPeer(peer)
+        parts, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
+        now_s = self._now()
+        outgoing.push(lane, parts, n_bytes, now_s)
+        outgoing.flush(now_s)
+        self.stats.sent[peer, lane].add(n_bytes)
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        """Send what is due and return what arrived. See `Endpoint.poll`."""
+        deadline_s = self._now() + timeout_s
+        while True:
+            self._flush()
+            deliveries = self._receive()
+            woken = self._drain_wakes()
+            roomy = [outgoing for outgoing in self._peers.values() if outgoing.room_again()]
+            now_s = self._now()
+            if deliveries or woken or roomy or now_s >= deadline_s:
+                return deliveries
+            wait_s = min([deadline_s, *self._due_times()]) - now_s
+            self._poller.poll(max(0, math.ceil(wait_s * 1000)))
+
+    def wake(self) -> None:
+        """Make poll() return early, from any thread; no effect after close()."""
+        # A full pipe means that a wake is already on its way; a closed one, that nobody polls any more.
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"\0")
+
+    def close(self) -> None:
+        """Send what is queued for at most `linger_s`, then free the sockets. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline_s = time.monotonic() + self._limits.linger_s
+        for router in self._routers.values():
+            self._poller.unregister(router)
+        while any(outgoing.queued(lane) for outgoing in self._peers.values() for lane in Lane):
+            self._flush()
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                break
+            self._poller.poll(max(1, math.ceil(1000 * min(left_s, 0.02))))
+        linger_ms = max(0, math.ceil(1000 * (deadline_s - time.monotonic())))
+        for outgoing in self._peers.values():
+            outgoing.close(linger_ms)
+        for router in self._routers.values():
+            router.close(linger=0)
+        self._context.term()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _flush(self) -> None:
+        now_s = self._now()
+        for outgoing in self._peers.values():
+            outgoing.flush(now_s)
+            self._watch(outgoing, outgoing.blocked_lane())
+
+    def _watch(self, outgoing: OutgoingPeer, lane: Lane | None) -> None:
+        """Let the poller tell when `lane` of this peer takes more, and no other lane."""
+        watched = self._watched.get(outgoing.peer)
+        if watched is lane:
+            return
+        if watched is not None:
+            self._poller.unregister(outgoing.sockets[watched])
+            del self._watched[outgoing.peer]
+        if lane is not None:
+            self._poller.register(outgoing.sockets[lane], zmq.POLLOUT)
+            self._watched[outgoing.peer] = lane
+
+    def _receive(self) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        for lane, router in self._routers.items():
+            for _ in range(TAKEN_PER_POLL[lane]):
+                try:
+                    frames = router.recv_multipart(flags=zmq.DONTWAIT, copy=False)
+                except zmq.Again:
+                    break
+                # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
+                views = [frame.buffer for frame in frames[1:]]
+                delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats)
+                if delivery is not None:
+                    deliveries.append(delivery)
+        return deliveries
+
+    def _drain_wakes(self) -> bool:
+        try:
+            return bool(self._wake_reader.recv(4096))
+        except BlockingIOError:
+            return False
+
+    def _due_times(self) -> list[float]:
+        times = [outgoing.next_due_s() for outgoing in self._peers.values()]
+        return [time_s for time_s in times if time_s is not None]
+
+
+def _router(
+    context: "zmq.Context[zmq.Socket[bytes]]", host: str, lane: Lane, limits: TransportLimits
+) -> "zmq.Socket[bytes]":
+    router = context.socket(zmq.ROUTER)
+    router.set(zmq.MAXMSGSIZE, limits.max_message_bytes)  # of one frame: the envelope checks the sum
+    router.set(zmq.RCVHWM, HELD_UNREAD[lane])
+    router.set(zmq.IPV6, int(":" in host))
+    router.bind(endpoint_url(host, "*"))
+    return router
+
+
+def _port(router: "zmq.Socket[bytes]") -> int:
+    return int(router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])

@@ -1,0 +1,84 @@
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster_planner.errors import InvalidInput as InvalidFleet
+from ravnest.cli import main as cli
+from ravnest.errors import InvalidInput, NodeLost
+from ring_allreduce.errors import DeadlinePassed
+
+RUNNER = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("error", "lines", "code"),
+    [
+        (InvalidInput("must be 1 or more", path="job.yaml", key="micro_batch"), 1, 2),
+        (InvalidFleet.several([("nodes[0].name", "a"), ("nodes[1].name", "b")], path="nodes.yaml"), 2, 2),
+        (NodeLost("node desk is silent"), 1, 1),
+        (DeadlinePassed("a reply", 3.0), 1, 1),
+    ],
+)
+def test_errors_of_ravnest_read_as_lines(error: Exception, lines: int, code: int) -> None:
+    said, exit_code = cli.describe(error)
+    assert (len(said), exit_code) == (lines, code)
+    assert "\n".join(said) == str(error)
+
+
+def test_any_other_error_is_called_a_mistake_of_ravnest() -> None:
+    (line,), code = cli.describe(KeyError("x\ny"))
+    assert line.startswith("KeyError: 'x\\ny' (this is a mistake in ravnest")
+    assert code == 1
+
+
+def raised_by_main(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> object:
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code
+
+
+def test_main_prints_one_line_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RAVNEST_TRACEBACK", raising=False)
+    assert raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml")) == 2
+    assert capsys.readouterr().err == "ravnest: error: nodes.yaml: no such file\n"
+    assert raised_by_main(monkeypatch, KeyboardInterrupt()) == 130
+
+
+def test_a_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAVNEST_TRACEBACK", "1")
+
+    def app() -> None:
+        raise InvalidInput("no")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(InvalidInput):
+        cli.main()
+
+
+@pytest.mark.parametrize("command", [[], ["plan"], ["run"]])
+def test_every_help_ends_with_an_example(command: list[str]) -> None:
+    result = RUNNER.invoke(cli.app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example: ravnest" in " ".join(result.output.split()[-20:])
+
+
+def test_version() -> None:
+    result = RUNNER.invoke(cli.app, ["--version"])
+    assert (result.exit_code, result.output.split()[0]) == (0, "ravnest")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, ravnest.cli.main; "
+        "print(sorted({'torch', 'ray', 'sklearn', 'matplotlib', 'networkx', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,38 @@
+import json
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster_planner.plan import Plan
+from ravnest.cli.plan_view import plan_document, show_plan
+
+
+def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
+    out = StringIO()
+    show_plan(plan, Console(file=out, width=110))
+    text = out.getvalue()
+    assert "5 nodes · 2 clusters · 5 units, 5 kB of weights" in text
+    for words in (
+        "c0: 100 samples/s, window 5, round trip 250 ms",
+        "[2, 5)",
+        "block2 … block4",
+        "250 MB of 1 GB",
+        "limited by: compute of its slowest node",
+        "tablet → laptop",
+        "spare: old-phone, its 0.1 GB hold no unit",
+        "160 samples/s; 152 count as one cluster's would (95%)",
+        "500 ms a round of 512 samples",
+        "laptop computes",
+        "a faster laptop would help most",
+    ):
+        assert words in text
+
+
+def test_the_document_is_plain_json(plan: Plan) -> None:
+    document = plan_document(plan, Path("plan.yaml"), Path("plan.png"))
+    read = json.loads(json.dumps(document, allow_nan=False))
+    assert read["plan"] == "plan.yaml"
+    assert read["clusters"][1]["stages"][0] == {"node": "tower", "units": [0, 3]}
+    assert read["rings"][2]["members"] == [["c1", 1], ["c0", 1]]
+    assert read["predicted"]["clusters"][0]["stages"][1]["occupancy_s"] == 0.04

@@ -1,0 +1,31 @@
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from ravnest.cli.result_view import show_result
+from ravnest.launch.report import RunResult
+
+
+def shown(result: RunResult) -> str:
+    out = StringIO()
+    show_result(result, Path("plan.yaml"), Console(file=out, width=80, soft_wrap=True))
+    return out.getvalue()
+
+
+def test_it_ends_with_figures_baselines_sample_and_paths(result: RunResult) -> None:
+    text = shown(result)
+    assert "20,000 in 2 min 05 s (160/s)" in text
+    assert "held-out loss 2.01 · bigram model 2.32 (0.31 nats better)" in text
+    assert "The [bold] statement" in text  # as the model wrote it, no markup
+    for path in (result.weights_path, result.checkpoint_path, result.metrics_path):
+        assert str(path) in text  # whole, however long
+    assert "loss curve" not in text
+    assert "Stopped early" not in text
+
+
+def test_a_run_stopped_early_says_how_to_go_on(result: RunResult) -> None:
+    text = shown(replace(result, stopped_early=True, held_out_loss=None, sample_text=None))
+    assert f"ravnest run plan.yaml --resume --out {result.out_dir}" in text
+    assert "held-out loss" not in text

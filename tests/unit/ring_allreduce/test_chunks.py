@@ -1,0 +1,65 @@
+"""How a vector is divided: the edge grid (nothing, fewer elements than members, a lone member), and the grid's laws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ring_allreduce.chunks import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, Layout, chunk_elements_for
+from ring_allreduce.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("elements", "members", "chunk", "expected"),
+    [
+        (0, 1, 4, [[(0, 0)]]),
+        (0, 3, 4, [[(0, 0)], [(0, 0)], [(0, 0)]]),
+        (2, 3, 4, [[(0, 1)], [(1, 2)], [(2, 2)]]),
+        (10, 1, 4, [[(0, 4), (4, 8), (8, 10)]]),
+        (10, 3, 2, [[(0, 2), (2, 4)], [(4, 6), (6, 7)], [(7, 9), (9, 10)]]),
+        (8, 2, 4, [[(0, 4)], [(4, 8)]]),
+    ],
+)
+def test_edge_grid(elements, members, chunk, expected):
+    layout = Layout(elements, members, chunk)
+    assert [layout.chunks(block) for block in range(members)] == expected
+    assert layout.chunk_count == sum(map(len, expected))
+
+
+@given(st.integers(0, 500), st.integers(1, 9), st.integers(1, 60))
+def test_chunks_cover_the_vector_once_and_in_order(elements, members, chunk):
+    layout = Layout(elements, members, chunk)
+    spans = [span for block in range(members) for span in layout.chunks(block)]
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(elements))
+    assert all(stop - start <= chunk for start, stop in spans)
+    sizes = [stop - start for start, stop in map(layout.block, range(members))]
+    assert max(sizes) - min(sizes) <= 1
+    assert layout.chunk_count == len(spans)
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 9))
+def test_has_chunk_says_exactly_what_chunks_lists(elements, members, chunk):
+    layout = Layout(elements, members, chunk)
+    for block in range(-1, members + 1):
+        listed = set(layout.chunks(block)) if 0 <= block < members else set()
+        for start in range(-2, elements + 3):
+            for stop in range(-2, elements + 3):
+                assert layout.has_chunk(block, start, stop) == ((start, stop) in listed)
+
+
+@pytest.mark.parametrize("bad", [(-1, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_refuses_impossible_layouts(bad):
+    with pytest.raises(InvalidInput):
+        Layout(*bad)
+
+
+def test_chunks_take_at_most_fifty_milliseconds_of_a_slow_link_within_bounds():
+    assert chunk_elements_for(2_500_000, 4) * 4 == 125_000
+    assert chunk_elements_for(1.0, 4) * 4 == LEAST_CHUNK_BYTES
+    assert chunk_elements_for(1e12, 8) * 8 == MOST_CHUNK_BYTES
+    assert chunk_elements_for(None, 4) * 4 == MOST_CHUNK_BYTES
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_refuses_impossible_rates(rate):
+    with pytest.raises(InvalidInput):
+        chunk_elements_for(rate, 4)

@@ -1,0 +1,69 @@
+"""Events and instructions print as one line and come back equal."""
+
+from typing import get_args
+
+import pytest
+
+from ring_allreduce import ring_events, round
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.lines import parse_line
+
+RING = get_args(ring_events.RingEvent) + get_args(ring_events.RingInstruction)
+OWNER = get_args(round.OwnerEvent) + get_args(round.OwnerInstruction) + get_args(round.MemberEvent)
+SAMPLES = [
+    ring_events.ContributionReady(8.0, (3, 4)),
+    ring_events.ChunkArrived("a", 0, 1, "reduce", 0, 0, 5, 2.5, ()),
+    ring_events.StoreOwn(),
+    ring_events.ScaleOwn(0, 5),
+    ring_events.AddOwn(0, 5),
+    ring_events.AddChunk(0, 5),
+    ring_events.StoreChunk(0, 5),
+    ring_events.DivideChunk(0, 5, 7.0),
+    ring_events.SendChunk("b", "gather", 1, 5, 9, 7.0, (4,)),
+    ring_events.FinishRing(7.0, (4,)),
+    ring_events.DropChunk("a", "round 2, not 1"),
+    ring_events.RefuseChunk("a", "it's of another size"),
+    round.SamplesReported("c0", 100),
+    round.MemberFinished(1, "c0/0", "r0"),
+    round.MemberLost("c0/0", "killed"),
+    round.FinishRequested(),
+    round.OpenRound(1, 0, False),
+    round.CommitRound(1, 0),
+    round.FailRun("lost 'c0/0'"),
+    round.RingFinished("r0", 1),
+    round.RoundCommitted(1),
+    round.MergeRound(1),
+]
+KINDS = (*RING, *OWNER, round.MergeRound)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_prints_and_parses(sample):
+    line = str(sample)
+    assert "\n" not in line
+    assert parse_line(line, KINDS) == sample
+
+
+def test_every_kind_is_sampled():
+    assert {type(sample) for sample in SAMPLES} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "OpenRound",
+        "OpenRound(1, 0, False)",
+        "OpenRound(round=1)",
+        "OpenRound(round='1', epoch=0, final=False)",
+        "OpenRound(round=1, epoch=0, final=False, more=1)",
+        "OpenRound(round=print(1), epoch=0, final=False)",
+        "OpenRound(**{'round': 1})",
+        "os.system(command='true')",
+        "Unknown(round=1)",
+        "OpenRound(round=1, epoch=0, final=False); 1",
+    ],
+)
+def test_refuses_what_is_no_such_line(line):
+    with pytest.raises(InvalidInput):
+        parse_line(line, KINDS)

@@ -1,0 +1,165 @@
+"""The round machine: when rounds open, commit, fail and merge."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.round import (
+    CommitRound,
+    FailRun,
+    FinishRequested,
+    MemberFinished,
+    MemberLost,
+    MergeRound,
+    OpenRound,
+    RingFinished,
+    RoundCommitted,
+    RoundMember,
+    RoundOwner,
+    SamplesReported,
+)
+
+RINGS = {"r0": ("a0", "b0"), "r1": ("a1", "b0")}
+
+
+def owner(every=100):
+    return RoundOwner(RINGS, every, epoch=3)
+
+
+def run(machine, *events):
+    return [instruction for event in events for instruction in machine.handle(event, 0.0)]
+
+
+def finished(round):
+    return [MemberFinished(round, member, ring) for ring, members in RINGS.items() for member in members]
+
+
+def test_a_round_opens_each_time_the_fleet_has_made_enough_samples():
+    machine = owner()
+    assert run(machine, SamplesReported("a", 60)) == []
+    assert run(machine, SamplesReported("b", 39)) == []
+    assert run(machine, SamplesReported("b", 40)) == [OpenRound(1, 3, False)]
+    assert run(machine, SamplesReported("b", 139)) == []
+    assert run(machine, SamplesReported("a", 61)) == [OpenRound(2, 3, False)]
+
+
+def test_a_report_that_was_overtaken_changes_nothing():
+    machine = owner()
+    assert run(machine, SamplesReported("a", 90), SamplesReported("a", 50), SamplesReported("b", 9)) == []
+    assert run(machine, SamplesReported("b", 10)) == [OpenRound(1, 3, False)]
+
+
+def test_a_leap_over_several_thresholds_opens_one_round():
+    machine = owner()
+    assert run(machine, SamplesReported("a", 350)) == [OpenRound(1, 3, False)]
+    assert run(machine, SamplesReported("a", 399)) == []
+    assert run(machine, SamplesReported("a", 400)) == [OpenRound(2, 3, False)]
+
+
+def test_opening_is_not_held_back_by_rounds_that_are_under_way():
+    machine = owner()
+    opened = run(machine, *(SamplesReported("a", 100 * i) for i in range(1, 6)))
+    assert opened == [OpenRound(i, 3, False) for i in range(1, 6)]
+    assert (machine.opened, machine.committed) == (5, 0)
+
+
+def test_a_round_commits_over_all_rings_at_once():
+    machine = owner()
+    run(machine, SamplesReported("a", 100))
+    *first, last = finished(1)
+    assert run(machine, *first) == []
+    assert machine.waiting_for(1) == {(last.ring, last.member)}
+    assert run(machine, first[0]) == [], "a repeated report"
+    assert run(machine, last) == [CommitRound(1, 3)]
+    assert run(machine, last) == []
+
+
+def test_rounds_commit_in_order():
+    machine = owner()
+    run(machine, SamplesReported("a", 100), SamplesReported("a", 200))
+    assert run(machine, *finished(2)) == []
+    assert run(machine, *finished(1)) == [CommitRound(1, 3), CommitRound(2, 3)]
+
+
+def test_the_end_opens_one_last_round():
+    machine = owner()
+    assert run(machine, SamplesReported("a", 5), FinishRequested()) == [OpenRound(1, 3, True)]
+    assert run(machine, FinishRequested(), SamplesReported("a", 500)) == []
+    assert not machine.finished
+    assert run(machine, *finished(1)) == [CommitRound(1, 3)]
+    assert machine.finished
+
+
+def test_the_end_of_a_run_without_samples_needs_no_round():
+    machine = owner()
+    assert run(machine, FinishRequested()) == []
+    assert machine.finished
+
+
+def test_a_lost_member_fails_the_run_once_and_for_all():
+    machine = owner()
+    run(machine, SamplesReported("a", 100))
+    assert run(machine, MemberLost("a1", "its process was killed")) == [
+        FailRun("lost 'a1': its process was killed")
+    ]
+    assert run(machine, MemberLost("b0", "too"), *finished(1), FinishRequested()) == []
+    assert not machine.finished
+
+
+@pytest.mark.parametrize(
+    "event", [MemberFinished(1, "a0", "r1"), MemberFinished(1, "x", "r0"), MemberFinished(2, "a0", "r0")]
+)
+def test_a_report_that_contradicts_the_plan_fails_the_run(event):
+    machine = owner()
+    run(machine, SamplesReported("a", 100))
+    (failed,) = run(machine, event)
+    assert isinstance(failed, FailRun)
+    assert event.member in failed.reason
+
+
+@pytest.mark.parametrize(
+    "arguments", [(RINGS, 0), ({"r": ()}, 1), ({"r": ("a", "a")}, 1)], ids=["samples", "empty", "twice"]
+)
+def test_refuses_impossible_plans(arguments):
+    with pytest.raises(InvalidInput):
+        RoundOwner(*arguments)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_any_order_of_reports_commits_every_round_once_and_in_order(seed, rounds):
+    machine = owner()
+    run(machine, *(SamplesReported("a", 100 * i) for i in range(1, rounds + 1)))
+    reports = [report for i in range(1, rounds + 1) for report in finished(i)]
+    reports += random.Random(seed).choices(reports, k=5)
+    random.Random(seed).shuffle(reports)
+    assert run(machine, *reports) == [CommitRound(i, 3) for i in range(1, rounds + 1)]
+
+
+def test_a_stage_merges_what_is_whole_and_committed():
+    member = RoundMember({"r0", "r1"})
+    assert run(member, RingFinished("r0", 1), RoundCommitted(1)) == []
+    assert run(member, RingFinished("r1", 1)) == [MergeRound(1)]
+    assert member.merged == 1
+    assert run(member, RoundCommitted(1), RingFinished("r0", 1)) == [], "both again, too late"
+
+
+def test_a_stage_with_an_unknown_ring_is_told():
+    with pytest.raises(InvalidInput):
+        RoundMember({"r0"}).handle(RingFinished("r9", 1), 0.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_any_order_merges_every_round_once_and_in_order(seed, rounds):
+    events = [
+        event
+        for i in range(1, rounds + 1)
+        for event in (RingFinished("r0", i), RingFinished("r1", i), RoundCommitted(i))
+    ]
+    events += random.Random(seed).choices(events, k=4)
+    random.Random(seed).shuffle(events)
+    assert run(RoundMember({"r0", "r1"}), *events) == [MergeRound(i) for i in range(1, rounds + 1)]
