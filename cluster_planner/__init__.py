@@ -3,3 +3,47 @@
 Give it a fleet (machines and links), the costs of a model's units and a workload; it returns a plan:
 clusters, stages, rings, spares and what to expect of them. It knows no tensor, socket or clock.
 """
+
+from cluster_planner.costs import ModelCosts, Unit, Workload
+from cluster_planner.errors import InvalidInput, NoFeasiblePlan, PlannerError
+from cluster_planner.files import load_fleet, load_plan, read_validated, save_plan
+from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.plan import (
+    Cluster,
+    ClusterPrediction,
+    Plan,
+    Prediction,
+    Ring,
+    Spare,
+    Stage,
+    StagePrediction,
+    validate,
+)
+from cluster_planner.planner import make_plan
+
+__all__ = [
+    "Cluster",
+    "ClusterPrediction",
+    "Fleet",
+    "InvalidInput",
+    "Link",
+    "ModelCosts",
+    "NoFeasiblePlan",
+    "Node",
+    "Plan",
+    "PlannerError",
+    "Prediction",
+    "RegionLink",
+    "Ring",
+    "Spare",
+    "Stage",
+    "StagePrediction",
+    "Unit",
+    "Workload",
+    "load_fleet",
+    "load_plan",
+    "make_plan",
+    "read_validated",
+    "save_plan",
+    "validate",
+]

@@ -1,9 +1,11 @@
 """What one change would help most.
 
-Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else of the plan stays,
-and the whole is predicted again. The change that gains the fleet the most samples/s is the advice.
+Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else
+of the plan stays, and the whole is predicted again. The change that gains the fleet the most samples/s is the
+advice.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -53,7 +55,7 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, 
         return [(_with_link(fleet, node.name, limit.peer, latency=1.0, rate=2.0), words)]
     if limit.kind == "round trip":
         names = [stage.node for stage in cluster.stages]
-        hops = [fleet.link(a, b) for a, b in zip(names, names[1:], strict=False)]
+        hops = [fleet.link(a, b) for a, b in itertools.pairwise(names)]
         if not hops:
             return []
         slowest = max(hops, key=lambda link: link.latency_s)

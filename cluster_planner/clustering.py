@@ -1,8 +1,9 @@
 """Which nodes form a cluster: k-means, then repair.
 
-Decides the groups for one k. k-means (seeded) runs on the embedding; a trace of seeded noise tells equal nodes apart.
-Repair: as long as a group cannot hold the model, it is given the nearest node that some other group can spare. Where no
-group can spare one, there is no grouping for this k. The only module that knows scikit-learn.
+Decides the groups for one k. k-means (seeded) runs on the embedding; a trace of seeded noise tells equal
+nodes apart. Repair: as long as a group cannot hold the model, it is given the nearest node that some other
+group can spare. Where no group can spare one, there is no grouping for this k. The only module that knows
+scikit-learn.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,13 +38,13 @@ def repair(
     points: Floats, groups: Sequence[Sequence[int]], holds: Callable[[Sequence[int]], bool]
 ) -> list[list[int]] | None:
     """Move nodes until every group holds the model. A group that does hold it is never made unable to."""
-    groups = [list(group) for group in groups]
-    while short := [g for g in range(len(groups)) if not holds(groups[g])]:
-        needy = max(short, key=lambda g: (len(groups[g]), -g))
-        centre = points[groups[needy]].mean(axis=0) if groups[needy] else points.mean(axis=0)
+    repaired = [list(group) for group in groups]
+    while short := [g for g in range(len(repaired)) if not holds(repaired[g])]:
+        needy = max(short, key=lambda g: (len(repaired[g]), -g))
+        centre = points[repaired[needy]].mean(axis=0) if repaired[needy] else points.mean(axis=0)
         spared = [
             (float(np.linalg.norm(points[i] - centre)), i, g)
-            for g, group in enumerate(groups)
+            for g, group in enumerate(repaired)
             if g not in short
             for i in group
             if holds([other for other in group if other != i])
@@ -51,6 +52,6 @@ def repair(
         if not spared:
             return None
         _, node, giver = min(spared)
-        groups[giver].remove(node)
-        groups[needy].append(node)
-    return groups
+        repaired[giver].remove(node)
+        repaired[needy].append(node)
+    return repaired

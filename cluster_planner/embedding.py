@@ -1,8 +1,9 @@
 """Nodes as points, so that k-means can group them.
 
-Decides the coordinates: where a node lies in the latency graph (classical multidimensional scaling of the one-way latencies),
-log rate and log speed. The latency coordinates are scaled together to unit variance, rate and speed each by itself; what
-is the same for all nodes stays 0. Distances in the plane are the only thing that later steps use.
+Decides the coordinates: where a node lies in the latency graph (classical multidimensional scaling of the
+one-way latencies), log rate and log speed. The latency coordinates are scaled together to unit variance, rate
+and speed each by itself; what is the same for all nodes stays 0. Distances in the plane are the only thing
+that later steps use.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
 
 
 def classical_scaling(distance: Floats, dimensions: int) -> Floats:
-    """Points whose distances come nearest to `distance` (n, n), in the sense of Torgerson; shape (n, dimensions)."""
+    """Points whose distances come nearest to `distance` (n, n), in the sense of Torgerson; shape (n,
+    dimensions).
+    """
     count = len(distance)
     centring = np.eye(count) - 1.0 / count
     values, vectors = np.linalg.eigh(-0.5 * centring @ (distance**2) @ centring)
@@ -39,7 +42,9 @@ def classical_scaling(distance: Floats, dimensions: int) -> Floats:
 
 
 def scale_together(columns: Floats) -> Floats:
-    """Centre each column; divide all by one number so that their variances add up to 1. Constant columns become 0."""
+    """Centre each column; divide all by one number so that their variances add up to 1. Constant columns
+    become 0.
+    """
     centred = columns - columns.mean(axis=0)
     size = float(np.sqrt((centred**2).mean(axis=0).sum()))
     magnitude = float(np.abs(columns).max(initial=0.0))

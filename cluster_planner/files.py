@@ -58,11 +58,7 @@ def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema
     data = _read(Path(path))
     if not isinstance(data, dict):
         keys = ", ".join(schema.model_fields)
-        found = (
-            "is empty"
-            if data is None
-            else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
-        )
+        found = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
         raise InvalidInput(f"{found}; expected a mapping with the keys {keys}", path=str(path))
     try:
         return schema.model_validate(data)
@@ -99,9 +95,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
             allow_unicode=True,
         )
     except yaml.representer.RepresenterError as error:
-        raise InvalidInput(
-            f"the job holds a value that YAML cannot: {error.args[-1]!r}", path=str(path)
-        ) from None
+        raise InvalidInput(f"the job holds a value that YAML cannot: {error.args[-1]!r}", path=str(path)) from None
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", text=True)
     except OSError as error:
@@ -134,9 +128,7 @@ def _read(path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
-        raise InvalidInput(
-            f"is not valid YAML: {error.problem or error.context}", path=str(path), key=where
-        ) from None
+        raise InvalidInput(f"is not valid YAML: {error.problem or error.context}", path=str(path), key=where) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", path=str(path)) from None
 
@@ -144,9 +136,7 @@ def _read(path: Path) -> object:
 def _similar_file(path: Path) -> str:
     if not path.parent.is_dir():
         return f": there is no folder {str(path.parent)!r}"
-    close = difflib.get_close_matches(
-        path.name, sorted(p.name for p in path.parent.iterdir() if p.is_file()), n=1
-    )
+    close = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.iterdir() if p.is_file()), n=1)
     return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
 
 

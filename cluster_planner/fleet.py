@@ -116,9 +116,7 @@ class Fleet:
         if known is not None:
             return Link(*key, *known)
         near = first.region is not None and first.region == second.region
-        unlimited = max(
-            first.up_bytes_per_s, first.down_bytes_per_s, second.up_bytes_per_s, second.down_bytes_per_s
-        )
+        unlimited = max(first.up_bytes_per_s, first.down_bytes_per_s, second.up_bytes_per_s, second.down_bytes_per_s)
         return Link(*key, DEFAULT_REGION_LATENCY_S if near else DEFAULT_LATENCY_S, unlimited)
 
     def same_host(self, a: str, b: str) -> bool:
@@ -147,9 +145,7 @@ class Fleet:
 
     @cached_property
     def _graph(self) -> Graph:
-        return latency_graph(
-            {node.name: node.region for node in self.nodes}, _edges(self.links), _edges(self.regions)
-        )
+        return latency_graph({node.name: node.region for node in self.nodes}, _edges(self.links), _edges(self.regions))
 
     @cached_property
     def _estimates(self) -> dict[str, dict[str, tuple[float, float]]]:
@@ -184,13 +180,9 @@ def _require_positive(node: Node, *fields: str) -> None:
 def _require_sound_link(link: Link | RegionLink) -> None:
     where = f"{link.a}–{link.b}"
     if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
-        raise InvalidInput(
-            f"must be a finite number, 0 or more, not {link.latency_s!r}", key=f"{where}.latency_s"
-        )
+        raise InvalidInput(f"must be a finite number, 0 or more, not {link.latency_s!r}", key=f"{where}.latency_s")
     if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
-        raise InvalidInput(
-            f"must be a finite number above 0, not {link.bytes_per_s!r}", key=f"{where}.bytes_per_s"
-        )
+        raise InvalidInput(f"must be a finite number above 0, not {link.bytes_per_s!r}", key=f"{where}.bytes_per_s")
 
 
 def _check(fleet: Fleet) -> None:

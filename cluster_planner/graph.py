@@ -22,9 +22,7 @@ Vertex: TypeAlias = tuple[str, str]
 Graph: TypeAlias = "nx.DiGraph[Vertex]"
 
 
-def latency_graph(
-    region_of: Mapping[str, str | None], links: Iterable[Edge], regions: Iterable[Edge]
-) -> Graph:
+def latency_graph(region_of: Mapping[str, str | None], links: Iterable[Edge], regions: Iterable[Edge]) -> Graph:
     """The graph of all that is known: measured links, and links between (or within) regions."""
     graph: Graph = nx.DiGraph()
     for name, region in region_of.items():

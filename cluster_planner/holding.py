@@ -1,8 +1,9 @@
 """Whether a group of nodes has the memory to hold the model at all.
 
-Decides it for the least demanding run: one micro-batch in flight. Memory of a span grows with the span, so a chain of nodes
-that each take all they can reaches as far as any. Exact for up to EXACT_NODES nodes (the farthest reach over all
-orders, by dynamic programming over sets); beyond, sufficient: largest memory first. Knows no link and no speed.
+Decides it for the least demanding run: one micro-batch in flight. Memory of a span grows with the span, so a
+chain of nodes that each take all they can reaches as far as any. Exact for up to EXACT_NODES nodes (the
+farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient: largest memory first, or last.
+Knows no link and no speed.
 """
 
 from collections.abc import Sequence
@@ -35,6 +36,11 @@ class Holding:
         """What the most demanding unit alone needs."""
         return int(np.diagonal(self._table, offset=1).max())
 
+    @property
+    def whole_model_bytes(self) -> int:
+        """What the model needs as one stage."""
+        return int(self._table[0, -1])
+
     def holds_a_unit(self, name: str) -> bool:
         return self._fleet.node(name).memory_bytes >= self.smallest_unit_bytes
 
@@ -44,7 +50,7 @@ class Holding:
         if key not in self._known:
             reaches = [self._reach_of(self._fleet.node(name).memory_bytes) for name in key]
             end = len(self._table) - 1
-            far = _farthest(reaches) if len(reaches) <= EXACT_NODES else _largest_first(reaches)
+            far = _farthest(reaches) if len(reaches) <= EXACT_NODES else _by_size(reaches)
             self._known[key] = len(key) >= self._least and far >= end
         return self._known[key]
 
@@ -52,9 +58,7 @@ class Holding:
         """[position] → the farthest position that a span from there can end at."""
         if memory_bytes not in self._reach:
             fits = self._table <= memory_bytes
-            self._reach[memory_bytes] = [
-                int(row.nonzero()[0].max(initial=start)) for start, row in enumerate(fits)
-            ]
+            self._reach[memory_bytes] = [int(row.nonzero()[0].max(initial=start)) for start, row in enumerate(fits)]
         return self._reach[memory_bytes]
 
 
@@ -65,8 +69,11 @@ def _farthest(reaches: Sequence[Sequence[int]]) -> int:
     return best[-1]
 
 
-def _largest_first(reaches: Sequence[Sequence[int]]) -> int:
-    at = 0
-    for reach in sorted(reaches, key=lambda reach: -reach[0]):
-        at = reach[at]
-    return at
+def _by_size(reaches: Sequence[Sequence[int]]) -> int:
+    farthest = 0
+    for reverse in (True, False):
+        at = 0
+        for reach in sorted(reaches, key=lambda reach: reach[0], reverse=reverse):
+            at = reach[at]
+        farthest = max(farthest, at)
+    return farthest

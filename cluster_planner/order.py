@@ -1,9 +1,9 @@
 """The order of a cluster's nodes along its pipeline.
 
-Decides which nodes run a stage and in what order. Up to EXACT_NODES nodes: exactly, by dynamic programming over the sets
-of nodes used so far (as Held and Karp do for tours), which tries every subset and every order. Beyond: heuristic, the best of a
-few orders (nearest neighbour by hop cost from several starts, by speed, by memory), each with optimal cuts.
-Knows tables of numbers only.
+Decides which nodes run a stage and in what order. Up to EXACT_NODES nodes: exactly, by dynamic programming
+over the sets of nodes used so far (as Held and Karp do for tours), which tries every subset and every order.
+Beyond: heuristic, the best of a few orders (nearest neighbour by hop cost from several starts, by speed, by
+memory), each with optimal cuts. Knows tables of numbers only.
 """
 
 import itertools
@@ -14,6 +14,9 @@ from cluster_planner.cuts import Solution, Tables, best_cuts
 from cluster_planner.spans import Floats
 
 EXACT_NODES = 6
+
+SHORTLIST = 2
+"""How many heuristic orders are looked into further than their bottleneck."""
 
 
 def best_pipeline(
@@ -31,7 +34,9 @@ def best_pipeline(
 
 
 def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[tuple[int, ...], ...]:
-    """Orders worth trying: nearest-neighbour tours from distinct starts, by speed, by memory; each also reversed."""
+    """Orders worth trying: nearest-neighbour tours from distinct starts, by speed, by memory; each also
+    reversed.
+    """
     nodes = len(speeds)
     by_speed = tuple(int(i) for i in np.argsort(-speeds, kind="stable"))
     by_memory = tuple(int(i) for i in np.argsort(-memories, kind="stable"))
@@ -40,6 +45,15 @@ def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[
     orders = [_nearest_neighbours(distance, start) for start in starts]
     orders += [by_speed, by_memory]
     return tuple(dict.fromkeys(itertools.chain.from_iterable((order, order[::-1]) for order in orders)))
+
+
+def shortlist(tables: Tables, orders: tuple[tuple[int, ...], ...], least: int) -> tuple[tuple[int, ...], ...]:
+    """The SHORTLIST orders that have the least bottleneck with optimal cuts; all of them where none is
+    possible.
+    """
+    costs = [best_cuts(tables, order, np.maximum, least) for order in orders]
+    ranked = sorted((found.cost, i) for i, found in enumerate(costs) if found is not None)
+    return tuple(orders[i] for _, i in ranked[:SHORTLIST]) or orders
 
 
 def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
@@ -53,7 +67,7 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
 
 def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int | None) -> Solution | None:
     nodes, positions = tables.stage.shape[:2]
-    last = positions - 1
+    last, cuts = positions - 1, np.arange(positions)
     best = np.full((1 << nodes, nodes, positions), np.inf)
     came_from = np.full((1 << nodes, nodes, positions, 2), -1, dtype=np.int64)
     answer, answer_cost = (0, 0), np.inf
@@ -66,10 +80,11 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int |
             else:
                 others = [i for i in members if i != j]
                 reach = combine(best[before, others], tables.hop[others, j])
-                total = combine(reach.min(axis=0)[:, None], tables.stage[j])
+                previous = reach.argmin(axis=0)
+                total = combine(reach[previous, cuts][:, None], tables.stage[j])
                 start = total.argmin(axis=0)
-                best[used, j] = total.min(axis=0)
-                came_from[used, j, :, 0] = np.asarray(others)[reach.argmin(axis=0)][start]
+                best[used, j] = total[start, cuts]
+                came_from[used, j, :, 0] = np.asarray(others)[previous[start]]
                 came_from[used, j, :, 1] = start
             enough = len(members) >= least and (required is None or used >> required & 1)
             if enough and best[used, j, last] < answer_cost:

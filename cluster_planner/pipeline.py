@@ -1,11 +1,12 @@
 """The best pipeline for one group of nodes.
 
-Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches, both by
-dynamic programming (order.py): the least bottleneck; then the shortest round trip among pipelines whose bottleneck is at most that,
-or a little more, or anything. All results are timed by the exact formulas and the most valuable one is taken.
+Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
+both by dynamic programming (order.py): the least bottleneck; then the shortest round trip among pipelines
+whose bottleneck is at most that, or a little more, or anything. All results are timed by the exact formulas
+and the most valuable one is taken.
 
-Where nodes of the group share a host, the search counts each boundary flow by itself against the uplink instead of their
-sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
+Where nodes of the group share a host, the search counts each boundary flow by itself against the uplink
+instead of their sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from cluster_planner.cuts import Tables
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.objective import staleness_factor
-from cluster_planner.order import EXACT_NODES, best_pipeline, candidate_orders
+from cluster_planner.order import EXACT_NODES, SHORTLIST, best_pipeline, candidate_orders, shortlist
 from cluster_planner.plan import Stage
 from cluster_planner.spans import Floats, SpanCosts
 from cluster_planner.timing import bottleneck_s, host_key, loads_of, period_s, round_trip_s, wanted_window
@@ -40,8 +41,8 @@ def plan_pipeline(
 ) -> Pipeline | None:
     """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
 
-    `averaged`: bytes that averaging moves each way per parameter byte and micro-batch. `required`: a node that must
-    run a stage; beyond EXACT_NODES nodes it is ignored.
+    `averaged`: bytes that averaging moves each way per parameter byte and micro-batch. `required`: a node
+    that must run a stage; beyond EXACT_NODES nodes it is ignored.
     """
     nodes = [fleet.node(name) for name in names]
     memory = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
@@ -61,13 +62,16 @@ def plan_pipeline(
             continue
         tried.append(fits.tobytes())
         tables = Tables(np.where(fits, unlimited.stage, np.inf), unlimited.hop)
+        if len(orders) > SHORTLIST:
+            orders = shortlist(tables, orders, least)
         fastest = best_pipeline(tables, np.maximum, least, orders, needed)
         if fastest is None:
             continue
         for slack in SLACKS:
             limit = fastest.cost * slack * (1 + 1e-12)
             within = Tables(
-                np.where(tables.stage <= limit, seconds.stage, np.inf) if slack < np.inf
+                np.where(tables.stage <= limit, seconds.stage, np.inf)
+                if slack < np.inf
                 else np.where(fits, seconds.stage, np.inf),
                 np.where(tables.hop <= limit, seconds.hop, np.inf),
             )
@@ -129,6 +133,4 @@ def _round_trip_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node]) ->
 
 
 def _flow_rates(fleet: Fleet, nodes: Sequence[Node]) -> Floats:
-    return np.array(
-        [[np.inf if a is b else fleet.flow_bytes_per_s(a.name, b.name) for b in nodes] for a in nodes]
-    )
+    return np.array([[np.inf if a is b else fleet.flow_bytes_per_s(a.name, b.name) for b in nodes] for a in nodes])

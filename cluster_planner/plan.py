@@ -164,9 +164,7 @@ def _check_clusters(plan: Plan) -> None:
     for i, cluster in enumerate(plan.clusters):
         key = f"clusters[{i}]"
         if not cluster.name or cluster.name in names:
-            raise InvalidInput(
-                f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name"
-            )
+            raise InvalidInput(f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name")
         names.append(cluster.name)
         largest = plan.workload.largest_window
         if not 1 <= cluster.window <= largest:
@@ -230,9 +228,7 @@ def _check_spares(plan: Plan) -> None:
 def _check_prediction(plan: Plan) -> None:
     predicted = plan.predicted.clusters
     if [len(c.stages) for c in predicted] != [len(c.stages) for c in plan.clusters]:
-        raise InvalidInput(
-            "must have one entry per cluster, and in it one per stage", key="predicted.clusters"
-        )
+        raise InvalidInput("must have one entry per cluster, and in it one per stage", key="predicted.clusters")
     for i, cluster in enumerate(predicted):
         if not cluster.samples_per_s > 0:
             raise InvalidInput("must be above 0", key=f"predicted.clusters[{i}].samples_per_s")

@@ -41,12 +41,9 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
     """
     return Fleet(
         nodes=tuple(_node(node) for node in entry.nodes),
-        links=tuple(
-            Link(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.links
-        ),
+        links=tuple(Link(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.links),
         regions=tuple(
-            RegionLink(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps))
-            for link in entry.regions
+            RegionLink(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.regions
         ),
     )
 
@@ -98,8 +95,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
             for cluster in plan.clusters
         ],
         "rings": [
-            {"units": list(ring.units), "members": [list(member) for member in ring.members]}
-            for ring in plan.rings
+            {"units": list(ring.units), "members": [list(member) for member in ring.members]} for ring in plan.rings
         ],
         "spares": [asdict(spare) for spare in plan.spares],
         "predicted": _plain(asdict(plan.predicted)),

@@ -1,13 +1,13 @@
 """From a fleet and a model to a plan.
 
-Decides the number of clusters: for each feasible k the nodes are grouped (clustering.py), each group gets its best
-pipeline (pipeline.py), the whole is predicted (predict.py), and the plan of the highest objective (objective.py) is kept; of
-equals, the one with fewer clusters. Every k is tried up to EVERY_K, then each k a fifth larger than the last.
-Averaging's bytes depend on how fast all clusters are, so each grouping is planned twice, the second time with the
-rates that the first one predicted. Knows no file.
+Decides the number of clusters: for each feasible k the nodes are grouped (clustering.py), each group gets its
+best pipeline (pipeline.py), the whole is predicted (predict.py), and the plan of the highest objective
+(objective.py) is kept; of equals, the one with fewer clusters. Every k is tried up to EVERY_K, then each k a
+fifth larger than the last. Averaging's bytes depend on how fast all clusters are, so each grouping is planned
+twice, the second time with the rates that the first one predicted. Knows no file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.advice import advise
@@ -17,12 +17,12 @@ from cluster_planner.embedding import embed
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
-from cluster_planner.pipeline import Pipeline, plan_pipeline
-from cluster_planner.plan import Cluster, Plan, Ring, Spare, validate
+from cluster_planner.pipeline import plan_pipeline
+from cluster_planner.plan import Cluster, Plan, Ring, validate
 from cluster_planner.predict import Forecast, predict
 from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
-from cluster_planner.spares import spare_reasons
+from cluster_planner.spares import left_out, too_small
 
 EVERY_K = 16
 PASSES = 2
@@ -30,7 +30,7 @@ PASSES = 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan but for its words."""
+    """A whole plan but for its words. `averaged`: see `plan_pipeline`; one entry per cluster, as in `groups`."""
 
     groups: tuple[tuple[str, ...], ...]
     clusters: tuple[Cluster, ...]
@@ -52,9 +52,9 @@ def make_plan(
 ) -> Plan:
     """The best plan found. The same input gives the same plan, whatever the hash seed.
 
-    `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one node
-    may always run one stage. `progress` is told one line per number of clusters tried.
-    Raises `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
+    `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one
+    node may always run one stage. `progress` is told one line per number of clusters tried. Raises
+    `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
@@ -82,10 +82,15 @@ def make_plan(
         predicted = replace(
             predicted, bottleneck=f"{best.clusters[about].name}: {predicted.clusters[about].bottleneck}"
         )
+    spares = [
+        spare
+        for cluster, group, averaged in zip(best.clusters, best.groups, best.averaged, strict=True)
+        for spare in left_out(fleet, spans, cluster, group, averaged, least)
+    ]
     plan = Plan(
         clusters=best.clusters,
         rings=best.rings,
-        spares=_spares(fleet, spans, holding, best, least),
+        spares=(*spares, *too_small(fleet, holding)),
         predicted=predicted,
         fleet=fleet,
         costs=costs,
@@ -96,3 +101,109 @@ def make_plan(
     )
     validate(plan)
     return plan
+
+
+def _counts(most: int) -> Iterator[int]:
+    k = 1
+    while k <= most:
+        yield k
+        k = k + 1 if k < EVERY_K else k + k // 5
+
+
+def _objective(candidate: Candidate) -> float:
+    return candidate.forecast.prediction.objective
+
+
+def _plan_groups(fleet: Fleet, spans: SpanCosts, groups: Sequence[tuple[str, ...]], least: int) -> Candidate | None:
+    speeds = [sum(fleet.node(name).flops_per_s for name in group) for group in groups]
+    faster = [sum(speeds) / speed for speed in speeds]
+    best: Candidate | None = None
+    for _ in range(PASSES if len(groups) > 1 else 1):
+        candidate = _plan_once(fleet, spans, groups, faster, least)
+        if candidate is None:
+            break
+        if best is None or _objective(candidate) > _objective(best):
+            best = candidate
+        predicted = candidate.forecast.prediction
+        rate_of = {
+            group: predicted.samples_per_s / cluster.samples_per_s
+            for group, cluster in zip(candidate.groups, predicted.clusters, strict=True)
+        }
+        faster = [rate_of[group] for group in groups]
+    return best
+
+
+def _plan_once(
+    fleet: Fleet, spans: SpanCosts, groups: Sequence[tuple[str, ...]], faster: Sequence[float], least: int
+) -> Candidate | None:
+    """`faster`: for each group, how many times its samples/s the fleet is expected to make."""
+    work = spans.workload
+    per_round = 2 * (len(groups) - 1) / len(groups) * work.micro_batch / work.average_every
+    planned = []
+    for group, ratio in zip(groups, faster, strict=True):
+        pipeline = plan_pipeline(fleet, spans, group, per_round * ratio, least)
+        if pipeline is None:
+            return None
+        planned.append((pipeline, group, per_round * ratio))
+    planned.sort(key=lambda entry: -entry[0].samples_per_s)
+    clusters = tuple(Cluster(f"c{i}", pipeline.window, pipeline.stages) for i, (pipeline, _, _) in enumerate(planned))
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    return Candidate(
+        tuple(group for _, group, _ in planned), clusters, rings, forecast, tuple(a for _, _, a in planned)
+    )
+
+
+def _progress_line(k: int, candidate: Candidate | None) -> str:
+    name = "1 cluster" if k == 1 else f"{k} clusters"
+    if candidate is None:
+        return f"{name}: the nodes cannot be grouped so that each cluster holds the model"
+    predicted = candidate.forecast.prediction
+    return (
+        f"{name}: {predicted.samples_per_s:.4g} samples/s, worth {predicted.objective:.4g} "
+        f"(efficiency {predicted.efficiency:.3f})"
+    )
+
+
+def _require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> None:
+    if len(costs.units) < least:
+        raise NoFeasiblePlan(
+            f"the model has {_counted(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
+            f"a cluster has {least} at the least"
+        )
+    biggest = max(fleet.nodes, key=lambda node: node.memory_bytes)
+    has = f"the largest node, {biggest.name}, has {_gb(biggest.memory_bytes)}"
+    if not able:
+        raise NoFeasiblePlan(
+            f"no node has memory for any unit: the smallest needs {_gb(holding.smallest_unit_bytes)}, {has}"
+        )
+    if biggest.memory_bytes < holding.largest_unit_bytes:
+        raise NoFeasiblePlan(
+            f"no node has memory for the largest unit: it needs {_gb(holding.largest_unit_bytes)}, {has}"
+        )
+    if not holding.holds(able):
+        raise NoFeasiblePlan(_no_fit(fleet, costs, holding, able, least))
+
+
+def _no_fit(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> str:
+    if len(able) < least:
+        return (
+            f"a cluster needs {least} nodes at the least, and {_counted(len(able), 'node')} of "
+            f"{len(fleet.nodes)} can hold a unit ({_gb(holding.smallest_unit_bytes)})"
+        )
+    need = holding.whole_model_bytes
+    have = sum(fleet.node(name).memory_bytes for name in able)
+    return (
+        f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
+        f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
+        f"the {_counted(len(able), 'node')} that can hold a unit have {_gb(have)}, each with its own process "
+        "and whole units only; add nodes or memory, or lower micro_batch, max_staleness or max_lag"
+    )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _gb(amount: int) -> str:
+    return f"{amount / 1e9:.3g} GB"

@@ -1,11 +1,13 @@
 """What a plan will do: samples per second, memory, and what limits it.
 
 Decides how the clusters' pipelines share uplinks with the averaging between them (design §4.5). A round moves
-2·(m − 1)/m of a segment's bytes out of and into each of its m members, once per `average_every` samples of the fleet. With the
-fleet at R samples/s, what a host's uplink has left for the pipeline is `up − averaged·R / average_every`, so
+2·(m − 1)/m of a segment's bytes out of and into each of its m members, once per `average_every` samples of
+the fleet. With the fleet at R samples/s, what a host's uplink has left for the pipeline is `up − averaged·R /
+average_every`, so
 
     T_c(R) = max over stages of compute, flows, host bytes / left uplink, host bytes / left downlink
-    R      = Σ micro_batch / period_c(T_c(R))           (the right side falls as R rises: one solution, by bisection)
+    R      = Σ micro_batch / period_c(T_c(R))           (the right side falls as R rises: one solution, by
+    bisection)
 
 and R is at most what the rings themselves can carry, with `max_lag` rounds on their way at once and at most
 MOST_AVERAGING of any link. Where nodes of one host
@@ -55,7 +57,9 @@ class _Pipe:
 
 @dataclass(frozen=True)
 class _Traffic:
-    """Per node: bytes per micro-batch of the pipelines, and per round of the averaging, through its host's links."""
+    """Per node: bytes per micro-batch of the pipelines, and per round of the averaging, through its host's
+    links.
+    """
 
     up: Mapping[str, float]
     down: Mapping[str, float]
@@ -66,9 +70,7 @@ class _Traffic:
 def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
-    pipes = [
-        _Pipe(c, loads_of(fleet, spans, c.stages), round_trip_s(fleet, spans, c.stages)) for c in clusters
-    ]
+    pipes = [_Pipe(c, loads_of(fleet, spans, c.stages), round_trip_s(fleet, spans, c.stages)) for c in clusters]
     traffic = _traffic(fleet, spans, pipes, rings)
     averaging_s, carried = _averaging(fleet, spans, clusters, rings, traffic)
     fleet_rate = _steady_rate(fleet, spans, pipes, traffic)
@@ -85,9 +87,7 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
         predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
     total = sum(rates)
     factor = averaging_factor(len(clusters), work)
-    worth = sum(
-        rate * staleness_factor(c.window, len(c.stages), work) for rate, c in zip(rates, clusters, strict=True)
-    )
+    worth = sum(rate * staleness_factor(c.window, len(c.stages), work) for rate, c in zip(rates, clusters, strict=True))
     slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
     return Forecast(
         Prediction(
@@ -136,9 +136,7 @@ def _averaging(
         latencies = 0.0
         for (a, s), (b, t) in _hops(ring):
             sender, receiver = stages[a][s].node, stages[b][t].node
-            slowest_hop = max(
-                slowest_hop, _ring_bytes(spans, ring) / fleet.flow_bytes_per_s(sender, receiver)
-            )
+            slowest_hop = max(slowest_hop, _ring_bytes(spans, ring) / fleet.flow_bytes_per_s(sender, receiver))
             latencies += fleet.link(sender, receiver).latency_s
         trip = max(trip, 2 * latencies * (members - 1) / members)
     hosts = [

@@ -59,9 +59,7 @@ def dotted(location: Sequence[str | int]) -> str | None:
     return text or None
 
 
-def _message(
-    detail: Mapping[str, object], schema: type[pydantic.BaseModel], location: Sequence[str | int]
-) -> str:
+def _message(detail: Mapping[str, object], schema: type[pydantic.BaseModel], location: Sequence[str | int]) -> str:
     kind, found = str(detail["type"]), detail["input"]
     context = detail.get("ctx", {})
     assert isinstance(context, Mapping)
@@ -107,9 +105,7 @@ def _within(location: Sequence[str | int], data: object, kind: str) -> list[str 
     kept: list[str | int] = []
     for i, part in enumerate(location):
         last = i == len(location) - 1
-        inside = (
-            part in data if isinstance(data, Mapping) else isinstance(data, list) and part in range(len(data))
-        )
+        inside = part in data if isinstance(data, Mapping) else isinstance(data, list) and part in range(len(data))
         if inside:
             data = data[part]  # type: ignore[index]
         elif not (last and kind == "missing"):
@@ -118,9 +114,7 @@ def _within(location: Sequence[str | int], data: object, kind: str) -> list[str 
     return kept
 
 
-def _model_at(
-    schema: type[pydantic.BaseModel], location: Sequence[str | int]
-) -> type[pydantic.BaseModel] | None:
+def _model_at(schema: type[pydantic.BaseModel], location: Sequence[str | int]) -> type[pydantic.BaseModel] | None:
     """The model that a location inside `schema` is validated by, where there is just one candidate or a first
     one.
     """

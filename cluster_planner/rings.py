@@ -1,8 +1,8 @@
 """Rings: one per segment, its members ordered to make the slowest hop as fast as can be.
 
-Decides the order in which chunks are passed. Among orders with the same slowest hop the least sum of hops wins.
-Exact up to EXACT_MEMBERS members; beyond, a nearest-neighbour tour improved by reversing stretches (2-opt). Knows the
-fleet's links; knows nothing of what is sent but its size.
+Decides the order in which chunks are passed. Among orders with the same slowest hop the least sum of hops
+wins. Exact up to EXACT_MEMBERS members; beyond, a nearest-neighbour tour improved by reversing stretches
+(2-opt). Knows the fleet's links; knows nothing of what is sent but its size.
 """
 
 import itertools
@@ -33,7 +33,9 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
 
 
 def best_tour(costs: Costs) -> tuple[int, ...]:
-    """The order (starting with 0) around a ring in which the dearest hop is cheapest. `costs[i][j]`: hop from i to j."""
+    """The order (starting with 0) around a ring in which the dearest hop is cheapest. `costs[i][j]`: hop from
+    i to j.
+    """
     return _exact(costs) if len(costs) <= EXACT_MEMBERS else _improved(costs)
 
 
@@ -45,9 +47,7 @@ def tour_cost(costs: Costs, tour: Sequence[int]) -> tuple[float, float]:
 
 def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Costs:
     return tuple(
-        tuple(
-            0.0 if a == b else fleet.link(a, b).latency_s + size / fleet.flow_bytes_per_s(a, b) for b in names
-        )
+        tuple(0.0 if a == b else fleet.link(a, b).latency_s + size / fleet.flow_bytes_per_s(a, b) for b in names)
         for a in names
     )
 

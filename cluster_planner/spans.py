@@ -2,13 +2,14 @@
 
 Decides how the costs of units add up to those of a stage: design §4.5.
 
-    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward 2)
-    memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
+    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward
+    2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
               optimizer state, 2 + max_lag averaging copies) + what W micro-batches in flight keep
 
-A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right after
-its forward, so it keeps those of one, and the inputs of the W − 1 that wait. Knows no node. A model of more than
-MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few bytes cross.
+A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward
+right after its forward, so it keeps those of one, and the inputs of the W − 1 that wait. Knows no node. A
+model of more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each
+where few bytes cross.
 """
 
 from functools import cached_property
@@ -25,7 +26,9 @@ MAX_POSITIONS = 128
 """Cuts are searched among at most this many positions, so that tables stay small."""
 
 UPDATE_FLOPS = 12.0
-"""What one update costs per parameter byte: an estimate, for it is bound by memory rate (48 FLOPs a float32 weight)."""
+"""What one update costs per parameter byte: an estimate, for it is bound by memory rate (48 FLOPs a float32
+weight).
+"""
 
 
 class SpanCosts:
@@ -40,7 +43,8 @@ class SpanCosts:
         self._saved = _cumulative([unit.saved_bytes for unit in units])
         batch = workload.micro_batch
         self.forward_bytes = _at_cuts([unit.boundary_bytes * batch for unit in units])
-        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model."""
+        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
+        """
         self.gradient_bytes = _at_cuts([unit.boundary_gradient_bytes * batch for unit in units])
         """[cut position] → bytes that it sends back."""
 
@@ -57,7 +61,7 @@ class SpanCosts:
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self.forward_bytes[start])
         in_flight = saved + (window - 1) * (queued if end == self.count else saved)
-        return round(self._fixed(float(self.parameter_bytes(start, end))) + in_flight)
+        return round(self.workload.process_bytes + self._copies * self.parameter_bytes(start, end) + in_flight)
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
@@ -84,14 +88,16 @@ class SpanCosts:
         saved = self._between(self._saved) * self.workload.micro_batch
         in_flight = saved * window
         in_flight[:, -1] = saved[:, -1] + (window - 1) * self.forward_bytes[self.positions]
-        return _forward_only(self._fixed(self.parameter_table) + in_flight)
+        return _forward_only(self.workload.process_bytes + self._copies * self.parameter_table + in_flight)
 
-    def _fixed(self, parameter_bytes: "Floats | float") -> "Floats | float":
+    @property
+    def _copies(self) -> float:
+        """How many times its parameter bytes a stage holds: live versions and shell, gradient, optimizer,
+        averaging.
+        """
         work = self.workload
         live_and_shell = work.max_staleness + 1 + 1
-        averaging = 2 + work.max_lag
-        copies = live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
-        return work.process_bytes + copies * parameter_bytes
+        return live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + 2 + work.max_lag
 
     def _between(self, prefix: Floats) -> Floats:
         at = prefix[self.positions]

@@ -1,12 +1,15 @@
 """What each stage and each hop of one pipeline costs, and how fast the pipeline can go.
 
-Decides the formulas of design §4.5 for one cluster: occupancy, which contains no latency, and the round trip, which does.
+Decides the formulas of design §4.5 for one cluster: occupancy, which contains no latency, and the round trip,
+which does.
 
-    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1       (U = update_every)
-    period    max(bottleneck,  round trip / W,  ((U − 1)·bottleneck + round trip) / ((max_staleness + 1)·U))
+    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1       (U =
+    update_every) period    max(bottleneck,  round trip / W,  ((U − 1)·bottleneck + round trip) /
+    ((max_staleness + 1)·U))
 
-The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is done.
-Knows nothing of other clusters; averaging enters as bytes that each stage sends and receives per micro-batch.
+The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is
+done. Knows nothing of other clusters; averaging enters as bytes that each stage sends and receives per
+micro-batch.
 """
 
 import itertools
@@ -83,7 +86,9 @@ def host_key(fleet: Fleet, name: str) -> tuple[bool, str]:
 
 
 def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], averaged: float) -> float:
-    """The largest occupancy, when averaging moves `averaged` bytes each way per parameter byte and micro-batch."""
+    """The largest occupancy, when averaging moves `averaged` bytes each way per parameter byte and
+    micro-batch.
+    """
     share = [averaged * load.parameter_bytes for load in loads]
     names = [stage.node for stage in stages]
     up = by_host(fleet, [(n, load.up_bytes + a) for n, load, a in zip(names, loads, share, strict=True)])

@@ -7,24 +7,34 @@ Does not know what a factory makes.
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from ravnest.errors import InvalidInput
 from ravnest.training.quantities import Section
 
-REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+
+def _as_reference(text: str) -> str:
+    module, colon, attribute = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise ValueError(f"expected package.module:attribute, not {text!r}")
+    return text
+
+
+Reference = Annotated[str, AfterValidator(_as_reference)]
+"""`package.module:attribute`, checked for its form only."""
 
 
 class FactoryConfig(Section):
     """A callable of the user's and its keyword arguments."""
 
-    factory: str = Field(pattern=REFERENCE_PATTERN)
+    factory: Reference
     """`package.module:attribute`, looked for in the job file's folder first."""
 
     args: dict[str, JsonValue] = Field(default_factory=dict)
@@ -39,9 +49,10 @@ def resolve(
     The folders stay on sys.path, as a script's own does, so that the user's functions may import later too.
     Raises InvalidInput, at `path` and `key`, when the module is missing, fails, or lacks the attribute.
     """
-    name, _, attribute = reference.partition(":")
-    if not name or not attribute:
-        raise InvalidInput(f"{reference!r} is not of the form package.module:attribute", path=path, key=key)
+    try:
+        name, _, attribute = _as_reference(reference).partition(":")
+    except ValueError as error:
+        raise InvalidInput(str(error), path=path, key=key) from None
     folders = [str(folder.resolve()) for folder in search_dirs]
     sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
     importlib.invalidate_caches()
@@ -54,9 +65,7 @@ def resolve(
             raise InvalidInput(f"module {name!r} has no {attribute!r}{hint}", path=path, key=key)
         found = getattr(found, part)
     if not callable(found):
-        raise InvalidInput(
-            f"{reference!r} is {type(found).__name__}, which cannot be called", path=path, key=key
-        )
+        raise InvalidInput(f"{reference!r} is {type(found).__name__}, which cannot be called", path=path, key=key)
     return found
 
 
@@ -101,13 +110,9 @@ def _import(name: str, folders: Sequence[str], path: str | None, key: str | None
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             places = ", ".join(folders) or "the Python path"
             raise InvalidInput(f"no module {error.name!r} in {places}", path=path, key=key) from error
-        raise InvalidInput(
-            f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key
-        ) from error
+        raise InvalidInput(f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key) from error
     except (Exception, SystemExit) as error:
-        raise InvalidInput(
-            f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key
-        ) from error
+        raise InvalidInput(f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key) from error
 
 
 def _place(error: BaseException, folders: Sequence[str]) -> str:
@@ -117,10 +122,7 @@ def _place(error: BaseException, folders: Sequence[str]) -> str:
         return f"{type(error).__name__}: {' '.join(error.msg.split())} ({error.filename}:{error.lineno})"
     # The first frame is ours; an error without others came from the call itself.
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [
-        frame for frame in frames if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
-    ]
+    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(folder) for folder in folders)]
     outside = [frame for frame in frames if not frame.filename.startswith("<frozen importlib")]
-    last = (own or outside or [None])[-1]
-    place = f" ({last.filename}:{last.lineno})" if last else ""
+    place = "".join(f" ({frame.filename}:{frame.lineno})" for frame in (own or outside)[-1:])
     return f"{type(error).__name__}: {said}{place}" if said else f"{type(error).__name__}{place}"

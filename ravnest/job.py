@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
 from ravnest.errors import InvalidInput
-from ravnest.factories import REFERENCE_PATTERN, FactoryConfig
+from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.losses import LOSSES, METRICS, check_name
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.quantities import NonNegativeInt, PositiveFloat, PositiveInt, Section
@@ -34,7 +34,7 @@ __all__ = [
 class ModelConfig(Section):
     """The model: either a factory of the user's, or a Hugging Face configuration."""
 
-    factory: str | None = Field(default=None, pattern=REFERENCE_PATTERN)
+    factory: Reference | None = None
     """`package.module:attribute` of a callable that returns the torch.nn.Module."""
 
     args: dict[str, JsonValue] = Field(default_factory=dict)

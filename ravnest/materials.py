@@ -6,13 +6,13 @@ Decides where the job's factories are looked for. Used by `plan` and by `run`, s
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
-from ravnest.factories import call
+from ravnest.factories import call, resolve
 from ravnest.job import JobConfig
 from ravnest.runtime.batches import sample_batch
-from ravnest.splitting import CapturedModel, build_model, capture
+from ravnest.splitting import CapturedModel, build_model, capture, initial_weights
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
@@ -39,5 +39,19 @@ def load_data(job: JobConfig, job_file: str | Path) -> Any:
 def capture_job(job: JobConfig, job_file: str | Path, data: Any) -> CapturedModel:
     """The job's model, captured on the meta device with the first micro-batch of the training set."""
     inputs, _ = sample_batch(data, job.micro_batch)
-    model = build_model(job.model, search_dirs(job_file), device=torch.device("meta"))
-    return capture(model, inputs)
+    return capture(make_model(job, job_file, "meta"), inputs)
+
+
+def make_model(job: JobConfig, job_file: str | Path, device: str = "cpu") -> nn.Module:
+    """The job's model, unmodified; on "meta" it allocates nothing."""
+    dirs = search_dirs(job_file)
+    return build_model(
+        job.model.model_dump(),
+        device,
+        resolve=lambda reference: resolve(reference, dirs, path=str(job_file), key="model.factory"),
+    )
+
+
+def make_weights(job: JobConfig, job_file: str | Path) -> dict[str, Tensor]:
+    """The initial weights and buffers that the job's seed gives, by name."""
+    return initial_weights(lambda: make_model(job, job_file), job.seed)

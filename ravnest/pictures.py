@@ -21,7 +21,8 @@ from matplotlib.patches import Rectangle
 from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 
-_ROW, _BOX = 1.0, 0.62  # a cluster's row, and the height of its boxes
+_ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
+_STAGE_IN = 1.4  # the width of a node's name
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
@@ -29,7 +30,9 @@ def draw_plan(plan: Plan, path: Path) -> None:
     clusters.
     """
     clusters, units = len(plan.clusters), len(plan.costs.units)
-    figure, axes = _blank(width_in=max(9.0, min(0.55 * units, 16.0)), height_in=1.4 + 1.25 * clusters)
+    narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
+    width_in = 1.3 * _STAGE_IN * units / narrowest  # the narrowest stage can hold its words
+    figure, axes = _blank(width_in=min(max(width_in, 9.0), 24.0), height_in=1.4 + 1.3 * clusters)
     _draw_rings(axes, plan)
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
@@ -39,7 +42,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
         for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
             load = costs.occupancy_s / predicted.bottleneck_s if predicted.bottleneck_s > 0 else 0.0
             memory = costs.memory_bytes / plan.fleet.node(stage.node).memory_bytes
-            words = f"units {stage.units[0]}–{stage.units[1] - 1}\nload {load:.0%} · memory {memory:.0%}"
+            words = f"units {stage.units[0]}–{stage.units[1] - 1}\nload {load:.0%}\nmemory {memory:.0%}"
             _draw_stage(axes, stage.units, middle, stage.node, words, load)
     axes.set_xlim(-0.1 * units, 1.16 * units)
     axes.set_ylim(-(clusters - 1) * _ROW - 0.62, 0.78)
@@ -52,9 +55,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     _save(figure, path)
 
 
-def _draw_stage(
-    axes: Axes, units: tuple[int, int], middle: float, node: str, words: str, load: float
-) -> None:
+def _draw_stage(axes: Axes, units: tuple[int, int], middle: float, node: str, words: str, load: float) -> None:
     start, end = units
     inset = 0.06
     shade = colormaps["YlOrRd"](0.05 + 0.5 * min(load, 1.0))
@@ -71,8 +72,8 @@ def _draw_stage(
         )
     )
     centre = (start + end) / 2
-    axes.text(centre, middle + 0.12, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
-    axes.text(centre, middle - 0.11, words, ha="center", va="center", fontsize=8, zorder=3)
+    axes.text(centre, middle + 0.19, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
+    axes.text(centre, middle - 0.09, words, ha="center", va="center", fontsize=8, zorder=3)
 
 
 def _draw_rings(axes: Axes, plan: Plan) -> None:
@@ -92,9 +93,7 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
                 zorder=1,
             )
         )
-        axes.text(
-            (start + end) / 2, top + 0.04, f"ring {i}", ha="center", va="bottom", fontsize=9, color=color
-        )
+        axes.text((start + end) / 2, top + 0.04, f"ring {i}", ha="center", va="bottom", fontsize=9, color=color)
 
 
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
@@ -113,13 +112,9 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
             held_out.append((record["samples"], record["loss"]))
     figure, axes = _blank(width_in=9.0, height_in=5.0)
     for i, (name, points) in enumerate(sorted(trained.items())):
-        axes.plot(
-            *zip(*points, strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training"
-        )
+        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training")
     if held_out:
-        axes.plot(
-            *zip(*sorted(held_out), strict=True), linewidth=2.4, marker="o", color="black", label="held out"
-        )
+        axes.plot(*zip(*sorted(held_out), strict=True), linewidth=2.4, marker="o", color="black", label="held out")
     for i, (name, loss) in enumerate(baselines.items()):
         color = f"C{len(trained) + i}"
         axes.axhline(loss, linestyle="--", linewidth=1.3, color=color, label=f"{name}: {loss:.2f}")
@@ -140,9 +135,7 @@ def read_records(metrics_path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InvalidInput(
-                f"is not JSON: {error.msg}", path=str(metrics_path), key=f"line {number}"
-            ) from None
+            raise InvalidInput(f"is not JSON: {error.msg}", path=str(metrics_path), key=f"line {number}") from None
         if not isinstance(record, dict) or "kind" not in record:
             raise InvalidInput("is no record: it has no `kind`", path=str(metrics_path), key=f"line {number}")
         records.append(record)

@@ -77,9 +77,7 @@ class Group:
         """
         server, _, port = rendezvous.rpartition(":")
         if not server or not port.isdecimal() or not name:
-            raise InvalidInput(
-                f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}'
-            )
+            raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -88,15 +86,11 @@ class Group:
             except OSError as error:
                 # The rendezvous may start after its members.
                 if time.monotonic() + RETRY_S > deadline_s:
-                    raise DeadlinePassed(
-                        f"reaching the rendezvous {rendezvous} ({error})", timeout_s
-                    ) from error
+                    raise DeadlinePassed(f"reaching the rendezvous {rendezvous} ({error})", timeout_s) from error
                 time.sleep(RETRY_S)
         return cls(name, size, connection, host, timeout_s)
 
-    def average(
-        self, tensors: Sequence[Tensor], *, weight: float = 1.0, timeout_s: float | None = None
-    ) -> float:
+    def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
         """Replace each tensor's content by its weighted mean over all members; returns the total weight.
 
         All members call it, as often and with the same shapes. Computed in float32, or float64 when a tensor

@@ -7,13 +7,17 @@ nothing is evaluated.
 
 import ast
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from ring_allreduce.errors import InvalidInput
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def parse_line(line: str, kinds: Sequence[type[T]]) -> T:
@@ -26,6 +30,10 @@ def parse_line(line: str, kinds: Sequence[type[T]]) -> T:
         if call.func.id not in by_name:
             raise InvalidInput(f"{call.func.id} is none of {', '.join(by_name)}")
         values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return msgspec.convert(values, by_name[call.func.id])
+        kind = by_name[call.func.id]
+        unknown = values.keys() - {field.name for field in fields(kind)}
+        if unknown:
+            raise InvalidInput(f"{kind.__name__} has no field {', '.join(map(str, unknown))}")
+        return msgspec.convert(values, kind)
     except (SyntaxError, ValueError, msgspec.ValidationError) as error:
         raise InvalidInput(f"cannot read {line!r}: {error}") from error

@@ -27,9 +27,7 @@ class Progress:
         write to its argument.
         """
         if weights.dim() != 1 or weights.dtype != torch.float32:
-            raise InvalidInput(
-                f"progress needs a flat float32 vector, got {weights.dtype} {tuple(weights.shape)}"
-            )
+            raise InvalidInput(f"progress needs a flat float32 vector, got {weights.dtype} {tuple(weights.shape)}")
         self._anchor = weights.detach().clone()
         self._pending: dict[int, Tensor] = {}
         self._outer = outer

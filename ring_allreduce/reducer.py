@@ -60,9 +60,7 @@ class RingReducer:
             raise InvalidInput(f"a reducer needs max_rounds >= 1 (got {max_rounds}) and no ring twice")
         for spec in rings:
             if not spec.dtype.is_floating_point or endpoint.name not in spec.members:
-                raise InvalidInput(
-                    f"ring {spec.name!r} needs a floating dtype and {endpoint.name!r} in it: {spec}"
-                )
+                raise InvalidInput(f"ring {spec.name!r} needs a floating dtype and {endpoint.name!r} in it: {spec}")
         self._endpoint = endpoint
         self._specs = {spec.name: spec for spec in rings}
         self._max_rounds = max_rounds
@@ -214,9 +212,7 @@ class RingReducer:
             raise refuse("it holds NaN or infinite numbers")
         return arrived
 
-    def _follow(
-        self, flight: Flight, instructions: Sequence[RingInstruction], arrived: Tensor | None
-    ) -> None:
+    def _follow(self, flight: Flight, instructions: Sequence[RingInstruction], arrived: Tensor | None) -> None:
         refused: RefuseChunk | None = None
         for instruction in instructions:
             match instruction:

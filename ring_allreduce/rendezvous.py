@@ -174,9 +174,7 @@ class Rendezvous:
         if len(addresses) == self._size:
             names = sorted(addresses)
             self._owner = RoundOwner({RING: names}, average_every=self._size)
-            self._broadcast(
-                Roster(epoch=self._owner.epoch, members={name: addresses[name] for name in names})
-            )
+            self._broadcast(Roster(epoch=self._owner.epoch, members={name: addresses[name] for name in names}))
 
     def _drop(self, connection: _Connection, reason: str) -> None:
         if self._connections.pop(connection.socket, None) is None:

@@ -126,9 +126,7 @@ class Ring:
             )
         return instructions + self._finalised(chunk.block, chunk.start, chunk.weight, chunk.counters)
 
-    def _finalised(
-        self, block: int, start: int, weight: float, counters: tuple[int, ...]
-    ) -> list[RingInstruction]:
+    def _finalised(self, block: int, start: int, weight: float, counters: tuple[int, ...]) -> list[RingInstruction]:
         self._final.add((block, start))
         self._missing -= 1
         if (block, start) == (0, 0):
@@ -172,9 +170,7 @@ class Ring:
                 return RefuseChunk(chunk.sender, f"block {chunk.block} is completed by this member")
             added_here = self._own is not None and (chunk.block == self._me or key in self._reduced)
             if not added_here:
-                return RefuseChunk(
-                    chunk.sender, f"block {chunk.block} cannot be complete without this member"
-                )
+                return RefuseChunk(chunk.sender, f"block {chunk.block} cannot be complete without this member")
             repeated = key in self._final
         return DropChunk(chunk.sender, "a chunk that was there before") if repeated else None
 

@@ -81,9 +81,7 @@ class RoundOwner:
             raise InvalidInput(f"average_every must be at least 1 sample, got {average_every}")
         for ring, members in rings.items():
             if not members or len(set(members)) != len(members):
-                raise InvalidInput(
-                    f"ring {ring!r} needs at least one member and no member twice: {list(members)}"
-                )
+                raise InvalidInput(f"ring {ring!r} needs at least one member and no member twice: {list(members)}")
         self._pairs = frozenset((ring, member) for ring, members in rings.items() for member in members)
         self._average_every = average_every
         self._samples: dict[str, int] = {}
@@ -225,9 +223,7 @@ class RoundMember:
             else:
                 raise InvalidInput(f"ring {event.ring!r} is none of this stage's rings")
         merges = []
-        while (
-            self._merged + 1 in self._committed and self._finished.get(self._merged + 1, set()) == self.rings
-        ):
+        while self._merged + 1 in self._committed and self._finished.get(self._merged + 1, set()) == self.rings:
             self._merged += 1
             self._committed.discard(self._merged)
             self._finished.pop(self._merged, None)

@@ -72,9 +72,7 @@ def bigram_loss(train: Tensor, held_out: Tensor) -> float:
     P(b | a) = (n(a, b) + k(a)·P(b)) / (n(a) + k(a)), where k(a) counts the distinct successors of a, and P(b)
     is the add-one unigram. It is stronger than an add-one bigram, so it is the harder one to beat.
     """
-    pairs = (
-        torch.bincount(train[:-1] * VOCAB + train[1:], minlength=VOCAB * VOCAB).view(VOCAB, VOCAB).double()
-    )
+    pairs = torch.bincount(train[:-1] * VOCAB + train[1:], minlength=VOCAB * VOCAB).view(VOCAB, VOCAB).double()
     unigram = (torch.bincount(train, minlength=VOCAB).double() + 1) / (len(train) + VOCAB)
     total = pairs.sum(dim=1, keepdim=True)
     distinct = (pairs > 0).sum(dim=1, keepdim=True).clamp(min=1)

@@ -62,10 +62,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
-        self.apply(_initialise)
-        for block in self.blocks:  # what a block adds starts small, so that depth does not inflate the stream
-            for last in (block.attention.out, block.perceptron[2]):
-                nn.init.normal_(last.weight, std=0.02 / (2 * layers) ** 0.5)
+        for embedding in (self.token, self.position):  # torch's own start, N(0, 1), drowns what the blocks add
+            nn.init.normal_(embedding.weight, std=0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -74,13 +72,6 @@ class GPT(nn.Module):
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
 
 
 def gpt(vocab: int, layers: int, width: int, heads: int, context: int, dropout: float = 0.0) -> GPT:

@@ -15,9 +15,9 @@ from cluster_planner.costs import Workload
 from cluster_planner.files import load_fleet
 from cluster_planner.plan import Plan
 from ravnest.job import JobConfig, load_job
-from ravnest.materials import capture_job, load_data, search_dirs
+from ravnest.materials import capture_job, load_data, make_model
 from ravnest.runtime.batches import sample_batch
-from ravnest.splitting import build_model, verify
+from ravnest.splitting import verify
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
 
 PROCESS_BYTES = 256 << 20
@@ -39,8 +39,7 @@ def prepare_plan(nodes_path: Path, job_path: Path, *, seed: int, step: Callable[
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     step(f"checking {len(captured.costs.units)} units against the model")
-    model = build_model(job.model, search_dirs(job_path), device="cpu")
-    verify(captured, model, sample_batch(data, job.micro_batch)[0])
+    verify(captured, make_model(job, job_path, "cpu"), sample_batch(data, job.micro_batch)[0])
     step(f"planning for {len(fleet.nodes)} nodes")
     return make_plan(
         fleet,

@@ -97,7 +97,7 @@ def run(
                 outbox = Outbox(endpoint)
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
-                control = _control(plan, job, setups, len(data.held_out), total_samples, resumed)
+                control = run_control(plan, job, setups, len(data.held_out), total_samples, resumed)
                 loop = DriverLoop(
                     endpoint=endpoint,
                     news=ray,
@@ -163,7 +163,7 @@ def _record(
     )
 
 
-def _control(
+def run_control(
     plan: Plan,
     job: JobConfig,
     setups: Mapping[str, StageSetup],

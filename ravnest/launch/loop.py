@@ -68,10 +68,11 @@ class DriverLoop:
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
         while self._control.phase is not c.Phase.DONE:
-            self._turn()
+            self.turn()
         self._farewell()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """One round of the loop; `run` makes as many as it takes."""
         for delivery in self._endpoint.poll(_POLL_S):
             self._take(delivery)
         now_s = self._now()

@@ -15,9 +15,8 @@ from ravnest.launch import control as c
 from ravnest.launch import report
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.record import RunRecord
-from ravnest.materials import search_dirs
+from ravnest.materials import make_model, search_dirs
 from ravnest.pictures import draw_loss_curve, read_records
-from ravnest.splitting import build_model
 from ravnest.training.checkpoint import load_latest, write_final_weights
 
 
@@ -41,7 +40,7 @@ def finish(
     final = next((event for event in reversed(record.evaluations) if event.final), None)
     sample_text = None
     if job.sample is not None and not stopped_early:
-        model = build_model(job.model, search_dirs(plan.job_file), device="cpu")
+        model = make_model(job, plan.job_file)
         model.load_state_dict(weights, strict=True)
         model.eval()
         text = call(job.sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")

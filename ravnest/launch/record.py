@@ -149,8 +149,5 @@ class RunRecord:
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
 
     def _emit(self, event: report.RunEvent) -> None:
-        record = report.as_record(event, self._now_s)
-        kind = str(record.pop("kind"))
-        record.pop("at_s")
-        self._writer.write(kind, self._now_s, **record)
+        self._writer.write(report.kind_of(event), self._now_s, **report.as_plain(event))
         self._observer.on(event)

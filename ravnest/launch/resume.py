@@ -15,10 +15,10 @@ from ravnest.job import JobConfig
 from ravnest.launch import control as c
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import StageState, needed
-from ravnest.materials import search_dirs
+from ravnest.materials import make_weights
 from ravnest.runtime.setup import StageSetup
-from ravnest.splitting import initial_weights
 from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
+from ravnest.training.manifest import ClusterPosition
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def states_for(
         saved = resumed.checkpoint.weights({name for some in names.values() for name in some})
     # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
     missing = any(name not in saved for some in names.values() for name in some)
-    made = initial_weights(job.model, job.seed, search_dirs(plan.job_file)) if missing else {}
+    made = make_weights(job, plan.job_file) if missing else {}
     weights = {**made, **saved}
     return {
         stage: StageState(
@@ -83,7 +83,10 @@ def writer_opener(
             folder.checkpoints,
             round=rounds_before + begun.round,
             samples=begun.samples,
-            versions=begun.updates,
+            clusters={
+                name: ClusterPosition(next_micro_batch=updates * plan.workload.update_every, version=updates)
+                for name, updates in begun.updates.items()
+            },
             plan_fingerprint=plan_fingerprint(plan),
         )
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.runtime.batches import BatchSource
-from ravnest.runtime.segments import Average, Contribution, StageSegments
+from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import StageModule
 from ravnest.training.clipping import clip_scale, norm_to_clip_by
 from ravnest.training.losses import Loss, Measure, Metric
 from ravnest.training.schedule import learning_rate
 from ravnest.training.seeds import derive_seed
-from ravnest.training.weights import VersionedWeights
+from ravnest.training.weights import ParameterSet, VersionedWeights
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _Alive:
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]  # at the last stage: the loss alone
-    parameters: Mapping[str, nn.Parameter]
+    parameters: ParameterSet
 
 
 @dataclass
@@ -134,15 +134,14 @@ class StageCompute:
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
         return self._segments.snapshot(round, samples)
 
-    def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[tuple[str, str, str, Tensor]]:  # noqa: A002
-        """Move the anchor. With `save`: the state for the checkpoint, as (part, name, key, tensor)."""
+    def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[StatePiece]:  # noqa: A002
+        """Move the anchor. With `save`: copies of this stage's state for the checkpoint."""
         self._segments.merge(round, averages)
         if not save:
             return []
-        state = [("weight", name, "", tensor) for name, tensor in self._segments.kept()]
-        return state + [
-            ("optimizer", name, key, tensor) for (name, key), tensor in self._weights.optimizer_state().items()
-        ]
+        optimizer = self._weights.optimizer_state().items()
+        pieces = [StatePiece("optimizer", name, key, tensor) for (name, key), tensor in optimizer]
+        return [*self._segments.kept(), *pieces]
 
     def adopt_anchor(self) -> None:
         self._segments.adopt_anchor()

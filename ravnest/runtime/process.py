@@ -4,7 +4,7 @@ Two threads: the caller's owns the sockets, the other computes. Assembles the pa
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -116,6 +116,7 @@ def assemble(
     state: Mapping[str, Tensor],
     optimizer_state: Mapping[tuple[str, str], Tensor],
     version: int,
+    now: Callable[[], float] = time.monotonic,
 ) -> StageRuntime:
     """The stage's parts, joined."""
     job = setup.job
@@ -135,4 +136,4 @@ def assemble(
         build_metrics(job.metrics, dirs),
     )
     exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
-    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version)
+    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version, now=now)

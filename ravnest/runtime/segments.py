@@ -7,6 +7,7 @@ ring_allreduce.Progress; weights belong to VersionedWeights. Runs in the compute
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +34,16 @@ class Average:
 
     vector: Tensor
     counters: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StatePiece:
+    """One tensor of a stage's state for a checkpoint; `key` is the optimizer's name for it."""
+
+    part: Literal["weight", "optimizer"]
+    name: str
+    key: str
+    tensor: Tensor
 
 
 class StageSegments:
@@ -74,19 +85,20 @@ class StageSegments:
         for segment in self._segments:
             self._weights.adopt(segment.parameters, self._progress[segment.ring].anchor)
 
-    def kept(self) -> Iterator[tuple[str, Tensor]]:
+    def kept(self) -> Iterator[StatePiece]:
         """Copies of what this stage keeps for checkpoints: anchor and buffers, by original name and shape."""
         for segment in self._segments:
             if not segment.keeper:
                 continue
             anchor = self._progress[segment.ring].anchor
-            shapes = self._weights.shapes(segment.parameters)
-            for name, part in zip(segment.parameters, anchor.split([s.numel() for s in shapes.values()]), strict=True):
-                yield name, part.reshape(shapes[name]).clone()
+            at = 0
+            for name, shape in self._weights.shapes(segment.parameters).items():
+                yield StatePiece("weight", name, "", anchor[at : at + shape.numel()].reshape(shape).clone())
+                at += shape.numel()
             for name in (*segment.buffers, *segment.counters):
-                yield name, self._buffers[name].clone()
+                yield StatePiece("weight", name, "", self._buffers[name].clone())
             for name in segment.frozen:
-                yield name, self._weights.frozen(name).clone()
+                yield StatePiece("weight", name, "", self._weights.frozen(name).clone())
 
     def _counters(self, segment: SegmentSetup) -> Iterator[int]:
         for name in segment.counters:

@@ -20,6 +20,7 @@ from ravnest.runtime.deadline import ALIVE_EVERY_S, SilenceDeadline
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
+from ravnest.runtime.segments import StatePiece
 from ravnest.runtime.setup import StageSetup
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
@@ -224,14 +225,14 @@ class StageRuntime:
                 self._handle(ev.EvaluationForwardFinished(evaluation, batch))
                 self._to_send.pop(("evaluation", evaluation, batch), None)
 
-    def _merged(self, number: int, state: list[tuple[str, str, str, Tensor]]) -> None:
+    def _merged(self, number: int, state: list[StatePiece]) -> None:
         self._tell_driver(m.RoundMerged(round=number))
         if number not in self._saving:
             return
         self._saving.discard(number)
-        for part, name, key, tensor in state:
-            header = m.StateTensor(part=part, name=name, key=key, round=number)
-            self._outbox.put(m.DRIVER, header, tensor)
+        for piece in state:
+            header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
+            self._outbox.put(m.DRIVER, header, piece.tensor)
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
     def _report_evaluation(self, evaluation: int) -> None:

@@ -66,9 +66,7 @@ class CapturedModel:
         read = {name for code in codes for name in weights_read(code.operations, code.outputs)}
         converted = self.train.converted
         buffers = tuple(
-            spec
-            for name, spec in converted.buffers.items()
-            if name in read or start <= self.homes.get(name, -1) < end
+            spec for name, spec in converted.buffers.items() if name in read or start <= self.homes.get(name, -1) < end
         )
         constants = {**self.evaluate.converted.constants, **converted.constants}
         return StageProgram(
@@ -128,9 +126,7 @@ class CapturedModel:
         return value_spec(self.train, item, name, travels=name is None)
 
 
-def value_spec(
-    layout: Layout, item: Reference, name: str | None = None, *, travels: bool = True
-) -> ValueSpec:
+def value_spec(layout: Layout, item: Reference, name: str | None = None, *, travels: bool = True) -> ValueSpec:
     """How an item looks where it enters or leaves a stage; `name` replaces its name in the graph."""
     name = name or item.name
     if isinstance(item, Weight):
@@ -153,9 +149,7 @@ def value_spec(
     )
 
 
-def capture(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor] | None = None
-) -> CapturedModel:
+def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor] | None = None) -> CapturedModel:
     """Capture a model on a sample batch.
 
     model: on the meta device (nothing is allocated) or on the CPU. It is not changed.
@@ -260,9 +254,7 @@ def _homes(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[i
     return homes
 
 
-def _units(
-    layout: Layout, positions: tuple[int, ...], homes: dict[str, int], samples: int
-) -> tuple[Unit, ...]:
+def _units(layout: Layout, positions: tuple[int, ...], homes: dict[str, int], samples: int) -> tuple[Unit, ...]:
     parameter_bytes = [0] * (len(positions) - 1)
     names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
     for name, spec in layout.converted.parameters.items():

@@ -19,9 +19,7 @@ def assign_early(operations: list[Operation]) -> list[Operation]:
     """`self.buffer = value` is exported as a copy at the very end. It moves to just behind the last use of
     the old value, so that buffer and value are not tied to the end of the model."""
     moved = list(operations)
-    for copy in [
-        op for op in operations if op.target == "aten.copy_.default" and isinstance(op.args[0], Weight)
-    ]:
+    for copy in [op for op in operations if op.target == "aten.copy_.default" and isinstance(op.args[0], Weight)]:
         moved.remove(copy)
         needed = set(copy.references())
         after = 0

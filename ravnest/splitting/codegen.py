@@ -130,7 +130,8 @@ def _body(code: SpanCode, names: _Names) -> list[str]:
             lines += [f"{'    ' * (depth + 1)}with {_context(c)}:" for depth, c in enumerate(contexts)]
         arguments = [names.render(argument) for argument in operation.args]
         arguments += [f"{key}={names.render(argument)}" for key, argument in operation.kwargs]
-        line = f"{names.local(Value(operation.name))} = {_function_name(operation.target)}({', '.join(arguments)})"
+        call = f"{_function_name(operation.target)}({', '.join(arguments)})"
+        line = f"{names.local(Value(operation.name))} = {call}"
         if position in dying:
             line += f"; {' = '.join(sorted(dying[position]))} = None"
         lines.append("    " * (len(contexts) + 1) + line)

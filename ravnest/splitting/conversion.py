@@ -77,9 +77,7 @@ class _Converter:
         spec = self.exported.call_spec.out_spec
         assert spec is not None
         names = _leaf_names(spec)
-        skip = len(outputs) - len(
-            names
-        )  # mutated buffers come before the user's outputs, where there are any
+        skip = len(outputs) - len(names)  # mutated buffers come before the user's outputs, where there are any
         kept: list[Reference] = []
         for name, output in zip(names, outputs[skip:], strict=True):
             if isinstance(output, Value | Weight | Symbol):
@@ -134,9 +132,7 @@ class _Converter:
     def _add_constant(self, name: str) -> None:
         value = self.exported.constants[name]
         if _is_attribute(self.model, name):
-            self.result.buffers[name] = TensorSpec(
-                name, tuple(value.shape), value.dtype, False, persistent=False
-            )
+            self.result.buffers[name] = TensorSpec(name, tuple(value.shape), value.dtype, False, persistent=False)
             return
         if value.device.type == "meta" or isinstance(value, torch._subclasses.FakeTensor):
             raise UnfitError(f"constant {name!r} has no value on the meta device")
@@ -226,9 +222,7 @@ class _Converter:
     def _refuse_data_dependent(self, expression: Any, node: Node | None) -> None:
         if expression.free_symbols - self.symbols.keys():
             where = f" in {_scope(node) or 'the model'} ({node.target})" if node is not None else ""
-            raise ModelNotSplittable(
-                f"a size{where} depends on data; use masks instead of selecting by value"
-            )
+            raise ModelNotSplittable(f"a size{where} depends on data; use masks instead of selecting by value")
 
 
 def _expression(size: object) -> Any:

@@ -43,9 +43,7 @@ def batch_size(inputs: tuple[Tensor, ...]) -> int:
     raise InvalidInput("the model needs at least one input with a batch dimension")
 
 
-def ways_to_export(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor]
-) -> Iterator["Way"]:
+def ways_to_export(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor]) -> Iterator["Way"]:
     """The ways to try, best first."""
     for argument in (*args, *kwargs.values()):
         if not isinstance(argument, Tensor):
@@ -133,9 +131,7 @@ def _dynamic_shapes(
     try:
         bound = inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidInput(
-            f"{type(model).__name__}.forward does not take the inputs of the sample: {error}"
-        ) from None
+        raise InvalidInput(f"{type(model).__name__}.forward does not take the inputs of the sample: {error}") from None
     return {name: shape(argument) for name, argument in bound.arguments.items()}
 
 

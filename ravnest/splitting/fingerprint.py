@@ -27,9 +27,7 @@ def fingerprint(modes: Sequence[Layout], positions: Sequence[int]) -> str:
 def _lines(layout: Layout) -> list[str]:
     converted = layout.converted
     numbers = {name: number for number, name in enumerate(converted.inputs)}
-    lines = [
-        f"input {name} {converted.shapes[name]} {layout.measured.tensors[name].dtype}" for name in numbers
-    ]
+    lines = [f"input {name} {converted.shapes[name]} {layout.measured.tensors[name].dtype}" for name in numbers]
     lines += [repr(spec) for spec in (*converted.parameters.values(), *converted.buffers.values())]
     for operation in layout.operations:
         args = _numbered(operation.args, numbers)

@@ -47,9 +47,7 @@ class Layout:
         if weight not in self.anchored:
             return frozenset()
         first, last = self.anchored[weight]
-        return frozenset(
-            side for side, used in (("before", first < position), ("behind", last >= position)) if used
-        )
+        return frozenset(side for side, used in (("before", first < position), ("behind", last >= position)) if used)
 
     def can_travel(self, item: Reference) -> bool:
         """Tensors and integers can; lists of tensors, floats and truth values cannot."""
@@ -57,9 +55,7 @@ class Layout:
             return isinstance(item, Symbol)
         return item.name in self.measured.tensors or item.name in self.converted.integers
 
-    def code(
-        self, start: int, end: int, inputs: tuple[Reference, ...], outputs: tuple[Reference, ...]
-    ) -> SpanCode:
+    def code(self, start: int, end: int, inputs: tuple[Reference, ...], outputs: tuple[Reference, ...]) -> SpanCode:
         """Operations [start, end) and the free ones they and the outputs need."""
         needed: set[Reference] = set(outputs)
         kept = []
@@ -173,7 +169,7 @@ def _joined(converted: Converted, measured: Measured, changed: set[int]) -> tupl
     # received leaf.
     of_weights = set(measured.weights.values())
     of_inputs = {measured.tensors[name].storage for name in converted.inputs}
-    spans: dict[int, tuple[int, int]] = {storage: (0, 0) for storage in changed & of_inputs}
+    spans: dict[int, tuple[int, int]] = dict.fromkeys(changed & of_inputs, (0, 0))
     for position, facts in enumerate(measured.operations):
         for storage in facts.reads & changed:
             first, last = spans.get(storage, (position, position))

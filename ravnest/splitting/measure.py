@@ -78,14 +78,11 @@ class _Measuring:
         self.values: dict[str, Any] = {}
         self.weights: dict[str, Tensor] = {}
         self.storages: dict[int, int] = {}
-        self.held: list[
-            torch.UntypedStorage
-        ] = []  # keeps storages alive, so that their addresses stay distinct
+        self.held: list[torch.UntypedStorage] = []  # keeps storages alive, so that their addresses stay distinct
         self.charged: set[int] = set()
         self.saving = 0
 
     def run(self) -> Measured:
-        facts: list[OperationFacts] = []
         with FakeTensorMode() as fake:
             c = self.converted
             for spec in (*c.parameters.values(), *c.buffers.values()):
@@ -97,8 +94,7 @@ class _Measuring:
             for name, sample in zip(c.inputs, self.inputs, strict=True):
                 self.values[name] = torch.empty(sample.shape, dtype=sample.dtype)
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._on_saved, _unused):
-                for operation in c.graph.operations:
-                    facts.append(self._operation(operation))
+                facts = [self._operation(operation) for operation in c.graph.operations]
             tensors = {name: self._facts(v) for name, v in self.values.items() if isinstance(v, Tensor)}
             weights = {name: self._storage(tensor) for name, tensor in self.weights.items()}
         return Measured(tuple(facts), tensors, weights)
@@ -125,9 +121,7 @@ class _Measuring:
         writes = frozenset(self._storage(tensor) for tensor in _tensors(written))
         flops = int(counter.get_total_flops()) or _recurrent_flops(operation, args)
         if flops == 0:
-            flops = sum(
-                t.numel() for storage, t in after.items() if storage not in before or storage in writes
-            )
+            flops = sum(t.numel() for storage, t in after.items() if storage not in before or storage in writes)
         return OperationFacts(flops, self.saving, frozenset(before | after.keys()), writes)
 
     def _on_saved(self, tensor: Tensor) -> None:
@@ -191,9 +185,7 @@ def _flash_on_cpu(query: Any, key: Any, value: Any, *_: object, **__: object) ->
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-_FLOPS: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _flash_on_cpu
-}
+_FLOPS: dict[Any, Callable[..., int]] = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _flash_on_cpu}
 
 
 def _recurrent_flops(operation: Operation, args: list[Any]) -> int:

@@ -3,7 +3,6 @@
 Decides nothing about splitting. A Hugging Face model stays the unmodified class with its weight names; only
 its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,13 +33,9 @@ def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolv
         try:
             model = resolve(factory)(**arguments)
         except TypeError as error:
-            raise InvalidInput(
-                f"{factory} does not take these arguments: {error}", key="model.args"
-            ) from error
+            raise InvalidInput(f"{factory} does not take these arguments: {error}", key="model.args") from error
     if not isinstance(model, nn.Module):
-        raise InvalidInput(
-            f"{factory} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory"
-        )
+        raise InvalidInput(f"{factory} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory")
     return model
 
 
@@ -66,11 +61,10 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     options = dict(values)
     model_type = options.pop("model_type", None)
     if not isinstance(model_type, str):
-        raise InvalidInput(
-            "expected the name of an architecture, such as llama", key="model.huggingface.model_type"
-        )
+        raise InvalidInput("expected the name of an architecture, such as llama", key="model.huggingface.model_type")
     try:
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **options))
+        configuration = AutoConfig.for_model(model_type, **options)
+        model = AutoModelForCausalLM.from_config(configuration)  # type: ignore[no-untyped-call]
     except (ValueError, TypeError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(reason, key="model.huggingface") from error
@@ -79,7 +73,6 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-@functools.cache
 def _logits_only(base: type) -> type:
     """A subclass (so that weight names stay) whose forward takes tensors by position and returns logits."""
 

@@ -81,17 +81,13 @@ def _key(operation: Operation) -> tuple[str, str]:
     return operation.scope, operation.target
 
 
-def _matching_blocks(
-    ours: list[tuple[str, str]], theirs: list[tuple[str, str]]
-) -> list[tuple[int, int, int]]:
+def _matching_blocks(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list[tuple[int, int, int]]:
     # Mostly the graphs are equal up to a few operations; what is equal at both ends is paired without a
     # search.
     shortest = min(len(ours), len(theirs))
     head = next((i for i in range(shortest) if ours[i] != theirs[i]), shortest)
     tail = next((i for i in range(shortest - head) if ours[-1 - i] != theirs[-1 - i]), shortest - head)
-    middle = SequenceMatcher(
-        None, ours[head : len(ours) - tail], theirs[head : len(theirs) - tail], autojunk=False
-    )
+    middle = SequenceMatcher(None, ours[head : len(ours) - tail], theirs[head : len(theirs) - tail], autojunk=False)
     blocks = [(0, 0, head)]
     blocks += [(a + head, b + head, size) for a, b, size in middle.get_matching_blocks()]
     return [*blocks, (len(ours) - tail, len(theirs) - tail, tail)]

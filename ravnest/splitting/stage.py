@@ -46,20 +46,14 @@ class StageModule(nn.Module):
         names = [*self._owners, *(name for name, _ in program.constants)]
         self._functions = {}
         for training, code in ((True, program.train), (False, program.evaluate)):
-            source = generate(
-                code, program.inputs, program.outputs, names, outputs_travel=program.outputs_travel
-            )
+            source = generate(code, program.inputs, program.outputs, names, outputs_travel=program.outputs_travel)
             mode = "train" if training else "eval"
-            self._functions[training] = compile_span(
-                source, code, f"units {program.start}-{program.end} {mode}"
-            )
+            self._functions[training] = compile_span(source, code, f"units {program.start}-{program.end} {mode}")
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         if len(inputs) != len(self.program.inputs):
             wanted = ", ".join(spec.name for spec in self.program.inputs)
-            raise InvalidInput(
-                f"the stage takes {len(self.program.inputs)} tensors ({wanted}), got {len(inputs)}"
-            )
+            raise InvalidInput(f"the stage takes {len(self.program.inputs)} tensors ({wanted}), got {len(inputs)}")
         tensors: list[Any] = [
             owner._parameters[leaf] if leaf in owner._parameters else owner._buffers[leaf]
             for owner, leaf in self._slots

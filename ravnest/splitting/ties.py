@@ -22,8 +22,8 @@ def refuse_tied(model: nn.Module) -> None:
     for tied in names.values():
         if len(tied) > 1:
             raise ModelNotSplittable(
-                f"{' and '.join(repr(name) for name in tied)} are one parameter: tied models are not supported yet"
-                f"{_advice(model)}"
+                f"{' and '.join(repr(name) for name in tied)} are one parameter: "
+                f"tied models are not supported yet{_advice(model)}"
             )
 
 
@@ -34,12 +34,14 @@ def refuse_spread(model: nn.Module, layout: Layout, work: Work) -> None:
         first, last = layout.anchored.get(name, (0, 0))
         if last <= first:
             continue
-        uses = (work.parameter_uses[last] - work.parameter_uses[first + 1]) / work.parameter_uses[-1]
-        if max(uses, work.share(first + 1, last)) > _LARGEST_SHARE:
-            places = [layout.operations[position].scope or "the model itself" for position in (first, last)]
+        places = [layout.operations[position].scope or "the model itself" for position in (first, last)]
+        # Two modules that share a parameter are tied; one module may use its own several times.
+        start, end = (first + 1, last) if places[0] == places[1] else (first, last + 1)
+        uses = (work.parameter_uses[end] - work.parameter_uses[start]) / work.parameter_uses[-1]
+        if max(uses, work.share(start, end)) > _LARGEST_SHARE:
             raise ModelNotSplittable(
-                f"parameter {name!r} is used in {places[0]!r} and again in {places[1]!r}, with most of the model "
-                f"between them: tied models are not supported yet{_advice(model)}"
+                f"parameter {name!r} is used in {places[0]!r} and again in {places[1]!r}, and most of the "
+                f"model lies between: tied models are not supported yet{_advice(model)}"
             )
 
 

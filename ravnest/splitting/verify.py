@@ -56,9 +56,7 @@ def verify(
         ):
             found = _staged(captured, weights, args, kwargs, list(cuts), training, seed)
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
-    return Verification(
-        largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed)
-    )
+    return Verification(largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed))
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -178,9 +176,7 @@ def _compare(title: str, expected: Mapping[str, Tensor], found: Mapping[str, Ten
 def _difference(found: Tensor, right: Tensor) -> float:
     if torch.equal(found, right):
         return 0.0
-    a, b = (
-        tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in (found, right)
-    )
+    a, b = (tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in (found, right))
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, torch.zeros_like(a), a - b).abs().max()
     scale = torch.where(b.isfinite(), b, torch.zeros_like(b)).abs().max().clamp_min(1e-30)

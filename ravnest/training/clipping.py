@@ -30,7 +30,5 @@ def clip_scale(norm: float, clip_norm: float) -> float:
     Raises RunFailed when the norm is not finite: scaling would turn every weight into NaN.
     """
     if not math.isfinite(norm):
-        raise RunFailed(
-            f"the gradient's norm is {norm}: training has diverged (lower optimizer.lr or clip_norm)"
-        )
+        raise RunFailed(f"the gradient's norm is {norm}: training has diverged (lower optimizer.lr or clip_norm)")
     return min(1.0, clip_norm / (norm + 1e-6))

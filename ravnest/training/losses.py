@@ -71,9 +71,7 @@ def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = ()) -> L
     return Loss(spec, _cross_entropy, _measure_cross_entropy)
 
 
-def build_metrics(
-    specs: Sequence[str | FactoryConfig], search_dirs: Sequence[Path] = ()
-) -> tuple[Metric, ...]:
+def build_metrics(specs: Sequence[str | FactoryConfig], search_dirs: Sequence[Path] = ()) -> tuple[Metric, ...]:
     """The metrics of a job, in order. Factories as for losses; errors alike."""
     return tuple(_build_metric(spec, search_dirs) for spec in specs)
 
@@ -99,9 +97,7 @@ def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path]) -> Met
     return Metric(spec, _measure_cross_entropy, _exponential)
 
 
-def _callable_from(
-    spec: FactoryConfig, search_dirs: Sequence[Path], key: str
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _callable_from(spec: FactoryConfig, search_dirs: Sequence[Path], key: str) -> Callable[[Tensor, Tensor], Tensor]:
     made = call(spec, search_dirs, key=key)
     if not callable(made):
         raise InvalidInput(f"{spec.factory!r} returned {type(made).__name__}, expected a callable", key=key)
@@ -165,9 +161,7 @@ def _measure_accuracy(output: Tensor, target: Tensor) -> Measure:
 def _same_shape(output: Tensor, target: Tensor) -> None:
     # torch would broadcast (B, 1) against (B,) into (B, B) and train on nonsense.
     if output.shape != target.shape:
-        message = (
-            f"mse needs equal shapes; the output is {tuple(output.shape)}, the target {tuple(target.shape)}"
-        )
+        message = f"mse needs equal shapes; the output is {tuple(output.shape)}, the target {tuple(target.shape)}"
         raise InvalidInput(message, key="loss")
 
 

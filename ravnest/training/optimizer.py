@@ -74,9 +74,7 @@ class OptimizerConfig(Section):
         return self
 
 
-def build_optimizer(
-    config: OptimizerConfig, parameters: Iterable[tuple[str, torch.nn.Parameter]]
-) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Optimizer:
     """The optimizer over the named parameters (at least one), at the peak rate.
 
     Raises InvalidInput for a parameter that the class cannot train (Muon takes matrices only), in torch's own words.
@@ -124,9 +122,7 @@ def _construct(config: OptimizerConfig, parameters: list[torch.nn.Parameter]) ->
 
 def _mistakes(found: Mapping[str, tuple[str, object]]) -> ValidationError:
     details = [
-        InitErrorDetails(
-            type=PydanticCustomError("optimizer", "{what}", {"what": what}), loc=(key,), input=value
-        )
+        InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": what}), loc=(key,), input=value)
         for key, (what, value) in found.items()
     ]
     return ValidationError.from_exception_data("OptimizerConfig", details)

@@ -85,9 +85,7 @@ class Envelope:
         head = self._head(frames)
         bodies = frames[1:]
         if len(bodies) != len(head.tensors):
-            raise InvalidMessage(
-                DropCause.WRONG_SIZE, f"{len(bodies)} bodies for {len(head.tensors)} tensors"
-            )
+            raise InvalidMessage(DropCause.WRONG_SIZE, f"{len(bodies)} bodies for {len(head.tensors)} tensors")
         tensors = tuple(_tensor(body, *spec) for body, spec in zip(bodies, head.tensors, strict=True))
         message = self._codec.decode(head.header)
         return Opened(head.sender, head.epoch, message, tensors, n_bytes)
@@ -106,11 +104,7 @@ def _tensor(body: memoryview, dtype_name: str, shape: list[int]) -> Tensor:
     dtype = DTYPES.get(dtype_name)
     if dtype is None:
         raise InvalidMessage(DropCause.MALFORMED, f"no dtype {dtype_name!r} travels")
-    if (
-        len(shape) > MAX_DIMENSIONS
-        or min(shape, default=0) < 0
-        or math.prod(filter(None, shape)) > MAX_ELEMENTS
-    ):
+    if len(shape) > MAX_DIMENSIONS or min(shape, default=0) < 0 or math.prod(filter(None, shape)) > MAX_ELEMENTS:
         raise InvalidMessage(DropCause.MALFORMED, "a shape that no tensor has")
     if byte_count(dtype, shape) != body.nbytes:
         raise InvalidMessage(DropCause.WRONG_SIZE, f"{body.nbytes} bytes for {dtype_name} of shape {shape}")

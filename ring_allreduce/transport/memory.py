@@ -117,9 +117,7 @@ class InProcessEndpoint:
         deliveries = []
         for lane, inbox in self._inbox.items():
             while inbox:
-                delivery = open_delivery(
-                    self._envelope, inbox.popleft(), self._peers, self.epoch, lane, self.stats
-                )
+                delivery = open_delivery(self._envelope, inbox.popleft(), self._peers, self.epoch, lane, self.stats)
                 if delivery is not None:
                     deliveries.append(delivery)
         return deliveries

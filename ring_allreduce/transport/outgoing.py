@@ -102,9 +102,7 @@ def endpoint_url(host: str, port: int | str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]", host: str, port: int, lane: Lane
-) -> "zmq.Socket[bytes]":
+def _dealer(context: "zmq.Context[zmq.Socket[bytes]]", host: str, port: int, lane: Lane) -> "zmq.Socket[bytes]":
     socket = context.socket(zmq.DEALER)
     socket.set(zmq.SNDHWM, HANDED_TO_ZMQ[lane])
     socket.set(zmq.IPV6, int(":" in host))

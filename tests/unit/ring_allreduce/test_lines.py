@@ -4,12 +4,13 @@ from typing import get_args
 
 import pytest
 
-from ring_allreduce import ring_events, round
+from ring_allreduce import ring_events
+from ring_allreduce import round as rounds
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.lines import parse_line
 
 RING = get_args(ring_events.RingEvent) + get_args(ring_events.RingInstruction)
-OWNER = get_args(round.OwnerEvent) + get_args(round.OwnerInstruction) + get_args(round.MemberEvent)
+OWNER = get_args(rounds.OwnerEvent) + get_args(rounds.OwnerInstruction) + get_args(rounds.MemberEvent)
 SAMPLES = [
     ring_events.ContributionReady(8.0, (3, 4)),
     ring_events.ChunkArrived("a", 0, 1, "reduce", 0, 0, 5, 2.5, ()),
@@ -23,18 +24,18 @@ SAMPLES = [
     ring_events.FinishRing(7.0, (4,)),
     ring_events.DropChunk("a", "round 2, not 1"),
     ring_events.RefuseChunk("a", "it's of another size"),
-    round.SamplesReported("c0", 100),
-    round.MemberFinished(1, "c0/0", "r0"),
-    round.MemberLost("c0/0", "killed"),
-    round.FinishRequested(),
-    round.OpenRound(1, 0, False),
-    round.CommitRound(1, 0),
-    round.FailRun("lost 'c0/0'"),
-    round.RingFinished("r0", 1),
-    round.RoundCommitted(1),
-    round.MergeRound(1),
+    rounds.SamplesReported("c0", 100),
+    rounds.MemberFinished(1, "c0/0", "r0"),
+    rounds.MemberLost("c0/0", "killed"),
+    rounds.FinishRequested(),
+    rounds.OpenRound(1, 0, False),
+    rounds.CommitRound(1, 0),
+    rounds.FailRun("lost 'c0/0'"),
+    rounds.RingFinished("r0", 1),
+    rounds.RoundCommitted(1),
+    rounds.MergeRound(1),
 ]
-KINDS = (*RING, *OWNER, round.MergeRound)
+KINDS = (*RING, *OWNER, rounds.MergeRound)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)

@@ -26,14 +26,14 @@ class Member:
         self.weights += step
         self.since += step.double()
 
-    def snapshot(self, round):
-        self.parts[round] = self.progress.snapshot(round, self.weights)
+    def snapshot(self, number):
+        self.parts[number] = self.progress.snapshot(number, self.weights)
         self.since.zero_()
-        return self.parts[round]
+        return self.parts[number]
 
-    def merge(self, round, average):
-        self.weights += self.progress.merge(round, average)
-        del self.parts[round]
+    def merge(self, number, average):
+        self.weights += self.progress.merge(number, average)
+        del self.parts[number]
 
     def check_identity(self):
         pending = sum((part.double() for part in self.parts.values()), torch.zeros(ELEMENTS).double())
@@ -77,24 +77,24 @@ def test_with_nothing_in_flight_it_is_parameter_averaging():
     torch.manual_seed(0)
     members = [Member(torch.zeros(ELEMENTS)) for _ in range(3)]
     weights = torch.tensor([1.0, 2.0, 5.0])
-    for round in range(1, 20):
+    for number in range(1, 20):
         for member in members:
             member.train(torch.randn(ELEMENTS))
         mean = sum(w * m.weights.double() for w, m in zip(weights, members, strict=True)) / weights.sum()
-        parts = [member.snapshot(round) for member in members]
+        parts = [member.snapshot(number) for member in members]
         average = sum(w * p for w, p in zip(weights, parts, strict=True)) / weights.sum()
         for member in members:
-            member.merge(round, average)
+            member.merge(number, average)
             torch.testing.assert_close(member.weights.double(), mean, rtol=0, atol=1e-5)
             torch.testing.assert_close(member.weights, member.progress.anchor, rtol=0, atol=1e-5)
 
 
 def test_a_lone_member_is_not_touched_bit_by_bit():
     member = Member(torch.randn(ELEMENTS))
-    for round in range(1, 30):
+    for number in range(1, 30):
         member.train(torch.randn(ELEMENTS))
         before = member.weights.clone()
-        member.merge(round, member.snapshot(round))
+        member.merge(number, member.snapshot(number))
         assert torch.equal(member.weights, before)
 
 
@@ -103,11 +103,11 @@ def spread_after(rounds, overlap, naive):
     generator = torch.Generator().manual_seed(1)
     members = [Member(torch.zeros(ELEMENTS)) for _ in range(2)]
     snapshots: dict[int, list[torch.Tensor]] = {}
-    for round in range(1, rounds + 1):
+    for number in range(1, rounds + 1):
         for member in members:
             member.train(0.01 * torch.randn(ELEMENTS, generator=generator))
-        snapshots[round] = [m.weights.clone() if naive else m.snapshot(round) for m in members]
-        due = round - overlap + 1
+        snapshots[number] = [m.weights.clone() if naive else m.snapshot(number) for m in members]
+        due = number - overlap + 1
         if due < 1:
             continue
         mean = sum(snapshots[due]) / 2
@@ -128,12 +128,12 @@ def test_three_overlapping_rounds_stay_bounded_where_averaging_weights_diverges(
 def test_members_and_anchor_stay_together_over_many_rounds():
     generator = torch.Generator().manual_seed(2)
     members = [Member(torch.ones(ELEMENTS)) for _ in range(2)]
-    for round in range(1, 1001):
+    for number in range(1, 1001):
         for member in members:
             member.train(0.01 * torch.randn(ELEMENTS, generator=generator))
-        average = sum(member.snapshot(round) for member in members) / 2
+        average = sum(member.snapshot(number) for member in members) / 2
         for member in members:
-            member.merge(round, average)
+            member.merge(number, average)
     anchors = [member.progress.anchor for member in members]
     assert torch.equal(*anchors)
     # No rounding piles up: after each merge both are where the anchor is, to the last few bits.

@@ -28,12 +28,12 @@ from ring_allreduce.ring_events import (
 )
 
 
-def ring(members="ab", me="a", elements=4, chunk=2, round=1, epoch=0):
-    return Ring(tuple(members), me, elements, chunk, round, epoch)
+def ring(members="ab", me="a", elements=4, chunk=2, number=1, epoch=0):
+    return Ring(tuple(members), me, elements, chunk, number, epoch)
 
 
-def chunk(sender="b", phase="reduce", block=1, start=2, stop=4, weight=3.0, counters=(), round=1, epoch=0):
-    return ChunkArrived(sender, epoch, round, phase, block, start, stop, weight, counters)
+def chunk(sender="b", phase="reduce", block=1, start=2, stop=4, weight=3.0, counters=(), number=1, epoch=0):
+    return ChunkArrived(sender, epoch, number, phase, block, start, stop, weight, counters)
 
 
 def test_a_lone_member_finishes_at_once():
@@ -95,7 +95,7 @@ def test_an_early_chunk_with_other_counters_is_refused_when_mine_are_known():
     [
         (chunk(epoch=-1), DropChunk),
         (chunk(epoch=1), DropChunk),
-        (chunk(round=2), DropChunk),
+        (chunk(number=2), DropChunk),
         (chunk("x"), RefuseChunk),
         (chunk("a"), RefuseChunk),
         (chunk(start=1), RefuseChunk),
@@ -225,9 +225,7 @@ class Simulation:
     faults=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_any_order_of_events_gives_every_member_the_same_exact_mean(
-    members, elements, chunk_elements, faults, seed
-):
+def test_any_order_of_events_gives_every_member_the_same_exact_mean(members, elements, chunk_elements, faults, seed):
     chance = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randn(elements, generator=generator) * 10 ** chance.uniform(-3, 3) for _ in range(members)]
@@ -249,9 +247,7 @@ def test_any_order_of_events_gives_every_member_the_same_exact_mean(
         assert not averages[0].any()
     else:
         exact = sum(w * p.double() for w, p in zip(weights, parts, strict=True)) / total
-        scale = math.sqrt(
-            sum(w / total * p.double().square().sum() for w, p in zip(weights, parts, strict=True))
-        )
+        scale = math.sqrt(sum(w / total * p.double().square().sum() for w, p in zip(weights, parts, strict=True)))
         assert (averages[0].double() - exact).norm() <= 1e-6 * scale
 
 

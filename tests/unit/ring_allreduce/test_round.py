@@ -33,8 +33,8 @@ def run(machine, *events):
     return [instruction for event in events for instruction in machine.handle(event, 0.0)]
 
 
-def finished(round):
-    return [MemberFinished(round, member, ring) for ring, members in RINGS.items() for member in members]
+def finished(number):
+    return [MemberFinished(number, member, ring) for ring, members in RINGS.items() for member in members]
 
 
 def test_a_round_opens_each_time_the_fleet_has_made_enough_samples():
@@ -102,9 +102,7 @@ def test_the_end_of_a_run_without_samples_needs_no_round():
 def test_a_lost_member_fails_the_run_once_and_for_all():
     machine = owner()
     run(machine, SamplesReported("a", 100))
-    assert run(machine, MemberLost("a1", "its process was killed")) == [
-        FailRun("lost 'a1': its process was killed")
-    ]
+    assert run(machine, MemberLost("a1", "its process was killed")) == [FailRun("lost 'a1': its process was killed")]
     assert run(machine, MemberLost("b0", "too"), *finished(1), FinishRequested()) == []
     assert not machine.finished
 

@@ -1,0 +1,60 @@
+"""Why a node is left out.
+
+Decides the reason that a plan gives for each spare: its memory holds nothing, or its cluster does better
+without it. Where the search is exact, the best pipeline that does use the node is found too, and both rates
+are named.
+"""
+
+from collections.abc import Sequence
+
+from cluster_planner.fleet import Fleet
+from cluster_planner.holding import Holding
+from cluster_planner.order import EXACT_NODES
+from cluster_planner.pipeline import Pipeline, plan_pipeline
+from cluster_planner.plan import Cluster, Spare
+from cluster_planner.spans import SpanCosts
+
+
+def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
+    """The nodes that have memory for no unit at all."""
+    need = holding.smallest_unit_bytes / 1e9
+    return tuple(
+        Spare(node.name, f"its {node.memory_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
+        for node in fleet.nodes
+        if not holding.holds_a_unit(node.name)
+    )
+
+
+def left_out(
+    fleet: Fleet, spans: SpanCosts, cluster: Cluster, group: Sequence[str], averaged: float, least: int
+) -> tuple[Spare, ...]:
+    """The nodes of `group` that run no stage of its cluster."""
+    used = [stage.node for stage in cluster.stages]
+    idle = [name for name in group if name not in used]
+    if not idle:
+        return ()
+    without = plan_pipeline(fleet, spans, used, averaged, least)
+    return tuple(Spare(name, _reason(fleet, spans, cluster, name, without, averaged, least)) for name in idle)
+
+
+def _reason(
+    fleet: Fleet,
+    spans: SpanCosts,
+    cluster: Cluster,
+    name: str,
+    without: Pipeline | None,
+    averaged: float,
+    least: int,
+) -> str:
+    nodes = [*(stage.node for stage in cluster.stages), name]
+    including = None
+    if len(nodes) <= EXACT_NODES:
+        including = plan_pipeline(fleet, spans, nodes, averaged, least, required=name)
+    if including is None or without is None:
+        return f"{cluster.name} found no better use for it than to leave it out"
+    rates = f"{including.samples_per_s:.3g} samples/s with it, {without.samples_per_s:.3g} without"
+    if including.samples_per_s < without.samples_per_s * (1 - 1e-9):
+        return f"would slow {cluster.name}: {rates}"
+    if including.samples_per_s > without.samples_per_s * (1 + 1e-9):
+        return f"would make {cluster.name} staler than its speed is worth: {rates}"
+    return f"would not speed {cluster.name} up: {rates}"

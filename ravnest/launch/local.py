@@ -1,0 +1,111 @@
+"""A whole run in one thread and one process: the real stages, machines and rings, over the in-process transport.
+
+Deterministic: every stage takes its turn in order, computations happen inline, and time is a counter. What differs from
+a real run is only who carries the bytes and who schedules. For tests and experiments; nothing is written to disk.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ravnest.errors import RunFailed
+from ravnest.launch import control as c
+from ravnest.launch.handout import StageState, needed
+from ravnest.runtime import messages as m
+from ravnest.runtime.executor import InlineExecutor
+from ravnest.runtime.process import assemble, batch_source
+from ravnest.runtime.setup import StageSetup
+from ravnest.runtime.stage import StageRuntime
+from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane
+
+_TURNS_WITHOUT_NEWS = 10_000
+_TURN_S = 1e-3
+
+
+@dataclass
+class LocalResult:
+    """What the stages reported, in order, and their final weights."""
+
+    losses: dict[str, list[float]] = field(default_factory=dict)  # by cluster, one per micro-batch
+    staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
+    evaluations: list[m.Evaluated] = field(default_factory=list)
+    checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
+
+
+class LocalRun:
+    """Drives stages until control says that the run is over."""
+
+    def __init__(
+        self, setups: Mapping[str, StageSetup], states: Mapping[str, StageState], control: c.RunControl
+    ) -> None:
+        self._now_s = 0.0
+        network = InProcessNetwork(now=self.now)
+        self._driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
+        endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
+        network.connect_all()
+        self.stages: dict[str, StageRuntime] = {
+            name: assemble(
+                setup,
+                endpoints[name],
+                InlineExecutor(),
+                batch_source(setup),
+                {tensor: states[name].weights[tensor] for tensor in needed(setup)},
+                states[name].optimizer,
+                states[name].version,
+                now=self.now,
+            )
+            for name, setup in setups.items()
+        }
+        self.control = control
+        self.result = LocalResult()
+        self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
+        self._anchor: dict[str, Tensor] = {}
+        for name, setup in setups.items():
+            if setup.is_first:
+                self._driver.send(name, Lane.PIPELINE, m.Go())
+
+    def now(self) -> float:
+        return self._now_s
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
+        """To the end, or until `until` says so. Raises RunFailed when nothing happens any more."""
+        quiet = 0
+        while self.control.phase is not c.Phase.DONE and not until():
+            quiet = 0 if self.turn() else quiet + 1
+            if quiet > _TURNS_WITHOUT_NEWS:
+                raise RunFailed(f"the run stands still in phase {self.control.phase.name}")
+        return self.result
+
+    def turn(self) -> bool:
+        """Each stage once, then the driver. Whether any stage reported anything but that it lives."""
+        self._now_s += _TURN_S
+        for stage in self.stages.values():
+            stage.turn(0.0)
+        news = False
+        for delivery in self._driver.poll(0.0):
+            news = news or not isinstance(delivery.message, m.Alive)
+            self._note(delivery.sender, delivery.message, delivery.tensors)
+            self._follow(self.control.handle(delivery.sender, delivery.message))
+        for name in self.stages:
+            self._driver.send(name, Lane.PIPELINE, m.Alive())
+        return news
+
+    def _note(self, sender: str, message: m.Message, tensors: tuple[Tensor, ...]) -> None:
+        match message:
+            case m.Updated():
+                self.result.staleness.setdefault(sender, []).extend(message.staleness)
+                if sender in self._clusters:
+                    self.result.losses.setdefault(self._clusters[sender], []).extend(message.losses)
+            case m.StateTensor(part="weight"):
+                self._anchor[message.name] = tensors[0]
+
+    def _follow(self, instructions: list[c.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case c.Tell():
+                    self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
+                case c.EvaluationDone():
+                    self.result.evaluations.append(instruction.evaluated)
+                case c.CheckpointArrived():
+                    self.result.checkpoints.append(dict(self._anchor))

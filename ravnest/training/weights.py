@@ -1,0 +1,251 @@
+"""The weights of a stage, in every version that a micro-batch still needs.
+
+Decides how an update reaches the module without touching what recorded graphs hold (design §6): the optimizer
+owns shell parameters that never enter a graph. To change them, each shell's data is first replaced by a copy,
+and afterwards the module gets a new nn.Parameter around it; graphs of earlier forwards keep the old one. With
+no live graph there is nothing to protect, and no copy. In-place steps and swapping `p.data` give wrong
+gradients for most layers; the tests show it. Does not know which micro-batches are in flight.
+
+Typical use, for each micro-batch and then for each update:
+
+    parameters = weights.current()   # together with the forward
+    ...                              # later: the backward of that forward
+    weights.collect(parameters)
+    weights.step(lr, scale, copy=there_are_live_graphs)
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import InvalidInput
+from ravnest.training.optimizer import OptimizerConfig, build_optimizer
+
+
+class VersionedModule(Protocol):
+    """What VersionedWeights needs of a module."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    @property
+    def set_parameter(self) -> Callable[[str, nn.Parameter], None]:
+        """Replace a parameter object: the next forward uses the new one."""
+        ...
+
+
+class ParameterSet(dict[str, nn.Parameter]):
+    """The trainable parameters that a forward used, by name. A dict that can be referred to weakly."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class VersionedWeights:
+    """The module's trainable parameters, their optimizer, and the gradient being accumulated.
+
+    Names are the module's own; `names` arguments take trainable ones, and vectors are float32, flat, in the
+    order of the names. All methods belong to one thread.
+    """
+
+    def __init__(self, module: VersionedModule, config: OptimizerConfig, *, version: int = 0) -> None:
+        """Raises InvalidInput when the optimizer cannot train a parameter of this shape."""
+        self.version = version
+        """Updates made so far."""
+        self._module = module
+        everything = dict(module.named_parameters())
+        self._current = ParameterSet({name: p for name, p in everything.items() if p.requires_grad})
+        self._frozen = {name: p for name, p in everything.items() if not p.requires_grad}
+        self._shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
+        self._optimizer = build_optimizer(config, self._shells.items()) if self._shells else None
+        self._alive: weakref.WeakSet[ParameterSet] = weakref.WeakSet([self._current])
+
+    # Gradients
+
+    def current(self) -> ParameterSet:
+        """The parameters that a forward made now uses. Keep them until its backward, then `collect` them.
+
+        Held on to, they count as a live version; drop them with the graph.
+        """
+        return self._current
+
+    def collect(self, parameters: ParameterSet) -> None:
+        """Add the gradients that a backward left on these parameters to the update's gradient.
+
+        Autograd adds in place to a gradient that is already there, so from the second micro-batch on every live
+        version shares the accumulator's tensors: the sums are those of a plain loop, bit for bit, and no second
+        gradient is held.
+        """
+        changed = False
+        for name, parameter in parameters.items():
+            shell, gradient = self._shells[name], parameter.grad
+            if gradient is None or gradient is shell.grad:
+                continue
+            changed = True
+            if shell.grad is None:
+                shell.grad = gradient
+            else:
+                shell.grad.add_(gradient)
+        if changed:
+            self._lend_gradients()
+
+    def norm_sq(self) -> float:
+        """Squared L2 norm of the gradient accumulated so far."""
+        gradients = [shell.grad for shell in self._shells.values() if shell.grad is not None]
+        if not gradients:
+            return 0.0
+        norms = torch.stack(torch._foreach_norm(gradients)).double()
+        return float(norms.square().sum())
+
+    # Changes
+
+    def step(self, lr: float, clip_scale: float | None = None, *, copy: bool = True) -> None:
+        """One update with the accumulated gradient, times `clip_scale` if given; the gradient is then empty.
+
+        `copy` may be False only when no graph is alive that a forward recorded with the current parameters.
+        """
+        if self._optimizer is not None:
+            if clip_scale is not None:
+                for shell in self._shells.values():
+                    if shell.grad is not None:
+                        shell.grad.mul_(clip_scale)
+            self._own(self._shells, copy=copy)
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            for shell in self._shells.values():
+                shell.grad = None
+            self._publish(self._shells, copy=copy)
+            self._lend_gradients()
+        self.version += 1
+
+    def add_correction(self, names: Sequence[str], correction: Tensor, *, copy: bool = True) -> None:
+        """Add to the weights of `names`; `copy` as in `step`. No update, so the version stays."""
+        parts = self._split(names, correction)
+        self._own(names, copy=copy)
+        for name, part in zip(names, parts, strict=True):
+            self._shells[name].data.add_(part)
+        self._publish(names, copy=copy)
+
+    def adopt(self, names: Sequence[str], values: Tensor, *, copy: bool = True) -> None:
+        """Set the weights of `names` exactly; `copy` as in `step`. The version stays."""
+        parts = self._split(names, values)
+        self._own(names, copy=copy)
+        for name, part in zip(names, parts, strict=True):
+            self._shells[name].data.copy_(part)
+        self._publish(names, copy=copy)
+
+    # Reading
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trainable parameters, in the module's order."""
+        return tuple(self._shells)
+
+    def flat(self, names: Sequence[str] | None = None) -> Tensor:
+        """A new vector of the weights of `names` (all, in the module's order, without them)."""
+        chosen = self.names if names is None else names
+        parts = [self._shells[name].data.reshape(-1).float() for name in chosen]
+        return torch.cat(parts) if parts else torch.empty(0)
+
+    def shapes(self, names: Sequence[str]) -> dict[str, torch.Size]:
+        return {name: self._shells[name].shape for name in names}
+
+    def frozen(self, name: str) -> Tensor:
+        """A parameter that is not trained."""
+        return self._frozen[name].data
+
+    # Memory
+
+    @property
+    def live_versions(self) -> int:
+        """Different weights held: the current ones and those that `current()` gave out and are still kept."""
+        return len(self._alive)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all live versions, shared tensors counted once, and of the frozen parameters."""
+        live = {p.data_ptr(): p.nbytes for version in self._alive for p in version.values()}
+        return sum(live.values()) + sum(p.nbytes for p in self._frozen.values())
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(shell.grad.nbytes for shell in self._shells.values() if shell.grad is not None)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._state())
+
+    # The optimizer's state
+
+    def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
+        """Copies of the optimizer's state, as (parameter name, its key) → tensor; empty before the first step."""
+        if self._optimizer is None:
+            return {}
+        return {
+            (name, key): value.clone()
+            for name, shell in self._shells.items()
+            for key, value in self._optimizer.state.get(shell, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+    def load_optimizer_state(self, state: Mapping[tuple[str, str], Tensor]) -> None:
+        """Set what `optimizer_state` gave. Raises InvalidInput for a tensor that fits no parameter here."""
+        if self._optimizer is None:
+            if state:
+                raise InvalidInput("optimizer state for a stage that trains nothing")
+            return
+        places = {name: place for place, name in enumerate(self._shells)}
+        by_place: dict[int, dict[str, Tensor]] = {}
+        for (name, key), value in state.items():
+            if name not in places:
+                raise InvalidInput(f"optimizer state {key!r} is of {name!r}, which this stage does not train")
+            shape = self._shells[name].shape
+            # Scalars, the parameter's own shape, and factored moments (Adafactor's) are what there is.
+            if value.dim() and (
+                value.dim() != len(shape) or any(a not in (1, b) for a, b in zip(value.shape, shape, strict=True))
+            ):
+                raise InvalidInput(
+                    f"optimizer state {key!r} of {name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
+                )
+            by_place.setdefault(places[name], {})[key] = value.clone()
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": by_place, "param_groups": groups})
+
+    def _state(self) -> Iterator[Tensor]:
+        if self._optimizer is not None:
+            for state in self._optimizer.state.values():
+                yield from (value for value in state.values() if isinstance(value, Tensor))
+
+    def _own(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
+        """Part the shells from what live graphs hold."""
+        if copy:
+            for name in names:
+                self._shells[name].data = self._shells[name].data.clone()
+
+    def _publish(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
+        """Give the module the shells' new data; without a copy it has them already."""
+        if not copy:
+            return
+        renewed = ParameterSet(self._current)
+        for name in names:
+            renewed[name] = nn.Parameter(self._shells[name].data)
+            renewed[name].grad = self._shells[name].grad
+            self._module.set_parameter(name, renewed[name])
+        self._current = renewed
+        self._alive.add(renewed)
+
+    def _lend_gradients(self) -> None:
+        for version in self._alive:
+            for name, parameter in version.items():
+                parameter.grad = self._shells[name].grad
+
+    def _split(self, names: Sequence[str], vector: Tensor) -> list[Tensor]:
+        shapes = self.shapes(names)
+        sizes = [shape.numel() for shape in shapes.values()]
+        if vector.dim() != 1 or vector.numel() != sum(sizes):
+            raise ValueError(f"{len(names)} parameters need {sum(sizes)} elements, not {tuple(vector.shape)}")
+        parts = torch.split(vector, sizes) if sizes else ()
+        return [part.reshape(shape) for part, shape in zip(parts, shapes.values(), strict=True)]

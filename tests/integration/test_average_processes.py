@@ -1,0 +1,208 @@
+"""Groups of processes that average alone: the mean, and a clear end when one of them is lost."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from ring_allreduce import DeadlinePassed, Group, InvalidInput, PeerLost, Rendezvous, RingError
+
+pytestmark = pytest.mark.timeout(120)
+
+NAMES = ("a", "b", "c")
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def average_thrice(rendezvous, name, results):
+    torch.set_num_threads(1)
+    rank = NAMES.index(name)
+    with Group.join(rendezvous, name=name, size=3) as group:
+        for size in (0, 7, 600_000):
+            tensors = [
+                torch.full((size,), float(rank)),
+                torch.arange(6.0).reshape(2, 3).T * rank,
+                torch.tensor(float(rank)).bfloat16(),
+            ]
+            total = group.average(tensors, weight=rank + 1.0)
+            big, view, scalar = tensors
+            results.put((name, size, total, big.unique().tolist(), view.tolist(), scalar.item()))
+
+
+def average_until_lost(rendezvous, name, results, deadline_s):
+    torch.set_num_threads(1)
+    group = Group.join(rendezvous, name=name, size=3)
+    started = time.monotonic()
+    try:
+        for count in range(10_000):
+            group.average([torch.ones(300_000)], timeout_s=deadline_s)
+            if count == 0:
+                results.put((name, os.getpid(), ""))
+    except RingError as error:
+        results.put((name, time.monotonic() - started, f"{type(error).__name__}: {error}"))
+    finally:
+        group.close()
+
+
+def start(target, *arguments):
+    processes = {name: CONTEXT.Process(target=target, args=(arguments[0], name, *arguments[1:])) for name in NAMES}
+    for process in processes.values():
+        process.daemon = True
+        process.start()
+    return processes
+
+
+def stop(processes):
+    for process in processes.values():
+        process.kill()
+        process.join()
+
+
+def test_three_processes_average():
+    results = CONTEXT.Queue()
+    with Rendezvous(size=3) as rendezvous:
+        processes = start(average_thrice, rendezvous.address, results)
+        try:
+            collected = [results.get(timeout=60) for _ in range(9)]
+            for process in processes.values():
+                process.join(30)
+            assert [process.exitcode for process in processes.values()] == [0, 0, 0]
+        finally:
+            stop(processes)
+        rendezvous.wait(10)
+    # Weights 1, 2, 3 on the values 0, 1, 2.
+    mean = 8 / 6
+    for name in NAMES:
+        for (_, size, total, big, view, scalar), expected in zip(
+            [entry for entry in collected if entry[0] == name], (0, 7, 600_000), strict=True
+        ):
+            assert (size, total) == (expected, 6.0)
+            assert big == pytest.approx([mean] if size else [])
+            torch.testing.assert_close(torch.tensor(view), torch.arange(6.0).reshape(2, 3).T * mean)
+            assert scalar == pytest.approx(mean, rel=0.01)
+    assert len({(size, *big) for _, size, _, big, _, _ in collected}) == 3
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_member_ends_the_others_with_a_clear_error(how):
+    results = CONTEXT.Queue()
+    deadline_s = 30.0 if how == signal.SIGKILL else 3.0
+    with Rendezvous(size=3) as rendezvous:
+        processes = start(average_until_lost, rendezvous.address, results, deadline_s)
+        try:
+            running = [results.get(timeout=60) for _ in range(3)]
+            assert {name for name, _, _ in running} == set(NAMES)
+            os.kill(processes["b"].pid, how)
+            began = time.monotonic()
+            ends = {name: text for name, _, text in (results.get(timeout=30) for _ in range(2))}
+            assert time.monotonic() - began < 20.0
+        finally:
+            stop(processes)
+    assert set(ends) == {"a", "c"}
+    if how == signal.SIGKILL:
+        assert all(text.startswith("PeerLost: member 'b' is lost") for text in ends.values())
+    else:
+        # A frozen member holds its connections open: the first deadline to pass ends the wait of both.
+        assert any("did not happen within 3 s" in text for text in ends.values())
+
+
+def join_later(address, name, into, **options):
+    def run():
+        try:
+            into[name] = Group.join(address, name=name, **{"size": 2, "timeout_s": 10, **options})
+        except RingError as error:
+            into[name] = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_group_that_never_completes_ends_at_its_deadline():
+    with Rendezvous(size=2) as rendezvous, pytest.raises(DeadlinePassed, match="joining of all 2 members"):
+        Group.join(rendezvous.address, name="a", size=2, timeout_s=0.3)
+
+
+def test_a_rendezvous_that_is_not_there_ends_at_the_deadline():
+    with Rendezvous(size=1) as rendezvous:
+        address = rendezvous.address
+    with pytest.raises(DeadlinePassed, match="reaching the rendezvous"):
+        Group.join(address, name="a", size=1, timeout_s=0.3)
+
+
+def test_who_does_not_fit_is_refused_with_the_reason():
+    into = {}
+    with Rendezvous(size=2) as rendezvous:
+        with pytest.raises(InvalidInput, match="expects 3 members, the rendezvous 2"):
+            Group.join(rendezvous.address, name="x", size=3)
+        first = join_later(rendezvous.address, "a", into)
+        while not first.is_alive():
+            pass
+        second = join_later(rendezvous.address, "b", into)
+        first.join()
+        second.join()
+        with pytest.raises(InvalidInput, match="the group is complete"):
+            Group.join(rendezvous.address, name="c", size=2)
+        for group in into.values():
+            group.close()
+    with pytest.raises(InvalidInput, match="host:port"):
+        Group.join("nowhere", name="a", size=1)
+
+
+def test_members_that_disagree_end_with_a_clear_error():
+    into, errors = {}, {}
+
+    def average(name, size):
+        try:
+            into[name].average([torch.ones(size)], timeout_s=10)
+        except RingError as error:
+            errors[name] = error
+        into[name].close()
+
+    with Rendezvous(size=2) as rendezvous:
+        for thread in [join_later(rendezvous.address, name, into) for name in "ab"]:
+            thread.join()
+        threads = [threading.Thread(target=average, args=(name, size)) for name, size in [("a", 10), ("b", 11)]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(errors) == {"a", "b"}
+    assert any("refused what" in str(error) for error in errors.values())
+
+
+def test_a_lone_member_keeps_its_values_and_wrong_tensors_are_refused():
+    with Rendezvous(size=1) as rendezvous, Group.join(rendezvous.address, name="a", size=1) as group:
+        values = torch.tensor([0.1, 0.2])
+        assert group.average([values], weight=3.0) == 3.0
+        assert torch.equal(values, torch.tensor([0.1, 0.2]))
+        with pytest.raises(InvalidInput, match="only floating"):
+            group.average([torch.tensor([1])])
+    with pytest.raises(InvalidInput, match="closed"):
+        group.average([values])
+
+
+def test_garbage_at_the_rendezvous_harms_nobody():
+    import socket
+
+    with Rendezvous(size=1) as rendezvous:
+        host, port = rendezvous.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.settimeout(5)
+            assert len(stranger.recv(1000)) > 0
+            assert stranger.recv(1000) == b""
+        with Group.join(rendezvous.address, name="a", size=1, timeout_s=10) as group:
+            assert group.members == ("a",)
+
+
+def test_a_rendezvous_that_ends_is_named():
+    rendezvous = Rendezvous(size=1)
+    group = Group.join(rendezvous.address, name="a", size=1, timeout_s=5)
+    rendezvous.close()
+    with pytest.raises(PeerLost, match="rendezvous"):
+        group.average([torch.ones(2)])
+    group.close()
