@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 from cluster_planner.spans import Floats
 
 NOISE = 1e-3
-RESTARTS = 10
+RESTARTS = 4
 
 
 def group_nodes(

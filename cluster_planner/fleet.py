@@ -100,10 +100,28 @@ class Fleet:
         """What joins two different nodes: measured, else of one host, else by region, else estimated, else
         default.
         """
+        key = _pair(a, b)
+        if key not in self._known_links:
+            self._known_links[key] = self._link(*key)
+        return self._known_links[key]
+
+    def same_host(self, a: str, b: str) -> bool:
+        """Whether the two nodes share a host, so that what passes between them leaves no uplink."""
+        first, second = self.node(a), self.node(b)
+        return first.host is not None and first.host == second.host
+
+    def flow_bytes_per_s(self, sender: str, receiver: str) -> float:
+        """The most that one flow can carry: min(sender's uplink, receiver's downlink, link)."""
+        rate = self.link(sender, receiver).bytes_per_s
+        if self.same_host(sender, receiver):
+            return rate
+        return min(rate, self.node(sender).up_bytes_per_s, self.node(receiver).down_bytes_per_s)
+
+    def _link(self, a: str, b: str) -> Link:
         first, second = self.node(a), self.node(b)
         if a == b:
             raise InvalidInput(f"a node has no link to itself: {a!r}")
-        key = _pair(a, b)
+        key = (a, b)
         if key in self._measured:
             return self._measured[key]
         if self.same_host(a, b):
@@ -119,18 +137,6 @@ class Fleet:
         unlimited = max(first.up_bytes_per_s, first.down_bytes_per_s, second.up_bytes_per_s, second.down_bytes_per_s)
         return Link(*key, DEFAULT_REGION_LATENCY_S if near else DEFAULT_LATENCY_S, unlimited)
 
-    def same_host(self, a: str, b: str) -> bool:
-        """Whether the two nodes share a host, so that what passes between them leaves no uplink."""
-        first, second = self.node(a), self.node(b)
-        return first.host is not None and first.host == second.host
-
-    def flow_bytes_per_s(self, sender: str, receiver: str) -> float:
-        """The most that one flow can carry: min(sender's uplink, receiver's downlink, link)."""
-        rate = self.link(sender, receiver).bytes_per_s
-        if self.same_host(sender, receiver):
-            return rate
-        return min(rate, self.node(sender).up_bytes_per_s, self.node(receiver).down_bytes_per_s)
-
     @cached_property
     def _node_of(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.nodes}
@@ -138,6 +144,10 @@ class Fleet:
     @cached_property
     def _measured(self) -> Mapping[tuple[str, str], Link]:
         return {_pair(link.a, link.b): link for link in self.links}
+
+    @cached_property
+    def _known_links(self) -> dict[tuple[str, str], Link]:
+        return {}
 
     @cached_property
     def _by_region(self) -> Mapping[tuple[str, str], RegionLink]:

@@ -2,8 +2,8 @@
 
 Decides it for the least demanding run: one micro-batch in flight. Memory of a span grows with the span, so a
 chain of nodes that each take all they can reaches as far as any. Exact for up to EXACT_NODES nodes (the
-farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient: largest memory first, or last.
-Knows no link and no speed.
+farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient: largest memory
+first, or last. Knows no link and no speed.
 """
 
 from collections.abc import Sequence

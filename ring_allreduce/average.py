@@ -108,11 +108,11 @@ class Group:
         spec = RingSpec(RING, self.members, vector.numel(), chunk_elements, vector.dtype)
         reducer = RingReducer(endpoint, [spec], max_rounds=1, first_round=round_)
         self._tell(Called(calls=round_))
-        self._wait_for(Opened(round=round_), deadline_s, limit_s)
+        self._wait_for(Opened(round=round_), reducer, deadline_s, limit_s)
         reducer.contribute(round_, RING, vector, weight)
         result = self._reduce(reducer, deadline_s, limit_s)
         self._tell(Finished(round=round_))
-        self._wait_for(Committed(round=round_), deadline_s, limit_s, reducer)
+        self._wait_for(Committed(round=round_), reducer, deadline_s, limit_s)
         _unflatten(result.average, tensors)
         return result.total_weight
 
@@ -163,14 +163,8 @@ class Group:
             missing = ", ".join(member for _, _, member in reducer.waiting_for())
             self._poll(reducer, deadline_s, f"the arrival of the next chunk from {missing}", limit_s)
 
-    def _wait_for(
-        self,
-        message: Opened | Committed,
-        deadline_s: float,
-        limit_s: float,
-        reducer: RingReducer | None = None,
-    ) -> None:
-        """Wait for one control message, going on to send what the ring still has to send."""
+    def _wait_for(self, message: Opened | Committed, reducer: RingReducer, deadline_s: float, limit_s: float) -> None:
+        """Wait for one control message, going on with the ring meanwhile."""
         what = "call of average()" if isinstance(message, Opened) else "completion"
         waited_for = f"the {what} for round {message.round} by all members"
         while True:
@@ -182,16 +176,15 @@ class Group:
             self._expect(arrived, message)
             return
 
-    def _poll(self, reducer: RingReducer | None, deadline_s: float, waited_for: str, limit_s: float) -> None:
+    def _poll(self, reducer: RingReducer, deadline_s: float, waited_for: str, limit_s: float) -> None:
         assert self._endpoint is not None
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise DeadlinePassed(waited_for, limit_s)
+        # Chunks may come before the message that opens their round: they took another way.
         for delivery in self._endpoint.poll(left_s):
-            if reducer:
-                reducer.on_delivery(delivery)
-        if reducer:
-            reducer.pump()
+            reducer.on_delivery(delivery)
+        reducer.pump()
 
     def _check_control(self) -> None:
         """While the ring runs, the rendezvous has nothing to say but that it failed."""

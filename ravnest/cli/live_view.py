@@ -88,9 +88,7 @@ def time_left_s(progress: Progress) -> float | None:
 def _bar(progress: Progress, round_number: int) -> Bar:
     left_s = time_left_s(progress)
     total = progress.total_samples
-    words = (
-        f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"
-    )
+    words = f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"
     words += f" · {duration(progress.elapsed_s)}"
     if left_s is not None:
         words += f", {duration(left_s)} left"

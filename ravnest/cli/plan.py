@@ -27,9 +27,7 @@ def plan(
         Path,
         typer.Option("--output", "-o", metavar="PATH", help="Where to write; the picture lies beside it."),
     ] = Path("plan.yaml"),
-    seed: Annotated[
-        int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -71,7 +69,5 @@ def _write(made: Plan, plan_path: Path) -> Path:
         draw_plan(made, picture_path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidInput(
-            f"cannot be written ({reason}); give another path with -o", path=str(plan_path)
-        ) from None
+        raise InvalidInput(f"cannot be written ({reason}); give another path with -o", path=str(plan_path)) from None
     return picture_path

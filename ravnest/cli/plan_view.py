@@ -16,6 +16,8 @@ from rich.table import Table
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
 from ravnest.cli.words import duration, rate, size
 
+_WIDE = 110
+
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print the plan for a person."""
@@ -27,7 +29,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     )
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         console.print()
-        console.print(_cluster_table(plan, cluster, predicted))
+        console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
         console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
     console.print()
     console.print(_rings_table(plan))
@@ -55,34 +57,35 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
     }
 
 
-def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> Table:
+def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *, wide: bool) -> Table:
+    """`wide`: there is room for the names of each stage's first and last unit."""
     title = (
         f"[bold]{escape(cluster.name)}[/bold]: {rate(predicted.samples_per_s)} samples/s, "
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}"
     )
-    table = Table(
-        title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False
-    )
+    table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
     table.add_column("  stage")
-    table.add_column("node", style="bold")
-    table.add_column("units")
-    table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True)
+    table.add_column("node", style="bold", no_wrap=True)
+    table.add_column("units", no_wrap=True)
     for name in ("compute", "up", "down", "memory"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True)
     for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
-        table.add_row(
+        cells = [
             f"  {i}",
             escape(stage.node),
             f"[{start}, {end})",
-            escape(_span_words(plan, start, end)),
             duration(costs.compute_s),
             duration(costs.up_s),
             duration(costs.down_s),
             f"{size(costs.memory_bytes)} of {size(plan.fleet.node(stage.node).memory_bytes)}",
-            style="yellow" if slowest else "",
-        )
+        ]
+        if wide:
+            cells.append(escape(_span_words(plan, start, end)))
+        table.add_row(*cells, style="yellow" if slowest else "")
     return table
 
 
@@ -112,9 +115,7 @@ def _fleet_table(plan: Plan) -> Table:
     table.add_column(overflow="fold")
     useful = f"{rate(predicted.objective)} count as one cluster's would ({predicted.efficiency:.0%})"
     table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]; {useful}")
-    table.add_row(
-        "averaging", f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
-    )
+    table.add_row("averaging", f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples")
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
     return table

@@ -17,7 +17,7 @@ from ravnest.runtime.executor import InlineExecutor
 from ravnest.runtime.process import assemble, batch_source
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.stage import StageRuntime
-from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane
+from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message
 
 _TURNS_WITHOUT_NEWS = 10_000
 _TURN_S = 1e-3
@@ -91,7 +91,7 @@ class LocalRun:
             self._driver.send(name, Lane.PIPELINE, m.Alive())
         return news
 
-    def _note(self, sender: str, message: m.Message, tensors: tuple[Tensor, ...]) -> None:
+    def _note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
         match message:
             case m.Updated():
                 self.result.staleness.setdefault(sender, []).extend(message.staleness)

@@ -40,7 +40,7 @@ class RayCluster:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         self._local = address is None
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._local:

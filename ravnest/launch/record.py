@@ -149,5 +149,6 @@ class RunRecord:
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
 
     def _emit(self, event: report.RunEvent) -> None:
-        self._writer.write(report.kind_of(event), self._now_s, **report.as_plain(event))
+        fields = report.as_record(event, self._now_s)
+        self._writer.write(str(fields.pop("kind")), self._now_s, **{k: v for k, v in fields.items() if k != "at_s"})
         self._observer.on(event)

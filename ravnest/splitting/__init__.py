@@ -5,13 +5,20 @@
                                   └─ costs ──► the planner
 
 The planner's side captures once, on the meta device where it can; stages only build. See section 5 of the
-design."""
+design. What only the planner's side needs is imported when it is first used: it brings torch's tracing and the
+planner with it, over 100 MiB that a stage's process does without.
+"""
 
-from ravnest.splitting.capture import CapturedModel, capture
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from ravnest.splitting.model_source import build_model, initial_weights
 from ravnest.splitting.program import StageProgram, TensorSpec, ValueSpec
 from ravnest.splitting.stage import StageModule
-from ravnest.splitting.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from ravnest.splitting.capturing import CapturedModel, capture
+    from ravnest.splitting.verification import Verification, verify
 
 __all__ = [
     "CapturedModel",
@@ -25,3 +32,16 @@ __all__ = [
     "initial_weights",
     "verify",
 ]
+
+_PLANNER_SIDE = {
+    "CapturedModel": "capturing",
+    "capture": "capturing",
+    "Verification": "verification",
+    "verify": "verification",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLANNER_SIDE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLANNER_SIDE[name]}"), name)

@@ -6,10 +6,11 @@ exported the same way. The twin costs no memory until something writes to it, an
 
 import copy
 import inspect
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 
 import torch
@@ -152,13 +153,13 @@ def _twin_on_cpu(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides what torch.export says of things that are checked here (attributes of LSTM, guards it cannot
-    place)."""
+    """Hides what torch.export says of things that are checked here (attributes of LSTM), and the graph that
+    it prints when it fails: the error says it in one line."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.filterwarnings("ignore", category=UserWarning)
             yield
     finally:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
-from ravnest.splitting.verify import weights_of
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns `package.module:function` into the function."""
@@ -48,6 +47,21 @@ def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tens
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed)
         return weights_of(build())
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Everything a stage may need by its original name: parameters, all buffers, and tensors kept as
+    attributes.
+
+    The tensors are the model's own, detached, not copies.
+    """
+    weights: dict[str, Tensor] = {name: p.detach() for name, p in model.named_parameters()}
+    weights |= {name: b.detach() for name, b in model.named_buffers(remove_duplicate=False)}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                weights[f"{path}.{name}" if path else name] = value.detach()
+    return weights
 
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:

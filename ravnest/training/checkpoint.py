@@ -83,10 +83,6 @@ class CheckpointWriter:
         with _told(self._folder):
             return self._publish(encode(manifest))
 
-    def abandon(self) -> None:
-        """Remove what has been written. The writer is of no more use."""
-        self._files.remove_folder(self._unfinished)
-
     def _publish(self, manifest: bytes) -> Path:
         name = f"{_PREFIX}{_next_number(self._folder):06d}"
         files, final = self._files, self._folder / name

@@ -181,7 +181,7 @@ class VersionedWeights:
     # The optimizer's state
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
-        """Copies of the optimizer's state, as (parameter name, its key) → tensor; empty before the first step."""
+        """Copies of the optimizer's state, as (parameter name, its key) → tensor. Most have none before a step."""
         if self._optimizer is None:
             return {}
         return {

@@ -58,17 +58,13 @@ class Fleet:
         self.contributed: dict[int, set[Who]] = defaultdict(set)
         self.opened = self.committed = 0
         self.machines = {
-            (c, i): StageMachine(
-                StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip)
-            )
+            (c, i): StageMachine(StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip))
             for c, n in enumerate(s.stages)
             for i in range(n)
         }
         # Each stage has its own speed, each link its own typical delay; both vary from use to use.
-        self.pace_s = {who: self.random.choice([0.0, 0.1, 0.5, 2.0]) for who in self.machines}
-        self.delay_s: dict[tuple[Who, Who], float] = defaultdict(
-            lambda: self.random.choice([0.0, 0.1, 1.0, 5.0])
-        )
+        self.pace_s = {who: self.random.choice([0.3, 0.5, 1.0, 3.0]) for who in self.machines}
+        self.delay_s: dict[tuple[Who, Who], float] = defaultdict(lambda: self.random.choice([0.0, 0.5, 2.0, 8.0]))
 
     def run(self) -> Fleet:
         s = self.scenario
@@ -175,7 +171,7 @@ class Fleet:
                 done = ev.MergeFinished(r)
             case ins.RunEvaluation(e, b):
                 done = ev.EvaluationForwardFinished(e, b)
-        self._push(now_s + self.pace_s[who] * self.random.uniform(0.5, 2.0), who, done)
+        self._push(now_s + self.pace_s[who] * self.random.choice([0.0, 0.5, 1.0, 2.0]), who, done)
 
     def _carry(self, who: Who, instruction: ins.Instruction, now_s: float) -> None:
         cluster, stage = who
@@ -204,7 +200,7 @@ class Fleet:
         return float((who[1] + 1) * (update + 1))
 
     def _send(self, source: Who, target: Who, event: ev.Event, now_s: float) -> None:
-        arrives_s = now_s + self.delay_s[source, target] * self.random.uniform(0.5, 2.0)
+        arrives_s = now_s + self.delay_s[source, target] * self.random.choice([0.0, 0.5, 1.0, 2.0])
         arrives_s = self.link_free_s[source, target] = max(arrives_s, self.link_free_s[source, target])
         self._push(arrives_s, target, event)
 

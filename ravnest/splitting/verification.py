@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting.capture import CapturedModel
+from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
+from ravnest.splitting.model_source import weights_of
 from ravnest.splitting.stage import StageModule
 
 _TOLERANCE = 1e-4
@@ -57,21 +58,6 @@ def verify(
             found = _staged(captured, weights, args, kwargs, list(cuts), training, seed)
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
     return Verification(largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed))
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Everything a stage may need by its original name: parameters, all buffers, and tensors kept as
-    attributes.
-
-    The tensors are the model's own, detached, not copies.
-    """
-    weights: dict[str, Tensor] = {name: p.detach() for name, p in model.named_parameters()}
-    weights |= {name: b.detach() for name, b in model.named_buffers(remove_duplicate=False)}
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                weights[f"{path}.{name}" if path else name] = value.detach()
-    return weights
 
 
 def _eager(

@@ -1,0 +1,255 @@
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from ravnest.errors import InvalidInput
+from ravnest.training.optimizer import OptimizerConfig
+from ravnest.training.weights import VersionedWeights
+
+
+class Small(nn.Module):
+    """Two trained layers and a frozen one, with a 0-dim parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 5)
+        self.frozen = nn.Linear(5, 5).requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.second = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.second(self.scale * torch.tanh(self.frozen(torch.tanh(self.first(x)))))
+
+    def set_parameter(self, name, parameter):
+        owner, _, leaf = name.rpartition(".")
+        setattr(self.get_submodule(owner), leaf, parameter)
+
+
+TRAINED = ("scale", "first.weight", "first.bias", "second.weight", "second.bias")
+ELEMENTS = 1 + 20 + 5 + 10 + 2
+
+
+def make(**optimizer):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Small()
+    return module, VersionedWeights(module, OptimizerConfig(**{"lr": 0.05, **optimizer}))
+
+
+def micro_batches(count):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(3, 4, generator=generator) for _ in range(count)]
+
+
+def accumulate(module, weights, x, divisor=1):
+    parameters = weights.current()
+    (module(x).square().mean() / divisor).backward()
+    weights.collect(parameters)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"name": "adamw"},
+        {"name": "adamw", "fused": True},
+        {"name": "sgd", "momentum": 0.9, "nesterov": True},
+        {"name": "nadam", "betas": [0.99, 0.999]},
+        {"name": "adafactor"},
+    ],
+)
+def test_one_version_is_a_plain_loop_bit_for_bit(optimizer, copied):
+    module, weights = make(**optimizer)
+    plain, _ = make(**optimizer)
+    config = OptimizerConfig(lr=0.05, **optimizer)
+    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "nadam": torch.optim.NAdam}
+    kind["adafactor"] = torch.optim.Adafactor
+    stepper = kind[config.name]([p for p in plain.parameters() if p.requires_grad], lr=0.05, **config.arguments)
+    for update in range(5):
+        for x in micro_batches(3):
+            accumulate(module, weights, x + update, divisor=3)
+            (plain(x + update).square().mean() / 3).backward()
+        stepper.param_groups[0]["lr"] = 0.05 / (update + 1)
+        stepper.step()
+        stepper.zero_grad()
+        weights.step(0.05 / (update + 1), copy=copied)
+    assert weights.version == 5
+    ours, theirs = module.state_dict(), plain.state_dict()
+    assert {name: torch.equal(ours[name], theirs[name]) for name in theirs} == dict.fromkeys(theirs, True)
+
+
+def test_gradients_of_different_versions_add_up():
+    module, weights = make()
+    one, two, three = micro_batches(3)
+    early, loss = weights.current(), module(one).square().mean()
+    accumulate(module, weights, two)
+    weights.step(0.05)
+    (alone,) = torch.autograd.grad(loss, [early["second.weight"]], retain_graph=True)
+    accumulate(module, weights, three)
+    sofar = weights.current()["second.weight"].grad.clone()
+    loss.backward()
+    weights.collect(early)
+    assert torch.equal(weights.current()["second.weight"].grad, sofar + alone)
+
+
+def test_the_gradient_is_held_once_and_empty_after_the_step():
+    module, weights = make()
+    early = weights.current()
+    first, second, third = (module(x).square().mean() for x in micro_batches(3))
+    first.backward()
+    weights.collect(early)
+    held = early["first.weight"].grad
+    weights.adopt(weights.names, weights.flat())  # a new version in the middle of an update
+    assert weights.current()["first.weight"].grad is held
+    second.backward()
+    weights.collect(early)
+    assert early["first.weight"].grad is held
+    assert weights.gradient_bytes == 4 * ELEMENTS
+    weights.step(0.05)
+    assert weights.gradient_bytes == 0
+    assert early["first.weight"].grad is None
+    third.backward()
+    weights.collect(early)
+    assert weights.gradient_bytes == 4 * ELEMENTS
+
+
+def test_the_norm_and_the_scale():
+    module, weights = make(name="sgd")
+    assert weights.norm_sq() == 0.0
+    accumulate(module, weights, micro_batches(1)[0])
+    gradient = torch.cat([p.grad.flatten() for p in weights.current().values()])
+    before = weights.flat()
+    assert weights.norm_sq() == pytest.approx(float(gradient.double().square().sum()), rel=1e-6)
+    weights.step(0.5, 0.25)
+    assert torch.allclose(weights.flat(), before - 0.5 * 0.25 * gradient, atol=1e-7)
+
+
+def test_flat_follows_the_names():
+    module, weights = make()
+    assert weights.names == TRAINED
+    state = module.state_dict()
+    assert torch.equal(weights.flat(), torch.cat([state[name].flatten() for name in TRAINED]))
+    assert torch.equal(
+        weights.flat(("second.bias", "scale")), torch.cat([state["second.bias"], state["scale"].view(1)])
+    )
+    assert weights.flat(()).shape == (0,)
+    assert weights.shapes(("scale", "second.weight")) == {"scale": (), "second.weight": (2, 5)}
+    assert torch.equal(weights.frozen("frozen.weight"), state["frozen.weight"])
+    before = weights.flat()
+    before.zero_()
+    assert float(weights.flat().abs().sum()) > 0
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_corrections_and_adoption_reach_the_module_and_leave_the_version(copied):
+    module, weights = make()
+    names = ("second.weight", "scale")
+    other = weights.flat(("first.weight",))
+    weights.adopt(names, torch.arange(11.0), copy=copied)
+    assert torch.equal(module.second.weight.flatten(), torch.arange(10.0))
+    assert module.scale.item() == 10.0
+    weights.add_correction(names, torch.full((11,), 0.5), copy=copied)
+    assert torch.equal(weights.flat(names), torch.arange(11.0) + 0.5)
+    assert torch.equal(module.second.weight.flatten(), torch.arange(10.0) + 0.5)
+    assert torch.equal(weights.flat(("first.weight",)), other)
+    assert weights.version == 0
+    weights.add_correction((), torch.empty(0), copy=copied)
+
+
+@pytest.mark.parametrize("length", [0, 10, 12])
+def test_a_vector_of_another_length_is_refused(length):
+    _, weights = make()
+    before = weights.flat()
+    with pytest.raises(ValueError, match="2 parameters need 11 elements"):
+        weights.adopt(("second.weight", "scale"), torch.zeros(length))
+    assert torch.equal(weights.flat(), before)
+
+
+def test_live_versions_are_counted_in_bytes():
+    module, weights = make()
+    frozen = 4 * (25 + 5)
+    assert (weights.live_versions, weights.weight_bytes) == (1, 4 * ELEMENTS + frozen)
+    early = weights.current()
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05, copy=True)
+    assert (weights.live_versions, weights.weight_bytes) == (2, 2 * 4 * ELEMENTS + frozen)
+    weights.adopt(("second.weight",), torch.zeros(10))
+    assert weights.live_versions == 2
+    del early
+    gc.collect()
+    assert (weights.live_versions, weights.weight_bytes) == (1, 4 * ELEMENTS + frozen)
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05, copy=False)
+    assert (weights.live_versions, weights.weight_bytes) == (1, 4 * ELEMENTS + frozen)
+    assert weights.optimizer_bytes == 2 * 4 * ELEMENTS + 4 * len(TRAINED)
+
+
+def test_without_a_copy_the_module_keeps_its_parameters():
+    module, weights = make()
+    before = module.first.weight
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05, copy=False)
+    assert module.first.weight is before
+    weights.add_correction(("first.weight",), torch.zeros(20), copy=True)
+    assert module.first.weight is not before
+
+
+@pytest.mark.parametrize("name", ["adamw", "nadam", "radam", "rmsprop", "rprop", "asgd", "adagrad", "adafactor", "sgd"])
+def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
+    module, weights = make(name=name)
+    for x in micro_batches(2):
+        accumulate(module, weights, x)
+        weights.step(0.05)
+    resumed_module, _ = make(name=name)
+    resumed_module.load_state_dict(module.state_dict())
+    resumed = VersionedWeights(resumed_module, OptimizerConfig(name=name, lr=0.05), version=weights.version)
+    resumed.load_optimizer_state(weights.optimizer_state())
+    for x in micro_batches(4)[2:]:
+        for one, its in ((module, weights), (resumed_module, resumed)):
+            accumulate(one, its, x)
+            its.step(0.05)
+    assert resumed.version == weights.version == 4
+    assert torch.equal(resumed.flat(), weights.flat())
+    ours, theirs = resumed.optimizer_state(), weights.optimizer_state()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_optimizer_state_is_a_copy():
+    module, weights = make()
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05)
+    state = weights.optimizer_state()
+    for tensor in state.values():
+        tensor.zero_()
+    assert float(weights.optimizer_state()["first.weight", "exp_avg"].abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({("nobody", "exp_avg"): torch.zeros(2)}, "is of 'nobody', which this stage does not train"),
+        ({("frozen.bias", "exp_avg"): torch.zeros(5)}, "is of 'frozen.bias', which this stage does not train"),
+        ({("first.bias", "exp_avg"): torch.zeros(4)}, r"has shape \(4,\), not \(5,\)"),
+    ],
+)
+def test_optimizer_state_that_fits_nothing_is_refused(state, said):
+    _, weights = make()
+    with pytest.raises(InvalidInput, match=said):
+        weights.load_optimizer_state(state)
+
+
+def test_a_stage_that_trains_nothing():
+    module = Small().requires_grad_(False)
+    weights = VersionedWeights(module, OptimizerConfig())
+    weights.collect(weights.current())
+    weights.step(0.1, 0.5)
+    weights.load_optimizer_state({})
+    assert (weights.version, weights.names, weights.norm_sq()) == (1, (), 0.0)
+    assert weights.flat().shape == (0,)
+    assert weights.optimizer_state() == {}
+    assert weights.optimizer_bytes == 0
+    with pytest.raises(InvalidInput, match="trains nothing"):
+        weights.load_optimizer_state({("first.bias", "exp_avg"): torch.zeros(5)})
