@@ -9,7 +9,6 @@ scikit-learn.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from cluster_planner.spans import Floats
 
@@ -27,6 +26,9 @@ def group_nodes(
     if k == 1:
         groups = [list(range(len(points)))]
     else:
+        # Imported here: it takes a second, and whoever only reads a plan (each stage process) need not pay it.
+        from sklearn.cluster import KMeans
+
         noise = np.random.default_rng(seed).normal(scale=NOISE, size=points.shape)
         labels = KMeans(n_clusters=k, n_init=RESTARTS, random_state=seed).fit_predict(points + noise)
         groups = [[i for i, label in enumerate(labels) if label == group] for group in range(k)]

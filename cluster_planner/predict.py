@@ -208,7 +208,7 @@ def _seconds(amount: float, rate: float) -> float:
 
 def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> float:
     bottleneck = max(o.most for o in occupied)
-    return max(period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload), 1e-12)
+    return period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload)
 
 
 def _ring_bytes(spans: SpanCosts, ring: Ring) -> float:

@@ -38,16 +38,26 @@ _EXPECTED = {
 def problems_of(
     error: pydantic.ValidationError, schema: type[pydantic.BaseModel], data: object
 ) -> list[tuple[str | None, str]]:
-    """`(key, message)` for each thing wrong in `data`, in the order of the schema; alternatives of one key
-    are joined.
+    """`(key, message)` for each thing wrong in `data`, in the order of the schema.
+
+    Alternatives of one key are joined; a required key that is only misspelt is not called missing as well.
     """
     messages: dict[str | None, list[str]] = {}
+    required, misspelt = {}, []
     for detail in error.errors(include_url=False):
         location = _within(detail["loc"], data, detail["type"])
-        known = messages.setdefault(dotted(location), [])
+        key = dotted(location)
         message = _message(detail, schema, location)
+        if detail["type"] == "missing":
+            required[key] = message
+        if detail["type"] == "extra_forbidden" and (meant := _meant(schema, location)) is not None:
+            misspelt.append(dotted([*location[:-1], meant]))
+        known = messages.setdefault(key, [])
         if message not in known:
             known.append(message)
+    for key in misspelt:
+        if messages.get(key) == [required.get(key)]:
+            del messages[key]
     return [(key, ", or ".join(lines)) for key, lines in messages.items()]
 
 
@@ -66,7 +76,11 @@ def _message(detail: Mapping[str, object], schema: type[pydantic.BaseModel], loc
     if kind == "missing":
         return "is required and missing"
     if kind == "extra_forbidden":
-        return _unknown_key(str(location[-1]), _model_at(schema, location[:-1]))
+        meant = _meant(schema, location)
+        if meant is not None:
+            return f"is not a known key; did you mean {meant!r}?"
+        known = _known_keys(_model_at(schema, location[:-1]))
+        return "is not a known key" + (f"; known keys are {', '.join(known)}" if known else "")
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
     expected = _EXPECTED.get(kind)
@@ -78,12 +92,14 @@ def _message(detail: Mapping[str, object], schema: type[pydantic.BaseModel], loc
     return text if kind == "string_too_short" else f"{text}, not {_shown(found)}"
 
 
-def _unknown_key(key: str, model: type[pydantic.BaseModel] | None) -> str:
-    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
-    close = difflib.get_close_matches(key, known, n=1)
-    if close:
-        return f"is not a known key; did you mean {close[0]!r}?"
-    return "is not a known key" + (f"; known keys are {', '.join(known)}" if known else "")
+def _meant(schema: type[pydantic.BaseModel], location: Sequence[str | int]) -> str | None:
+    """The known key that an unknown one resembles."""
+    close = difflib.get_close_matches(str(location[-1]), _known_keys(_model_at(schema, location[:-1])), n=1)
+    return close[0] if close else None
+
+
+def _known_keys(model: type[pydantic.BaseModel] | None) -> list[str]:
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _shown(value: object) -> str:

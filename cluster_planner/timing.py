@@ -22,6 +22,9 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Stage
 from cluster_planner.spans import SpanCosts
 
+SHORTEST_S = 1e-9
+"""No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
+
 
 @dataclass(frozen=True)
 class Load:
@@ -115,4 +118,4 @@ def period_s(bottleneck: float, round_trip: float, window: int, workload: Worklo
     """Seconds per micro-batch in the steady state."""
     per_update = workload.update_every
     admitted = ((per_update - 1) * bottleneck + round_trip) / workload.largest_window
-    return max(bottleneck, round_trip / window, admitted)
+    return max(bottleneck, round_trip / window, admitted, SHORTEST_S)

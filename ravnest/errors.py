@@ -22,6 +22,7 @@ class InvalidInput(RavnestError):
     exit_code = 2
 
     def __init__(self, message: str, *, path: str | None = None, key: str | None = None) -> None:
+        self.message = message
         self.path = path
         self.key = key
         where = ": ".join(part for part in (path, key) if part)

@@ -23,7 +23,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     """Print the plan for a person."""
     units = len(plan.costs.units)
     console.print(
-        f"{len(plan.fleet.nodes)} nodes · {len(plan.clusters)} clusters · {units} units, "
+        f"{_count(len(plan.fleet.nodes), 'node')} · {_count(len(plan.clusters), 'cluster')} · {_count(units, 'unit')}, "
         f"{size(plan.costs.parameter_bytes)} of weights",
         highlight=False,
     )
@@ -119,3 +119,7 @@ def _fleet_table(plan: Plan) -> Table:
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
     return table
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

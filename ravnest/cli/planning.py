@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster_planner.planner import make_plan
-
 from cluster_planner.costs import Workload
 from cluster_planner.files import load_fleet
 from cluster_planner.plan import Plan
+from cluster_planner.planner import make_plan
 from ravnest.job import JobConfig, load_job
 from ravnest.materials import capture_job, load_data, make_model
 from ravnest.runtime.batches import sample_batch

@@ -7,6 +7,7 @@ is written down. Holds the whole model's initial weights once, in this process, 
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from cluster_planner import Plan, load_plan
 from ravnest.errors import InvalidInput
@@ -163,13 +164,23 @@ def _record(
     )
 
 
+class Position(Protocol):
+    """How far a resumed run has come."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def updates(self) -> Mapping[str, int]: ...
+
+
 def run_control(
     plan: Plan,
     job: JobConfig,
     setups: Mapping[str, StageSetup],
     held_out: int,
     total_samples: int | None,
-    resumed: Resumed | None,
+    resumed: Position | None,
 ) -> c.RunControl:
     rates = {
         cluster.name: predicted.samples_per_s

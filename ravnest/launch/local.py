@@ -86,7 +86,7 @@ class LocalRun:
         for delivery in self._driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
             self._note(delivery.sender, delivery.message, delivery.tensors)
-            self._follow(self.control.handle(delivery.sender, delivery.message))
+            self.follow(self.control.handle(delivery.sender, delivery.message))
         for name in self.stages:
             self._driver.send(name, Lane.PIPELINE, m.Alive())
         return news
@@ -100,7 +100,8 @@ class LocalRun:
             case m.StateTensor(part="weight"):
                 self._anchor[message.name] = tensors[0]
 
-    def _follow(self, instructions: list[c.Instruction]) -> None:
+    def follow(self, instructions: list[c.Instruction]) -> None:
+        """Do what control says."""
         for instruction in instructions:
             match instruction:
                 case c.Tell():

@@ -23,12 +23,15 @@ class Flow:
         """How many gradients had which staleness, in updates."""
         self.group_staleness: list[int] = []
         """Of the gradients accumulated for the next update."""
-        self._forward_versions: deque[int] = deque()
+        self._weights = 0
+        """Rises with each change of the weights: updates, and merges too."""
+        self._live: deque[tuple[int, int]] = deque()
+        """(version, weights) with which each micro-batch in flight was run forward."""
 
     @property
     def in_flight(self) -> int:
         """Micro-batches run forward here (or being run) whose backward has not finished."""
-        return len(self._forward_versions)
+        return len(self._live)
 
     @property
     def accumulated(self) -> int:
@@ -50,12 +53,12 @@ class Flow:
     @property
     def untouched(self) -> bool:
         """Nothing is accumulated and no live graph holds the present weights."""
-        return self.accumulated == 0 and self.version not in self._forward_versions
+        return self.accumulated == 0 and all(weights != self._weights for _, weights in self._live)
 
     @property
     def versions_alive(self) -> int:
         """Distinct weights held: the present ones and those that live graphs were made with."""
-        return len({self.version, *self._forward_versions})
+        return len({self._weights, *(weights for _, weights in self._live)})
 
     def activation_arrived(self, micro_batch: int) -> None:
         shape = self._shape
@@ -74,7 +77,7 @@ class Flow:
         self.gradients += 1
 
     def forward_started(self) -> None:
-        self._forward_versions.append(self.version)
+        self._live.append((self.version, self._weights))
 
     def forward_finished(self) -> None:
         self.forwards += 1
@@ -84,7 +87,7 @@ class Flow:
             self.gradients = self.forwards
 
     def backward_finished(self) -> None:
-        staleness = self.version - self._forward_versions.popleft()
+        staleness = self.version - self._live.popleft()[0]
         require(
             staleness <= self._shape.max_staleness,
             f"staleness {staleness} exceeds the bound of {self._shape.max_staleness}",
@@ -95,7 +98,11 @@ class Flow:
 
     def update_finished(self) -> None:
         self.version += 1
+        self._weights += 1
         self.group_staleness = []
+
+    def merge_finished(self) -> None:
+        self._weights += 1
 
     def check(self) -> None:
         shape = self._shape
@@ -103,5 +110,5 @@ class Flow:
         assert 0 <= self.accumulated <= shape.update_every
         assert self.in_flight <= (shape.max_staleness + 1) * shape.update_every
         assert self.versions_alive <= shape.max_staleness + 1
-        assert list(self._forward_versions) == sorted(self._forward_versions)
+        assert list(self._live) == sorted(self._live)
         assert all(0 <= staleness <= shape.max_staleness for staleness in self.staleness)

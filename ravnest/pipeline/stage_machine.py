@@ -152,6 +152,7 @@ class StageMachine:
             case ev.MergeFinished(number):
                 self._finish(ins.ApplyMerge(number))
                 self._boundary.merge_finished(number)
+                flow.merge_finished()
             case ev.GlobalNormArrived(update, global_norm_sq):
                 require(not shape.is_first, "the first stage makes the sum")
                 self._norms.global_norm_arrived(update, global_norm_sq, flow.backwards // shape.update_every)
@@ -173,10 +174,7 @@ class StageMachine:
 
     def _take_evaluation(
         self,
-        event: ev.EvaluationRequested
-        | ev.EvaluationArrived
-        | ev.EvaluationForwardFinished
-        | ev.EvaluationCredited,
+        event: ev.EvaluationRequested | ev.EvaluationArrived | ev.EvaluationForwardFinished | ev.EvaluationCredited,
     ) -> list[ins.Instruction]:
         match event:
             case ev.EvaluationRequested(evaluation, batches):
@@ -240,11 +238,7 @@ class StageMachine:
     def _reports(self) -> list[ins.Instruction]:
         reports: list[ins.Instruction] = []
         stop_at = self._admission.stop_at
-        if (
-            stop_at is not None
-            and not self._drain_reported
-            and self.version * self.shape.update_every == stop_at
-        ):
+        if stop_at is not None and not self._drain_reported and self.version * self.shape.update_every == stop_at:
             self._drain_reported = True
             reports.append(ins.ReportDrained(stop_at, self.version))
         finished = self._boundary.newly_finished(self.version)

@@ -57,7 +57,7 @@ class StageCompute:
         self._setup = setup
         self._module = module
         self._weights = weights
-        self._segments = segments
+        self.segments = segments
         self._source = source
         self._loss = loss
         self._metrics = metrics
@@ -132,19 +132,22 @@ class StageCompute:
 
     def snapshot(self, round: int) -> list[Contribution]:  # noqa: A002 - our word
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
-        return self._segments.snapshot(round, samples)
+        return self.segments.snapshot(round, samples)
 
     def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[StatePiece]:  # noqa: A002
         """Move the anchor. With `save`: copies of this stage's state for the checkpoint."""
-        self._segments.merge(round, averages)
+        self.segments.merge(round, averages)
         if not save:
             return []
-        optimizer = self._weights.optimizer_state().items()
-        pieces = [StatePiece("optimizer", name, key, tensor) for (name, key), tensor in optimizer]
-        return [*self._segments.kept(), *pieces]
+        pieces = [StatePiece("optimizer", name, key, tensor) for (name, key), tensor in self.optimizer_state().items()]
+        return [*self.segments.kept(), *pieces]
+
+    def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
+        """Copies, as (parameter name, the optimizer's key) → tensor."""
+        return self._weights.optimizer_state()
 
     def adopt_anchor(self) -> None:
-        self._segments.adopt_anchor()
+        self.segments.adopt_anchor()
 
     def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The forward of a held-out batch in evaluation mode: outputs to send, none at the last stage."""

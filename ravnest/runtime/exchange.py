@@ -47,7 +47,9 @@ class RoundExchange:
         merges = []
         for result in self._reducer.finished():
             ring = int(result.ring)
-            self._averages.setdefault(result.round, {})[ring] = Average(result.average, result.counters)
+            self._averages.setdefault(result.round, {})[ring] = Average(
+                result.average, result.counters, result.total_weight
+            )
             self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.RingFinished(round=result.round, ring=ring))
             merges += [merge.round for merge in self._member.handle(RingFinished(result.ring, result.round), 0.0)]
         return merges

@@ -34,6 +34,7 @@ class Average:
 
     vector: Tensor
     counters: tuple[int, ...]
+    total_weight: float
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,17 @@ class StageSegments:
     def __init__(self, segments: Sequence[SegmentSetup], module: StageModule, weights: VersionedWeights) -> None:
         self._segments = segments
         self._weights = weights
-        self._buffers = dict(module.named_buffers())
+        self._module = module
         self._progress = {segment.ring: Progress(weights.flat(segment.parameters)) for segment in segments}
 
     def snapshot(self, round: int, samples: int) -> list[Contribution]:  # noqa: A002 - our word
         """The progress since the last snapshot, weighed by the `samples` behind it."""
         contributions = []
+        learned = dict(self._module.named_buffers())
         for segment in self._segments:
             live = self._weights.flat(segment.parameters)
             progress = self._progress[segment.ring].snapshot(round, live)
-            buffers = [self._buffers[name].flatten().float() for name in segment.buffers]
+            buffers = [learned[name].flatten().float() for name in segment.buffers]
             counters = tuple(int(value) for value in self._counters(segment))
             # Progress and the ring both only read p_r, so without buffers they share it.
             vector = torch.cat([progress, *buffers]) if buffers else progress
@@ -76,9 +78,13 @@ class StageSegments:
             split = progress.anchor.numel()
             correction = progress.merge(round, average.vector[:split])
             self._weights.add_correction(segment.parameters, correction)
-            self._set_buffers(segment, average.vector[split:])
-            for name, values in zip(segment.counters, self._split_counters(segment, average.counters), strict=True):
-                self._buffers[name].copy_(values)
+            # When nobody has trained since the last round, nothing was learned that could be averaged.
+            if average.total_weight > 0:
+                self._set_buffers(segment, average.vector[split:], average.counters)
+
+    def anchor(self, ring: int) -> Tensor:
+        """The flat anchor of one segment: the same bytes at every member of its ring. Read it only."""
+        return self._progress[ring].anchor
 
     def adopt_anchor(self) -> None:
         """Set the live weights to the anchor exactly: nothing is pending, and rounding must not part them."""
@@ -87,6 +93,7 @@ class StageSegments:
 
     def kept(self) -> Iterator[StatePiece]:
         """Copies of what this stage keeps for checkpoints: anchor and buffers, by original name and shape."""
+        buffers = dict(self._module.named_buffers())
         for segment in self._segments:
             if not segment.keeper:
                 continue
@@ -96,25 +103,24 @@ class StageSegments:
                 yield StatePiece("weight", name, "", anchor[at : at + shape.numel()].reshape(shape).clone())
                 at += shape.numel()
             for name in (*segment.buffers, *segment.counters):
-                yield StatePiece("weight", name, "", self._buffers[name].clone())
+                yield StatePiece("weight", name, "", buffers[name].clone())
             for name in segment.frozen:
                 yield StatePiece("weight", name, "", self._weights.frozen(name).clone())
 
     def _counters(self, segment: SegmentSetup) -> Iterator[int]:
+        buffers = dict(self._module.named_buffers())
         for name in segment.counters:
-            yield from self._buffers[name].flatten().tolist()
+            yield from buffers[name].flatten().tolist()
 
-    def _set_buffers(self, segment: SegmentSetup, values: Tensor) -> None:
-        at = 0
-        for name in segment.buffers:
-            buffer = self._buffers[name]
-            buffer.copy_(values[at : at + buffer.numel()].reshape(buffer.shape))
-            at += buffer.numel()
+    def _set_buffers(self, segment: SegmentSetup, values: Tensor, counters: Sequence[int]) -> None:
+        """Give the module new tensors: graphs that were recorded with the old ones keep them.
 
-    def _split_counters(self, segment: SegmentSetup, values: Sequence[int]) -> Iterator[Tensor]:
-        at = 0
-        for name in segment.counters:
-            buffer = self._buffers[name]
-            part = values[at : at + buffer.numel()]
-            at += buffer.numel()
-            yield torch.tensor(part, dtype=buffer.dtype).reshape(buffer.shape)
+        Counters never go back: what was counted since the snapshot still counts.
+        """
+        old = dict(self._module.named_buffers())
+        agreed = torch.tensor(counters, dtype=torch.int64)
+        for names, numbers in ((segment.buffers, values), (segment.counters, agreed)):
+            parts = torch.split_with_sizes(numbers, [old[name].numel() for name in names]) if names else ()
+            for name, part in zip(names, parts, strict=True):
+                new = part.reshape(old[name].shape).to(old[name].dtype, copy=True)
+                self._module.set_buffer(name, torch.maximum(new, old[name]) if name in segment.counters else new)

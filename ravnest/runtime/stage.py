@@ -47,9 +47,9 @@ class StageRuntime:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         job = setup.job
-        self._setup = setup
+        self.setup = setup
         self._endpoint = endpoint
-        self._compute = compute
+        self.compute = compute
         self._exchange = exchange
         self._executor = executor
         self._now = now
@@ -98,9 +98,9 @@ class StageRuntime:
             self._driver.heard(self._now())
         if self._exchange.on_delivery(delivery):
             return
-        if delivery.sender != expected_sender(self._setup, message):
+        if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
-        program = self._setup.program
+        program = self.setup.program
         match message:
             case m.Activation():
                 check_tensors(delivery, program.inputs)
@@ -159,13 +159,13 @@ class StageRuntime:
                 head = m.EvaluationActivation(evaluation=evaluation, batch=batch, batches=batches)
                 self._send(+1, head, self._to_send.pop(("evaluation", evaluation, batch)))
             case ins.CreditEvaluation(evaluation, batch):
-                self._send(-self._setup.index, m.EvaluationCredit(evaluation=evaluation, batch=batch))
+                self._send(-self.setup.index, m.EvaluationCredit(evaluation=evaluation, batch=batch))
             case ins.ReportEvaluation(evaluation):
                 self._report_evaluation(evaluation)
             case ins.ReportDrained(micro_batches, updates):
                 self._tell_driver(m.Drained(micro_batches=micro_batches, updates=updates))
             case ins.ReportRoundsFinished(up_to):
-                self._compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
                 self._tell_driver(m.RoundsFinished(up_to=up_to))
             case ins.Fail(reason):
                 raise RunFailed(reason)
@@ -174,7 +174,7 @@ class StageRuntime:
 
     def _start(self, instruction: ins.Compute) -> None:
         """Hand a computation to the executor, with the tensors that it needs."""
-        compute = self._compute
+        compute = self.compute
         match instruction:
             case ins.RunForward(micro_batch):
                 received = self._activations.pop(micro_batch, ())
@@ -236,7 +236,7 @@ class StageRuntime:
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
     def _report_evaluation(self, evaluation: int) -> None:
-        sums = self._compute.evaluation_sums(evaluation)
+        sums = self.compute.evaluation_sums(evaluation)
         self._tell_driver(
             m.Evaluated(
                 evaluation=evaluation,
@@ -246,7 +246,7 @@ class StageRuntime:
         )
 
     def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
-        self._endpoint.send(self._setup.neighbour(step), Lane.PIPELINE, message, tensors)
+        self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
 
     def _tell_driver(self, message: Message) -> None:
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)

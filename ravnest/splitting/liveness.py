@@ -38,9 +38,16 @@ class Layout:
     """First and last use of every weight that one unit must own: parameters, and buffers that the graph
     changes."""
 
+    positions: dict[str, int]
+    """Of every operation's result: the first position behind the operation."""
+
     @property
     def operations(self) -> tuple[Operation, ...]:
         return self.converted.graph.operations
+
+    def defined(self, item: Reference) -> int:
+        """The first position at which the item exists."""
+        return self.positions.get(item.name, 0)
 
     def sides(self, weight: str, position: int) -> frozenset[str]:
         """On which sides of a cut here an anchored weight is used."""
@@ -93,6 +100,7 @@ def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset
         _alive(converted, free),
         _joined(converted, measured, changed),
         {name: uses[name] for name in uses if name in converted.parameters or name in changed_weights},
+        {op.name: position + 1 for position, op in enumerate(converted.graph.operations)},
     )
 
 

@@ -40,11 +40,22 @@ def pair(train: Layout, evaluate: Layout) -> Pairing:
         for offset in range(length):
             counterpart[start + offset] = other + offset
             names[train.operations[start + offset].name] = evaluate.operations[other + offset].name
+    _pair_arguments(train, evaluate, counterpart, names)
     positions = [0]
     for position in range(len(ours)):
         positions.append(counterpart[position] + 1 if position in counterpart else positions[-1])
     positions[-1] = len(theirs)
     return Pairing(tuple(positions), names)
+
+
+def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int], names: dict[str, str]) -> None:
+    # What paired operations read in the same place corresponds too, even where another operation made it: where
+    # training adds noise to x, the sum in training is x itself in evaluation.
+    for ours, theirs in counterpart.items():
+        left, right = train.operations[ours].references(), evaluate.operations[theirs].references()
+        for mine, other in zip(left, right, strict=False):
+            if isinstance(mine, Value) and isinstance(other, Value):
+                names.setdefault(mine.name, other.name)
 
 
 def agrees(train: Layout, evaluate: Layout, pairing: Pairing, position: int) -> bool:
@@ -57,7 +68,9 @@ def agrees(train: Layout, evaluate: Layout, pairing: Pairing, position: int) -> 
         if other is None or not evaluate.can_travel(other) or not _same_kind(train, item, evaluate, other):
             return False
         sent.add(other)
-    if not set(evaluate.alive[there]) <= sent:
+    if not sent >= set(evaluate.alive[there]) or len(sent) < len(train.alive[position]):
+        return False
+    if any(evaluate.defined(item) > there for item in sent):
         return False
     if any(first < there <= last for first, last in evaluate.joined):
         return False

@@ -71,6 +71,16 @@ class StageModule(nn.Module):
             raise InvalidInput(f"{name!r} has shape {tuple(old.shape)}, not {tuple(parameter.shape)}")
         owner._parameters[leaf] = parameter
 
+    def set_buffer(self, name: str, tensor: Tensor) -> None:
+        """Replace a buffer by a tensor of its shape and dtype; graphs already recorded keep the old one."""
+        owner, leaf = self._owners.get(name, (self, ""))
+        old = owner._buffers.get(leaf)
+        if old is None:
+            raise InvalidInput(f"units {self.program.start}-{self.program.end} hold no buffer {name!r}")
+        if old.shape != tensor.shape or old.dtype != tensor.dtype:
+            raise InvalidInput(f"{name!r} is {old.dtype} {tuple(old.shape)}, not {tensor.dtype} {tuple(tensor.shape)}")
+        owner._buffers[leaf] = tensor
+
     def _place(self, name: str) -> tuple[nn.Module, str]:
         # Written into the dictionaries, since a submodule of the original may be called like an attribute
         # here.

@@ -1,10 +1,13 @@
 """Plans with given cuts, and local runs of them, for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cluster_planner import (
     Cluster,
@@ -21,7 +24,6 @@ from cluster_planner import (
 from cluster_planner.segments import common_refinement
 from ravnest.cli.planning import workload
 from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch import control as c
 from ravnest.launch.driver import run_control
 from ravnest.launch.handout import StageState
 from ravnest.launch.local import LocalRun
@@ -54,7 +56,7 @@ def plan_with(job: JobConfig, captured: CapturedModel, cuts: Sequence[Sequence[i
     clusters, nodes, predictions = [], [], []
     for number, inner in enumerate(cuts):
         edges = [0, *inner, count]
-        spans = list(zip(edges, edges[1:], strict=False))
+        spans = list(pairwise(edges))
         names = [f"n{number}{index}" for index in range(len(spans))]
         nodes += [
             Node(name=name, flops_per_s=1e9, memory_bytes=10**10, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
@@ -94,7 +96,23 @@ def plan_with(job: JobConfig, captured: CapturedModel, cuts: Sequence[Sequence[i
     return plan
 
 
-def local_run(job: JobConfig, cuts: Sequence[Sequence[int]] | None = None, *, parts: Sequence[int] = (1,)) -> LocalRun:
+@dataclass(frozen=True)
+class Start:
+    """Where a resumed run goes on. It has what `run_control` reads of launch.resume.Resumed."""
+
+    anchor: Mapping[str, Tensor]
+    optimizer: Mapping[str, Mapping[tuple[str, str], Tensor]]
+    updates: Mapping[str, int]
+    samples: int
+
+
+def local_run(
+    job: JobConfig,
+    cuts: Sequence[Sequence[int]] | None = None,
+    *,
+    parts: Sequence[int] = (1,),
+    start: Start | None = None,
+) -> LocalRun:
     """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each."""
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
@@ -106,7 +124,12 @@ def local_run(job: JobConfig, cuts: Sequence[Sequence[int]] | None = None, *, pa
     setups = stage_setups(
         plan, job, captured, search_dirs=search_dirs(JOB_FILE), threads=threads, total_samples=job.stop.samples
     )
-    weights = make_weights(job, JOB_FILE)
-    states = {name: StageState(weights, {}, 0) for name in setups}
-    control: c.RunControl = run_control(plan, job, setups, len(data.held_out), job.stop.samples, None)
+    weights = make_weights(job, JOB_FILE) if start is None else start.anchor
+    states = {
+        name: StageState(weights, {}, 0)
+        if start is None
+        else StageState(weights, start.optimizer[name], start.updates[setup.cluster])
+        for name, setup in setups.items()
+    }
+    control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start)
     return LocalRun(setups, states, control)

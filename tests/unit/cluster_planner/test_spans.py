@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.spans import MAX_POSITIONS, UPDATE_FLOPS, SpanCosts
 
 
@@ -59,8 +59,6 @@ def test_few_positions_are_considered_for_many_units(
 
 
 def test_among_many_units_cuts_are_where_few_bytes_cross(make_workload: Callable[..., Workload]) -> None:
-    from cluster_planner.costs import Unit
-
     units = tuple(
         Unit(
             name=str(i),

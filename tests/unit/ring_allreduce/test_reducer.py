@@ -100,7 +100,7 @@ def test_several_rings_and_rounds_in_flight_in_any_order():
     fleet.settle()
     for s in specs:
         for number in (1, 2, 3):
-            mean = sum(parts[round, s.name, name] for name in s.members) / len(s.members)
+            mean = sum(parts[number, s.name, name] for name in s.members) / len(s.members)
             for name in s.members:
                 torch.testing.assert_close(fleet.results[name][s.name, number].average, mean)
 

@@ -19,7 +19,7 @@ SCENARIOS = st.builds(
     rounds=st.integers(0, 12),
     evaluations=st.integers(0, 3),
     seed=st.integers(0, 2**32),
-    drain_at_s=st.sampled_from([0.0, 1.0, 15.0, 40.0]),
+    drain_at_s=st.sampled_from([0.0, 1.0, 15.0, 40.0, 150.0]),
 )
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 

@@ -1,0 +1,196 @@
+"""The virtual clock: the stage, ring and round machines of a whole fleet under one heap of future events.
+
+Decides only when things end: a computation after its stated duration, a message as `EmulatedLink` says (the
+same arithmetic by which the transport imitates links). What happens is decided by the very machines of a real
+run. No tensors, no threads, no real time; deterministic. Not modelled: evaluation, jitter of compute,
+failures.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+from ravnest.errors import RunFailed
+from ravnest.pipeline import events as ev
+from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.shape import StageShape
+from ravnest.pipeline.stage_machine import StageMachine
+from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.pipeline.virtual_result import TraceEvent, VirtualResult
+from ravnest.pipeline.virtual_rounds import VirtualRounds
+from ring_allreduce.transport.emulation import EmulatedLink
+from ring_allreduce.transport.stats import Lane
+
+Action = Callable[[], None]
+
+
+@dataclass
+class _Stage:
+    cluster: str
+    times: VirtualStage
+    machine: StageMachine
+    finished_round: int = -1
+
+
+class VirtualRun:
+    """One run of a fleet, from the first injection to the last merge. `run` may be called once."""
+
+    def __init__(self, fleet: VirtualFleet) -> None:
+        self.now_s = 0.0
+        self._fleet = fleet
+        self._stages = {
+            who: _Stage(cluster.name, times, StageMachine(_shape(fleet, cluster, index)))
+            for cluster in fleet.clusters
+            for index, (who, times) in enumerate(zip(cluster.stage_names(), cluster.stages, strict=True))
+        }
+        self._neighbour = {
+            (who, step): other
+            for cluster in fleet.clusters
+            for before, after in pairwise(cluster.stage_names())
+            for who, step, other in ((before, 1, after), (after, -1, before))
+        }
+        self._rounds = VirtualRounds(fleet, self)
+        self._heap: list[tuple[float, int, Action]] = []
+        self._sequence = 0
+        self._links: dict[tuple[str, str], EmulatedLink[tuple[int, Action]]] = {}
+        self._trace: list[TraceEvent] = []
+        self._samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
+        self._stop_samples = 0
+        self._drain_s: float | None = None
+
+    def run(self, stop_samples: int) -> VirtualResult:
+        """Train until the fleet has made `stop_samples`, drain, and finish the rounds.
+
+        Raises RunFailed if a machine fails, or if all wait for each other: both are bugs.
+        """
+        self._stop_samples = stop_samples
+        for who in self._stages:
+            self.tell(who, ev.Started())
+        while self._heap:
+            self.now_s, _, action = heapq.heappop(self._heap)
+            action()
+        waiting = [
+            f"{who} at update {stage.machine.version}"
+            for who, stage in self._stages.items()
+            if stage.finished_round != self._rounds.opened
+        ]
+        if waiting or self._drain_s is None:
+            raise RunFailed(f"nothing more can happen, but the end is not reached: {', '.join(waiting)}")
+        return VirtualResult(
+            trace=tuple(self._trace),
+            micro_batch=self._fleet.micro_batch,
+            drain_s=self._drain_s,
+            end_s=self.now_s,
+            staleness={who: stage.machine.staleness for who, stage in self._stages.items()},
+            seconds={who: dict(stage.machine.ledger.seconds) for who, stage in self._stages.items()},
+        )
+
+    def after(self, delay_s: float, action: Action) -> None:
+        """Do `action` in `delay_s` seconds; what is due at one time is done in the order of being asked
+        for."""
+        self._at(self.now_s + delay_s, action)
+
+    def tell(self, who: str, event: ev.Event) -> None:
+        """Let a stage handle an event now, and carry out what it answers."""
+        machine = self._stages[who].machine
+        for instruction in machine.handle(event, self.now_s):
+            self._carry_out(who, instruction)
+        if isinstance(event, ev.UpdateFinished) and machine.shape.is_first:
+            self._count(self._stages[who].cluster, machine.version)
+
+    def transmit(self, source: str, target: str, lane: Lane, n_bytes: int, word: str, action: Action) -> None:
+        """Do `action` when a message has travelled from one stage to another."""
+        link = self._links.get((source, target))
+        if link is None:
+            shape = self._fleet.links.get((source, target), self._fleet.default_link)
+            link = self._links[source, target] = EmulatedLink(shape, seed=f"{source}>{target}")
+        link.push(lane, (len(self._trace), action), n_bytes, self.now_s)
+        self._trace.append(TraceEvent(self.now_s, self.now_s, source, word, "message"))
+        self._serve(link)
+
+    def _serve(self, link: EmulatedLink[tuple[int, Action]]) -> None:
+        arrived = link.pop_arrived(self.now_s)
+        due_s = link.next_due_s()
+        if due_s is not None:
+            self._at(due_s, partial(self._serve, link))
+        for _, (index, action) in arrived:
+            self._trace[index] = replace(self._trace[index], end_s=self.now_s)
+            self._at(self.now_s, action)
+
+    def _at(self, at_s: float, action: Action) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at_s, self._sequence, action))
+
+    def _carry_out(self, who: str, instruction: ins.Instruction) -> None:
+        stage = self._stages[who]
+        times, word = stage.times, str(instruction)
+        match instruction:
+            case ins.RunForward(m):
+                self._compute(who, word, times.forward_s, ev.ForwardFinished(m))
+            case ins.RunBackward(m):
+                measured = self._fleet.clip and stage.machine.shape.ends_group(m)
+                done = ev.BackwardFinished(m, 1.0 if measured else None)
+                self._compute(who, word, times.backward_s, done)
+            case ins.RunUpdate(u):
+                self._compute(who, word, times.update_s, ev.UpdateFinished(u))
+            case ins.TakeSnapshot(r):
+                self._compute(who, word, times.snapshot_s, ev.SnapshotFinished(r))
+                samples = stage.machine.version * self._fleet.update_every * self._fleet.micro_batch
+                self.after(times.snapshot_s, partial(self._rounds.contribute, who, r, samples))
+            case ins.ApplyMerge(r):
+                self._compute(who, word, times.merge_s, ev.MergeFinished(r))
+            case ins.SendActivation(m):
+                self._send(who, 1, word, times.activation_bytes, ev.ActivationArrived(m))
+            case ins.SendGradient(m, r_or_none, norm_sq):
+                event = ev.GradientArrived(m, r_or_none, norm_sq)
+                self._send(who, -1, word, times.gradient_bytes, event)
+            case ins.SendGlobalNorm(u, total):
+                self._send(who, 1, word, 0, ev.GlobalNormArrived(u, total))
+            case ins.ReportDrained(_, updates):
+                self._report(who, word)
+                drained = partial(self._rounds.drained, stage.cluster, updates)
+                self.after(self._fleet.control_latency_s, drained)
+            case ins.ReportRoundsFinished(r):
+                self._report(who, word)
+                stage.finished_round = r
+            case ins.Fail(reason):
+                raise RunFailed(f"{who}: {reason}")
+            case _:
+                raise RunFailed(f"{who}: nobody asked for an evaluation: {instruction}")
+
+    def _compute(self, who: str, word: str, duration_s: float, finished: ev.Event) -> None:
+        self._trace.append(TraceEvent(self.now_s, self.now_s + duration_s, who, word, "compute"))
+        self.after(duration_s, partial(self.tell, who, finished))
+
+    def _send(self, who: str, step: int, word: str, n_bytes: int, event: ev.Event) -> None:
+        target = self._neighbour[who, step]
+        self.transmit(who, target, Lane.PIPELINE, n_bytes, word, partial(self.tell, target, event))
+
+    def _report(self, who: str, word: str) -> None:
+        self._trace.append(TraceEvent(self.now_s, self.now_s, who, word, "report"))
+
+    def _count(self, cluster: str, version: int) -> None:
+        samples = version * self._fleet.update_every * self._fleet.micro_batch
+        self._samples[cluster] = samples
+        self.after(self._fleet.control_latency_s, partial(self._rounds.trained, cluster, samples))
+        if self._drain_s is None and sum(self._samples.values()) >= self._stop_samples:
+            self._drain_s = self.now_s
+            for each in self._fleet.clusters:
+                drain = partial(self.tell, each.stage_names()[0], ev.DrainRequested())
+                self.after(self._fleet.control_latency_s, drain)
+
+
+def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:
+    return StageShape(
+        stages=len(cluster.stages),
+        index=index,
+        update_every=fleet.update_every,
+        max_staleness=fleet.max_staleness,
+        window=cluster.window,
+        max_lag=fleet.max_lag,
+        clip=fleet.clip,
+    )

@@ -1,0 +1,72 @@
+"""What a virtual run needs to know of a fleet: durations, bytes, links and rings; no tensors, no machines.
+
+Given explicitly, or read off a plan (virtual_plan.py). One stage is one node. A stage is named
+`cluster.index`, as in "c0.1". A link is one-way and belongs to one pair of stages: an uplink that several
+pairs share is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ring_allreduce.transport.emulation import LinkShape
+
+INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
+PARAMETER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class VirtualStage:
+    """How long one stage computes, and what it sends, per micro-batch (update, snapshot, merge: each
+    time)."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float = 0.0
+    snapshot_s: float = 0.0
+    merge_s: float = 0.0
+    activation_bytes: int = 0
+    """To the next stage."""
+    gradient_bytes: int = 0
+    """To the previous stage."""
+
+
+@dataclass(frozen=True)
+class VirtualCluster:
+    name: str
+    window: int
+    stages: tuple[VirtualStage, ...]
+
+    def stage_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}.{index}" for index in range(len(self.stages)))
+
+
+@dataclass(frozen=True)
+class VirtualRing:
+    """`members`: stage names in passing order. `elements`: length of the averaged vector."""
+
+    members: tuple[str, ...]
+    elements: int
+    chunk_elements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualFleet:
+    clusters: tuple[VirtualCluster, ...]
+    update_every: int
+    max_staleness: int
+    rings: tuple[VirtualRing, ...] = ()
+    """Without rings there are no rounds."""
+    average_every: int = 1
+    """Samples of the whole fleet that make one round."""
+    max_lag: int = 1
+    micro_batch: int = 1
+    """Samples."""
+    clip: bool = False
+    links: Mapping[tuple[str, str], LinkShape] = field(default_factory=dict)
+    """From one stage to another."""
+    default_link: LinkShape = INSTANT
+    """For pairs that `links` does not name."""
+    control_latency_s: float = 0.0
+    """One way between the driver and any stage."""

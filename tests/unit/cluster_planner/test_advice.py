@@ -1,0 +1,47 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.advice import advise
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.fleet import Fleet, Node
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict import predict
+from cluster_planner.spans import SpanCosts
+
+
+def advice_for(fleet: Fleet, spans: SpanCosts, window: int = 9) -> str:
+    clusters = [Cluster("c0", window, (Stage("a", (0, 4)), Stage("b", (4, 8))))]
+    return advise(fleet, spans, clusters, (), predict(fleet, spans, clusters, ()))[0]
+
+
+@pytest.fixture
+def spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> SpanCosts:
+    return SpanCosts(make_model(8), make_workload(update_every=100))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"flops_per_s": 5e9}, "doubling a's speed would raise the fleet from 3.32 to 6.63 samples/s"),
+        ({"up_bytes_per_s": 1e4}, "doubling a's uplink to 0.16 Mbit/s would raise"),
+        ({"down_bytes_per_s": 1e4}, "doubling a's downlink to 0.16 Mbit/s would raise"),
+    ],
+)
+def test_the_weakest_part_is_named(
+    make_node: Callable[..., Node], spans: SpanCosts, changes: dict[str, float], words: str
+) -> None:
+    text = advice_for(Fleet((make_node("a", **changes), make_node("b"))), spans)
+    assert words.split(" from ")[0] in text
+    assert "with the same cuts" in text
+
+
+def test_a_long_round_trip_asks_for_latency_or_staleness(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    fast = Fleet((make_node("a", flops_per_s=1e15), make_node("b", flops_per_s=1e15)))
+    assert "halving the latency between a and b" in advice_for(fast, spans, window=1)
+    slow = Fleet((make_node("a", host="h"), make_node("b", host="h")))
+    assert "max_staleness" in advice_for(slow, spans, window=1)
+
+
+def test_balanced_stages_get_no_false_hope(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    assert "no single machine" in advice_for(Fleet((make_node("a"), make_node("b"))), spans)

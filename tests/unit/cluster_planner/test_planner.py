@@ -1,0 +1,218 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cluster_planner.costs import ModelCosts, Unit, Workload
+from cluster_planner.errors import InvalidInput, NoFeasiblePlan
+from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.plan import Plan, validate
+from cluster_planner.planner import make_plan
+
+
+def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:
+    return make_plan(fleet, costs, work, job={"seed": 0}, job_file="job.yaml", **options)  # type: ignore[arg-type]
+
+
+def home_work(make_workload: Callable[..., Workload], **changes: object) -> Workload:
+    return make_workload(**{"micro_batch": 8, "update_every": 8, "average_every": 4096, **changes})
+
+
+def test_two_places_become_two_clusters_with_different_cuts(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    began = time.process_time()
+    plan = planned(home, gpt, home_work(make_workload))
+    assert time.process_time() - began < 20
+    assert [sorted(s.node for s in c.stages) for c in plan.clusters] == [
+        ["fast0", "fast1", "fast2"],
+        ["slow0", "slow1", "slow2"],
+    ]
+    cuts = [[stage.units for stage in cluster.stages] for cluster in plan.clusters]
+    assert cuts[0] != cuts[1]
+    assert len(plan.rings) > 3
+    assert plan.spares == ()
+    assert plan.predicted.bottleneck.startswith("c0: ")
+    assert plan.predicted.advice
+
+
+def test_progress_tells_of_every_number_of_clusters(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    lines: list[str] = []
+    planned(home, gpt, home_work(make_workload), progress=lines.append)
+    assert [line.split(":")[0] for line in lines] == ["1 cluster", "2 clusters", "3 clusters"]
+
+
+def test_slow_uplinks_ask_for_shorter_pipelines(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload], make_node: Callable[..., Node]
+) -> None:
+    nodes = tuple(make_node(n.name, flops_per_s=n.flops_per_s, up_bytes_per_s=2e6, region=n.region) for n in home.nodes)
+    plan = planned(Fleet(nodes, (), home.regions), gpt, home_work(make_workload))
+    assert max(len(c.stages) for c in plan.clusters) == 2
+
+
+def test_one_node_runs_one_stage(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    plan = planned(Fleet((make_node("a"),)), make_model(1), make_workload())
+    assert [[s.units for s in c.stages] for c in plan.clusters] == [[(0, 1)]]
+    assert [ring.members for ring in plan.rings] == [(("c0", 0),)]
+
+
+def test_min_stages_is_kept(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    fleet = Fleet(tuple(make_node(n) for n in "abcd"))
+    for least in (1, 2, 3, 4):
+        plan = planned(fleet, make_model(8), make_workload(), min_stages=least)
+        assert min(len(c.stages) for c in plan.clusters) >= least
+    with pytest.raises(NoFeasiblePlan, match="needs 5 nodes at the least, and 4 nodes of 4"):
+        planned(fleet, make_model(8), make_workload(), min_stages=5)
+    with pytest.raises(InvalidInput, match="min_stages: must be 1 or more"):
+        planned(fleet, make_model(8), make_workload(), min_stages=0)
+
+
+def test_spares_have_a_reason(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    slow = make_node("phone", flops_per_s=1e6)
+    tiny = make_node("watch", memory_bytes=1000)
+    plan = planned(Fleet((make_node("a"), slow, make_node("b"), tiny)), make_model(), make_workload())
+    reasons = {spare.node: spare.reason for spare in plan.spares}
+    assert set(reasons) == {"phone", "watch"}
+    assert "would slow c0" in reasons["phone"]
+    assert "hold no unit" in reasons["watch"]
+
+
+def test_what_cannot_be_planned_says_why(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    two = Fleet((make_node("a"), make_node("b")))
+    cases = [
+        (two, make_model(1), "has 1 unit and cannot be cut into 2 stages"),
+        (two, make_model(8, parameter_bytes=10**9), "no node has memory for any unit: .* 1 GB"),
+        (two, make_model(80, parameter_bytes=5 * 10**6), "the nodes together cannot hold the model: .*weights 0.4 GB"),
+        (Fleet((make_node("a"), make_node("b", memory_bytes=9))), make_model(), "needs 2 nodes .* 1 node of 2"),
+    ]
+    for fleet, costs, message in cases:
+        with pytest.raises(NoFeasiblePlan, match=message):
+            planned(fleet, costs, make_workload())
+    units = make_model(4).units
+    big = ModelCosts((*units, Unit(**{**vars(units[0]), "name": "head", "parameter_bytes": 10**9})), "x")
+    with pytest.raises(NoFeasiblePlan, match="no node has memory for the largest unit"):
+        planned(two, big, make_workload())
+
+
+def test_equal_nodes_without_links_can_be_planned(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    plan = planned(Fleet(tuple(make_node(f"n{i}") for i in range(6))), make_model(), make_workload())
+    assert sum(len(c.stages) for c in plan.clusters) + len(plan.spares) == 6
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+from conftest import small_gpt, two_regions, workload
+from cluster_planner import make_plan, save_plan
+save_plan(make_plan(two_regions(), small_gpt(), workload(), job={{"b": 1, "a": 2}}, job_file="j"), sys.argv[1])
+"""
+
+
+def test_the_hash_seed_changes_no_byte(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    script = SCRIPT.format(folder=os.path.dirname(__file__))  # noqa: PTH120
+    texts = []
+    for seed in ("0", "4242"):
+        out = tmp_path / f"plan{seed}.yaml"
+        subprocess.run([sys.executable, "-c", script, str(out)], check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        texts.append(out.read_bytes())
+    assert texts[0] == texts[1]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Fleet, ModelCosts, Workload]:
+    rates = st.sampled_from([1e4, 1e6, 1.25e7])
+    hosts = draw(st.booleans())
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            flops_per_s=draw(st.sampled_from([1e8, 1e9, 3e10])),
+            memory_bytes=draw(st.integers(1, 40)) * 10**6,
+            up_bytes_per_s=1e6 if hosts else draw(rates),
+            down_bytes_per_s=1e6 if hosts else draw(rates),
+            host=draw(st.sampled_from([None, "h0", "h1"])) if hosts else None,
+            region=draw(st.sampled_from([None, "x", "y"])),
+        )
+        for i in range(draw(st.integers(1, 8)))
+    )
+    pairs = [(a.name, b.name) for i, a in enumerate(nodes) for b in nodes[:i]]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
+    links = tuple(Link(a, b, draw(st.sampled_from([0.0, 0.01, 0.3])), draw(rates)) for a, b in chosen)
+    both = {"x", "y"} <= {node.region for node in nodes}
+    regions = (RegionLink("x", "y", 0.08, 1e7),) if both and draw(st.booleans()) else ()
+    sizes = st.integers(0, 10**6)
+    units = tuple(
+        Unit(
+            name=f"u{i}",
+            flops=draw(st.floats(0, 1e8)),
+            parameter_bytes=draw(sizes),
+            saved_bytes=draw(sizes) // 10,
+            boundary_bytes=draw(sizes) // 10,
+            boundary_gradient_bytes=draw(sizes) // 10,
+        )
+        for i in range(draw(st.integers(1, 10)))
+    )
+    work = Workload(
+        micro_batch=draw(st.integers(1, 4)),
+        update_every=draw(st.integers(1, 6)),
+        max_staleness=draw(st.integers(0, 2)),
+        average_every=draw(st.integers(1, 5000)),
+        max_lag=draw(st.integers(1, 3)),
+        optimizer_state_bytes_per_parameter_byte=draw(st.sampled_from([0.0, 1.0, 2.0])),
+        process_bytes=draw(st.integers(0, 10**6)),
+    )
+    return Fleet(nodes, links, regions), ModelCosts(units, "x"), work
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.integers(1, 3))
+def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts, Workload], least: int) -> None:
+    fleet, costs, work = world
+    try:
+        plan = planned(fleet, costs, work, min_stages=least)
+    except NoFeasiblePlan:
+        assume(False)
+    validate(plan)
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        assert [unit for s in cluster.stages for unit in range(*s.units)] == list(range(len(costs.units)))
+        assert len(cluster.stages) >= (1 if len(fleet.nodes) == 1 else least)
+        assert 1 <= cluster.window <= work.largest_window
+        for stage, timed in zip(cluster.stages, predicted.stages, strict=True):
+            assert timed.memory_bytes <= fleet.node(stage.node).memory_bytes
+    for ring in plan.rings:
+        assert sorted(name for name, _ in ring.members) == sorted(c.name for c in plan.clusters)
+    assert [unit for ring in plan.rings for unit in range(*ring.units)] == list(range(len(costs.units)))
+    assert 0 < plan.predicted.efficiency <= 1
+    ends = [plan.share(cluster.name) for cluster in plan.clusters]
+    assert ends[0][0] == 0.0
+    assert ends[-1][1] == 1.0
+
+
+@pytest.mark.slow
+def test_sixty_nodes_do_not_blow_up(
+    make_node: Callable[..., Node], gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    nodes = tuple(
+        make_node(f"n{i}", flops_per_s=(1 + i % 7) * 1e10, region="xyz"[i % 3], up_bytes_per_s=(1 + i % 5) * 5e6)
+        for i in range(60)
+    )
+    began = time.process_time()
+    plan = planned(Fleet(nodes), gpt, home_work(make_workload))
+    assert time.process_time() - began < 120
+    assert len(plan.clusters) > 3

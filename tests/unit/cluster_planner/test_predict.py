@@ -1,0 +1,104 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.fleet import Fleet, Node
+from cluster_planner.objective import averaging_factor, staleness_factor
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict import MOST_AVERAGING, predict
+from cluster_planner.rings import make_rings
+from cluster_planner.spans import SpanCosts
+
+CLUSTERS = (
+    Cluster("c0", 6, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+    Cluster("c1", 6, (Stage("c", (0, 2)), Stage("d", (2, 8)))),
+)
+
+
+@pytest.fixture
+def spans_of(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Callable[..., SpanCosts]:
+    def build(work: dict[str, object] | None = None, **unit: object) -> SpanCosts:
+        return SpanCosts(make_model(8, **unit), make_workload(update_every=100, **(work or {})))
+
+    return build
+
+
+def fleet_of(make_node: Callable[..., Node], **changes: object) -> Fleet:
+    return Fleet(tuple(make_node(name, **changes) for name in "abcd"))
+
+
+def test_one_cluster_runs_at_its_bottleneck(make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]) -> None:
+    spans, fleet = spans_of(parameter_bytes=0), fleet_of(make_node)
+    forecast = predict(fleet, spans, CLUSTERS[:1], make_rings(fleet, spans, CLUSTERS[:1]))
+    cluster = forecast.prediction.clusters[0]
+    assert cluster.bottleneck_s == pytest.approx(4 * 3 * 1e8 * 4 / 1e10)
+    assert cluster.samples_per_s == pytest.approx(4 / cluster.bottleneck_s)
+    assert cluster.stages[0].memory_bytes == spans.memory_bytes(0, 4, 6)
+    assert forecast.limits[0].kind == "compute"
+    assert forecast.prediction.averaging_s == 0.0
+
+
+def test_averaging_takes_the_uplink_it_needs(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, flops_per_s=1e15, up_bytes_per_s=1e5)
+    spans = spans_of(parameter_bytes=10**4)
+    rings = make_rings(fleet, spans, CLUSTERS)
+    predicted = predict(fleet, spans, CLUSTERS, rings).prediction
+    for cluster, prediction in zip(CLUSTERS, predicted.clusters, strict=True):
+        for stage, timed in zip(cluster.stages, prediction.stages, strict=True):
+            pipeline = 4 * 10**4 * prediction.samples_per_s / 4
+            averaging = 10**4 * (stage.units[1] - stage.units[0]) * predicted.samples_per_s / 1024
+            assert pipeline + averaging <= 1e5 * (1 + 1e-6)
+            assert timed.up_s == pytest.approx((pipeline + averaging) / 1e5 / (prediction.samples_per_s / 4))
+    busiest = max(s.up_s for s in predicted.clusters[1].stages)
+    assert busiest == pytest.approx(4 / predicted.clusters[1].samples_per_s)
+
+
+def test_clusters_wait_for_rings_that_cannot_keep_up(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e4, flops_per_s=1e15)
+    spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
+    forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
+    assert [limit.kind for limit in forecast.limits] == ["averaging", "averaging"]
+    most = 1024 / forecast.prediction.averaging_s
+    assert MOST_AVERAGING * 0.99 * most <= forecast.prediction.samples_per_s <= most
+    assert "averaging" in forecast.prediction.bottleneck
+
+
+def test_latency_counts_only_when_the_window_is_too_small(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet, spans = fleet_of(make_node), spans_of()
+    wide, narrow = (
+        predict(fleet, spans, [Cluster("c0", w, CLUSTERS[0].stages)], ()).prediction.clusters[0] for w in (9, 1)
+    )
+    assert wide.samples_per_s == pytest.approx(4 / wide.bottleneck_s)
+    assert narrow.samples_per_s == pytest.approx(4 / narrow.round_trip_s)
+    assert "round trip" in narrow.bottleneck
+
+
+def test_the_objective_is_the_discounted_sum(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet, spans = fleet_of(make_node), spans_of()
+    predicted = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction
+    worth = sum(c.samples_per_s for c in predicted.clusters) * staleness_factor(6, 2, spans.workload)
+    assert predicted.objective == pytest.approx(worth * averaging_factor(2, spans.workload))
+    assert predicted.efficiency == pytest.approx(predicted.objective / predicted.samples_per_s)
+
+
+def test_hosts_share_their_uplink_over_clusters(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    spans = spans_of(parameter_bytes=0)
+    apart = fleet_of(make_node, up_bytes_per_s=1e5, flops_per_s=1e15)
+    box = {"a": "box", "c": "box"}
+    shared = Fleet(tuple(make_node(n, up_bytes_per_s=1e5, flops_per_s=1e15, host=box.get(n)) for n in "abcd"))
+    alone, together = (
+        predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction for fleet in (apart, shared)
+    )
+    assert together.samples_per_s == pytest.approx(alone.samples_per_s / 2)
+    assert "uplink" in together.bottleneck

@@ -1,0 +1,24 @@
+from collections.abc import Callable
+
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.fleet import Fleet, Node
+from cluster_planner.holding import Holding
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.spans import SpanCosts
+from cluster_planner.spares import left_out, too_small
+
+
+def test_reasons_say_what_the_node_would_do(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    fleet = Fleet(
+        (make_node("a"), make_node("b"), make_node("phone", flops_per_s=1e6), make_node("tiny", memory_bytes=9))
+    )
+    cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    (spare,) = left_out(fleet, spans, cluster, ["a", "b", "phone"], 0.0, 2)
+    assert spare.node == "phone"
+    assert spare.reason.startswith("would slow c0: ")
+    assert left_out(fleet, spans, cluster, ["a", "b"], 0.0, 2) == ()
+    (small,) = too_small(fleet, Holding(fleet, spans, 2))
+    assert (small.node, "hold no unit" in small.reason) == ("tiny", True)

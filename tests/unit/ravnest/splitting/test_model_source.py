@@ -1,0 +1,152 @@
+"""Models from factories and from Hugging Face configurations, and their initial weights."""
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ravnest.errors import InvalidInput
+from ravnest.splitting import build_model, capture, initial_weights, verify
+from tests.unit.ravnest.splitting.models import Case as ModelCase
+from tests.unit.ravnest.splitting.models import build, run_eager, run_stages
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+
+
+def no_factory(spec: str) -> Callable[..., Any]:
+    raise AssertionError(spec)
+
+
+def make(width: int, depth: int = 1) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+
+def test_a_factory_is_resolved_and_called_with_its_arguments_on_the_device() -> None:
+    config = {"factory": "models:make", "args": {"width": 3, "depth": 2}, "huggingface": None}
+    model = build_model(config, "meta", resolve={"models:make": make}.__getitem__)
+    assert len(list(model.parameters())) == 4
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("config", "result", "message"),
+    [
+        ({}, make, "model: needs either"),
+        ({"factory": "a", "huggingface": LLAMA}, make, "model: needs either"),
+        ({"factory": "a", "args": {"wide": 3}}, make, r"model.args: a does not take these arguments: .*wide"),
+        ({"factory": "a"}, dict, "model.factory: a returned dict, not a torch.nn.Module"),
+    ],
+)
+def test_refuses_a_wrong_configuration(config: dict[str, object], result: Callable[..., Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        build_model(config, "cpu", resolve=lambda spec: result)
+
+
+def test_initial_weights_depend_on_the_seed_alone_and_leave_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second, other = (initial_weights(lambda: make(3), seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["0.weight"], other["0.weight"])
+    torch.manual_seed(1)
+    assert torch.equal(first["0.weight"], make(3)[0].weight)
+
+
+def test_initial_weights_hold_what_no_state_dict_does() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Module()
+            self.inner.table = torch.ones(2)
+            self.register_buffer("rotary", torch.ones(3), persistent=False)
+
+    assert initial_weights(Hidden, 0).keys() == {"inner.table", "rotary"}
+
+
+def llama(device: str = "cpu") -> nn.Module:
+    return build_model({"huggingface": LLAMA}, device, resolve=no_factory)
+
+
+def test_llama_is_unmodified_and_splits_exactly() -> None:
+    transformers = pytest.importorskip("transformers")
+    ids = (torch.arange(3 * 8).view(3, 8) % 50,)
+    captured = capture(llama("meta"), ids)
+    assert captured.batch_is_dynamic
+    assert len(captured.units) > 6
+    case = ModelCase(llama, ids)
+    count = len(captured.units)
+    stages = build(captured, case, list(range(count + 1)))
+    torch.manual_seed(0)
+    real = llama()
+    for training in (True, False):
+        found = run_stages(stages, ids, training)
+        run_eager(real, ids, {}, training, set()).assert_equal(type(found)(found.outputs, found.gradients, {}))
+    # Only the hidden state crosses a joint of two layers: every stage makes mask and rotary tables itself.
+    joints = [u for u in captured.units if u.name.endswith("mlp.down_proj")]
+    assert [u.boundary_bytes for u in joints] == [8 * 16 * 4] * 2
+
+    saved = {key: value for stage in stages for key, value in stage.state_dict().items()}
+    config = transformers.AutoConfig.for_model(**LLAMA)
+    fresh = transformers.AutoModelForCausalLM.from_config(config)
+    fresh.load_state_dict(saved, strict=True)
+    expected = fresh.eval()(input_ids=ids[0]).logits
+    assert torch.equal(run_stages(stages, ids, False).outputs[0], expected)
+    assert verify(captured, real, ids).short_batches
+
+
+def test_llama_takes_an_attention_mask() -> None:
+    pytest.importorskip("transformers")
+    mask = torch.ones(3, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    inputs = (torch.arange(3 * 8).view(3, 8) % 50, mask)
+    captured = capture(llama("meta"), inputs)
+    assert verify(captured, llama(), inputs).largest_difference == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": None}, "model.huggingface.model_type: expected the name"),
+        ({"model_type": "no-such-model"}, "model.huggingface: Unrecognized"),
+    ],
+)
+def test_refuses_a_wrong_hugging_face_configuration(change: dict[str, object], message: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(InvalidInput, match=message):
+        build_model({"huggingface": {**LLAMA, **change}}, "meta", resolve=no_factory)
+
+
+def test_tied_llama_is_refused_with_the_option_that_unties_it() -> None:
+    pytest.importorskip("transformers")
+    config = {"huggingface": {**LLAMA, "tie_word_embeddings": True}}
+    tied = build_model(config, "meta", resolve=no_factory)
+    with pytest.raises(InvalidInput, match=r"one parameter: .*set tie_word_embeddings=False"):
+        capture(tied, (torch.zeros(2, 8, dtype=torch.long),))
+
+
+def test_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "transformers":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InvalidInput, match=r'pip install "ravnest\[transformers\]"'):
+        llama()

@@ -1,0 +1,82 @@
+"""The check at plan time."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import ModelNotSplittable
+from ravnest.splitting import CapturedModel, capture, verify
+from ravnest.splitting.liveness import Layout
+from ravnest.splitting.operations import Graph, Operation
+from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured, seeded
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_accepts_what_is_captured_rightly(name: str) -> None:
+    case = CASES[name]
+    model = seeded(case)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    found = verify(captured(case), model, case.args, case.kwargs)
+    assert found.largest_difference == 0.0
+    assert found.short_batches == (case.make is not FixedBatch)
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def changed(layout: Layout, operator: str, **kwargs: object) -> Layout:
+    """With every call of an operator altered, as a wrong capture would have it."""
+
+    def other(operation: Operation) -> Operation:
+        if operation.target != operator:
+            return operation
+        return dataclasses.replace(operation, **kwargs)  # type: ignore[arg-type]
+
+    graph = layout.converted.graph
+    converted = dataclasses.replace(layout.converted, graph=Graph(tuple(map(other, graph.operations)), graph.outputs))
+    return dataclasses.replace(layout, converted=converted)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(("mode", "word"), [("train", "training"), ("evaluate", "evaluation")])
+def test_refuses_a_mode_that_differs_and_names_it(mode: str, word: str) -> None:
+    sample = (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),)
+    model = small()
+    right = capture(model, sample)
+    wrong = dataclasses.replace(
+        right, **{mode: changed(getattr(right, mode), "aten.tanh.default", target="aten.sigmoid.default")}
+    )
+    with pytest.raises(ModelNotSplittable, match=rf"in {word}, as one stage, output 0 differs .* by \d"):
+        verify(wrong, model, sample)
+    verify(right, model, sample)
+
+
+def test_refuses_a_buffer_that_ends_up_different() -> None:
+    sample = (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),)
+    model = small()
+    right = capture(model, sample)
+    (norm,) = [op for op in right.train.operations if op.target == "aten.batch_norm.default"]
+    wrong: CapturedModel = dataclasses.replace(
+        right,
+        train=changed(right.train, norm.target, args=(*norm.args[:6], 0.5, *norm.args[7:])),
+    )
+    with pytest.raises(ModelNotSplittable, match=r"in training, as one stage, buffer 2.running_mean differs"):
+        verify(wrong, model, sample)
+
+
+def test_tells_where_one_sample_is_treated_otherwise() -> None:
+    class Lonely(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x) * (2.0 if x.shape[0] == 1 else 1.0)
+
+    sample = (torch.ones(3, 4),)
+    model = Lonely()
+    assert not verify(capture(model, sample), model, sample).short_batches
