@@ -1,21 +1,22 @@
 """The objective that a plan maximises: samples per second, each counted for what it is worth.
 
     objective = Σ over clusters of samples/s · s · a
-    s = 1 / (1 + STALENESS_COST · τ)               τ: mean staleness of the cluster's gradients, in updates
-    a = 1 / (1 + ROUND_COST · (C − 1) · log2(1 + h))    C: clusters;  h: updates a cluster makes apart from
-    the others
+    s = 1 / (1 + STALENESS_COST · τ)                  τ: mean staleness of the cluster's gradients, in updates
+    a = 1 / (1 + ROUND_COST · (C − 1) · log2(1 + h))  C: clusters; h: updates a cluster makes apart from the
+    others
 
 τ = min((W − 1) / (2·U), max_staleness): a window of W delays the first stage by (W − 1)/U updates and the
 last by none. h = (1 + max_lag) · average_every / (C · micro_batch · U): what it does between two rounds and
 while one is on its way. Synchronous training by one cluster counts 1. `a` has the form of the law of large
 batches, 1 / (1 + B / B_critical): each further cluster adds to the samples behind one common step, at falling
-returns, and the more so the longer clusters are apart.
+returns.
 
-STALENESS_COST is read off the simulation in design §6: one update of delay made 1,500 updates worth some
-1,250. ROUND_COST: DiLoCo (2023, table 2) reports for 8 workers 500 updates apart a perplexity between those
-of one worker with as many samples and one with an eighth; by interpolation its samples count 0.55 to 0.66, so
-the cost is 0.008 to 0.013, with an outer Nesterov step; plain averaging is taken to cost a little more.
-Experiments are to measure both. Knows no machine.
+Both constants are assumptions, not measurements. The simulation in design §6 says that delay costs loss, but
+not how many samples that is; STALENESS_COST is a guess at it. ROUND_COST, and that `a` falls with C − 1 and
+not with log2(C), were chosen with the six-node example in view, where they decide: with STALENESS_COST 0.2 it
+gets three clusters up to a ROUND_COST of 0.010, two from 0.012 to 0.03, one at 0.05. Where values lie that
+close, the number of clusters is a judgement of this file, not a finding; experiments must measure both. Knows
+no machine.
 """
 
 import math

@@ -101,7 +101,7 @@ class RunControl:
         self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
         self._snapshots: dict[int, dict[str, int]] = {}
         self._drained: dict[str, m.Drained] = {}
-        self._rounds_finished: set[str] = set()
+        self._rounds_finished: dict[str, int] = {}  # stage → the newest round it has finished with
         self._saving: dict[int, set[str]] = {}  # round → stages that still send
         self._next_save = shape.start_samples
         self._next_evaluation = shape.start_samples + shape.evaluate_every
@@ -166,9 +166,9 @@ class RunControl:
             case m.Drained():
                 self._drained[cluster] = message
                 self._updates[cluster] = message.updates
-                return self._when_all_drained()
+                return self._finish_rounds(cluster) + self._when_all_drained()
             case m.RoundsFinished():
-                self._rounds_finished.add(sender)
+                self._rounds_finished[sender] = message.up_to
                 return self._when_finished()
             case m.StateSent():
                 return self._state_sent(sender, message.round) + self._when_finished()
@@ -210,12 +210,13 @@ class RunControl:
         out: list[Instruction] = []
         for order in orders:
             match order:
-                case OpenRound(final=False):
-                    for name, count in self._shape.clusters.items():
-                        last = m.stage_name(name, count - 1)
-                        out.append(Tell(last, m.RoundOpened(round=order.round)))
                 case OpenRound():
-                    pass  # the last round: FinishRounds says it to every stage
+                    for name, count in self._shape.clusters.items():
+                        if name in self._drained:  # no gradient flows there that could carry a stamp
+                            out += self._finish_rounds(name)
+                        else:
+                            last = m.stage_name(name, count - 1)
+                            out.append(Tell(last, m.RoundOpened(round=order.round)))
                 case CommitRound():
                     out += self._commit(order.round)
                 case FailRun():
@@ -252,15 +253,16 @@ class RunControl:
         out: list[Instruction] = [PhaseEntered(self.phase)]
         opened = self._rounds.handle(FinishRequested(), 0.0)
         self._last_round = self._rounds.opened
-        out += self._follow(opened)
-        for name, count in self._shape.clusters.items():
-            order = m.FinishRounds(up_to=self._last_round, updates=self._drained[name].updates)
-            out += [Tell(m.stage_name(name, i), order) for i in range(count)]
-        return out
+        return out + self._follow(opened)
+
+    def _finish_rounds(self, cluster: str) -> list[Instruction]:
+        """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
+        order = m.FinishRounds(up_to=self._rounds.opened, updates=self._drained[cluster].updates)
+        return [Tell(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
 
     def _when_finished(self) -> list[Instruction]:
-        waiting = set(self._shape.stages) - self._rounds_finished
-        if self.phase is not Phase.FINISHING or waiting or self.saving or self._evaluating:
+        finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)
+        if self.phase is not Phase.FINISHING or not finished or self.saving or self._evaluating:
             return []
         if self._abandon or not self._shape.held_out_batches:
             return self._end()

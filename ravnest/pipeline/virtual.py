@@ -57,6 +57,8 @@ class VirtualRun:
         self._heap: list[tuple[float, int, Action]] = []
         self._sequence = 0
         self._links: dict[tuple[str, str], EmulatedLink[tuple[int, Action]]] = {}
+        self._due_s: dict[tuple[str, str], float] = {}
+        """When each link is to be served next."""
         self._trace: list[TraceEvent] = []
         self._samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
         self._stop_samples = 0
@@ -110,13 +112,17 @@ class VirtualRun:
             link = self._links[source, target] = EmulatedLink(shape, seed=f"{source}>{target}")
         link.push(lane, (len(self._trace), action), n_bytes, self.now_s)
         self._trace.append(TraceEvent(self.now_s, self.now_s, source, word, "message"))
-        self._serve(link)
+        self._serve((source, target))
 
-    def _serve(self, link: EmulatedLink[tuple[int, Action]]) -> None:
+    def _serve(self, pair: tuple[str, str]) -> None:
+        if self._due_s.get(pair) == self.now_s:
+            del self._due_s[pair]
+        link = self._links[pair]
         arrived = link.pop_arrived(self.now_s)
         due_s = link.next_due_s()
-        if due_s is not None:
-            self._at(due_s, partial(self._serve, link))
+        if due_s is not None and due_s < self._due_s.get(pair, float("inf")):
+            self._due_s[pair] = due_s
+            self._at(due_s, partial(self._serve, pair))
         for _, (index, action) in arrived:
             self._trace[index] = replace(self._trace[index], end_s=self.now_s)
             self._at(self.now_s, action)

@@ -19,6 +19,8 @@ from torch.export import ExportedProgram
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
 
+_CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -87,7 +89,7 @@ class Way:
         try:
             for mode in (True, False):
                 model.train(mode)
-                with _quiet():
+                with quiet():
                     programs[mode] = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
         finally:
             for module, was in training.items():
@@ -114,7 +116,7 @@ def refusal(model: nn.Module, error: Exception) -> ModelNotSplittable:
     hint = ""
     if "data-dependent" in str(error):
         hint = "; its control flow or shapes depend on the values of tensors (use torch.where, or a mask)"
-    return ModelNotSplittable(f"{type(model).__name__} cannot be exported: {reason}{hint}")
+    return ModelNotSplittable(f"{type(model).__name__} cannot be captured: {reason}{hint}")
 
 
 def _dynamic_shapes(
@@ -152,15 +154,17 @@ def _twin_on_cpu(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides what torch.export says of things that are checked here (attributes of LSTM), and the graph that
+def quiet() -> Iterator[None]:
+    """Hides what torch says of things that are checked here (attributes of LSTM), and the graphs and traces that
     it prints when it fails: the error says it in one line."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in _CHATTY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.filterwarnings("ignore", category=UserWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.conversion import Converted
+from ravnest.splitting.exporting import UnfitError, quiet
 from ravnest.splitting.operations import (
     Argument,
     Context,
@@ -67,7 +67,10 @@ class Measured:
 
 
 def measure(converted: Converted, inputs: tuple[Tensor, ...]) -> Measured:
-    """Costs are those of the whole sample: divide by its batch size for one sample's."""
+    """Costs are those of the whole sample: divide by its batch size for one sample's.
+
+    Raises UnfitError for operators that cannot run on the CPU as they were exported.
+    """
     return _Measuring(converted, inputs).run()
 
 
@@ -83,7 +86,7 @@ class _Measuring:
         self.saving = 0
 
     def run(self) -> Measured:
-        with FakeTensorMode() as fake:
+        with quiet(), FakeTensorMode() as fake:
             c = self.converted
             for spec in (*c.parameters.values(), *c.buffers.values()):
                 empty = torch.empty(spec.shape, dtype=spec.dtype)
@@ -112,9 +115,8 @@ class _Measuring:
                 result = function(*args, **kwargs)
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ModelNotSplittable(
-                f"{operation.scope or 'the model'}: {operation.target} cannot be costed: {reason}"
-            ) from error
+            where = operation.scope or "the model"
+            raise UnfitError(f"{operation.target} in {where} cannot be run: {reason}") from error
         self.values[operation.name] = result
         after = {self._storage(tensor): tensor for tensor in _tensors(result)}
         written = [self._argument(argument) for argument in written_arguments(operation)]

@@ -110,8 +110,6 @@ def test_the_walk_sees_imports_of_every_form(tmp_path: Path, monkeypatch: pytest
     folder = tmp_path / "ravnest" / "cli"
     folder.mkdir(parents=True)
     path = folder / "some.py"
-    path.write_text(
-        "import a.b, c\nfrom d.e import f\nfrom . import g\nfrom ..h import i\ndef j():\n    import k\n"
-    )
+    path.write_text("import a.b, c\nfrom d.e import f\nfrom . import g\nfrom ..h import i\ndef j():\n    import k\n")
     found = {module for _, module in imported(path)}
     assert found == {"a.b", "c", "d.e", "ravnest.cli", "ravnest.h", "k"}

@@ -42,9 +42,7 @@ def _cluster_prediction(*occupancies_s: float) -> ClusterPrediction:
         round_trip_s=0.25,
         bottleneck="compute of its slowest node",
         stages=tuple(
-            StagePrediction(
-                compute_s=one, up_s=one / 2, down_s=one / 4, occupancy_s=one, memory_bytes=250 * 10**6
-            )
+            StagePrediction(compute_s=one, up_s=one / 2, down_s=one / 4, occupancy_s=one, memory_bytes=250 * 10**6)
             for one in occupancies_s
         ),
     )

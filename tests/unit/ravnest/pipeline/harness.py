@@ -56,7 +56,7 @@ class Fleet:
         self.sequence = 0
         self.link_free_s: dict[tuple[Who, Who], float] = defaultdict(float)
         self.contributed: dict[int, set[Who]] = defaultdict(set)
-        self.opened = self.committed = 0
+        self.opened = self.committed = self.evaluation_count = 0
         self.machines = {
             (c, i): StageMachine(StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip))
             for c, n in enumerate(s.stages)
@@ -113,7 +113,7 @@ class Fleet:
                 self._send(DRIVER, who, ev.RoundsToFinish(self.opened, updates), now_s)
 
     def _evaluate(self, cluster: int, now_s: float) -> None:
-        self.evaluation_count = getattr(self, "evaluation_count", 0) + 1
+        self.evaluation_count += 1
         event = ev.EvaluationRequested(self.evaluation_count, self.random.randint(1, 9))
         self._send(DRIVER, (cluster, 0), event, now_s)
 

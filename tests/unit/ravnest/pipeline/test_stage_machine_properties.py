@@ -24,7 +24,7 @@ SCENARIOS = st.builds(
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
-@settings(RELAXED, max_examples=300)
+@settings(RELAXED, max_examples=150)
 @given(SCENARIOS)
 def test_any_order_of_events_ends_well(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()
@@ -52,7 +52,7 @@ def test_any_order_of_events_ends_well(scenario: Scenario) -> None:
         assert max(machine.staleness, default=0) <= scenario.max_staleness
 
 
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=60)
 @given(SCENARIOS)
 def test_staleness_lag_and_snapshots_counted_from_outside(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()
@@ -68,7 +68,7 @@ def test_staleness_lag_and_snapshots_counted_from_outside(scenario: Scenario) ->
             assert pending <= scenario.max_lag, trace[: at + 1]
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=60)
 @given(SCENARIOS)
 def test_snapshots_and_merges_come_between_groups(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()
@@ -89,7 +89,7 @@ def test_snapshots_and_merges_come_between_groups(scenario: Scenario) -> None:
             since_update.append(instruction)
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=60)
 @given(SCENARIOS.filter(lambda s: s.clip))
 def test_clipping_uses_the_sum_of_one_update_over_all_stages(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()
@@ -106,7 +106,7 @@ def test_clipping_uses_the_sum_of_one_update_over_all_stages(scenario: Scenario)
                     assert instruction.norm_sq in [None, *totals[: instruction.update + 1]]
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=60)
 @given(SCENARIOS)
 def test_evaluations_pass_every_stage_once_in_order(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()

@@ -254,6 +254,24 @@ def test_models_that_cannot_run_on_meta_are_captured_all_the_same() -> None:
     )
 
 
+def test_models_that_take_another_path_on_meta_are_captured_as_on_a_cpu() -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.second = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            places = (x > 0).float() if x.device.type == "cpu" else (x > 0).int()
+            return self.second(x) * torch.histc(places, bins=3, min=0, max=2)
+
+    case = Case(Chooses, (torch.ones(4, 3),))
+    run_stages(build(captured(case), case, [0, 1, 2]), case.args, True).assert_equal(
+        run_eager(seeded(case), case.args, {}, True, set())
+    )
+
+
 def test_a_model_bound_to_its_batch_size_says_so() -> None:
     assert not captured(Case(FixedBatch, (torch.ones(4, 6),))).batch_is_dynamic
     assert captured_case("gpt").batch_is_dynamic
@@ -322,7 +340,7 @@ def _no_parameters(model: nn.Module, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        (_flow, "cannot be exported.*depend on the values"),
+        (_flow, "cannot be captured.*depend on the values"),
         (_select, "depends on data"),
         (_other_outputs, "other tensors in training"),
         (_constant_output, "'scale' is the constant 3.0"),

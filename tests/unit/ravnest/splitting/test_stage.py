@@ -140,3 +140,15 @@ def test_a_failure_shows_the_generated_line() -> None:
 
 def test_state_dict_of_a_cnn_is_that_of_the_model() -> None:
     assert list(dict(whole("cnn").named_parameters())) == [name for name, _ in CNN().named_parameters()]
+
+
+def test_a_replaced_buffer_is_used_at_once() -> None:
+    stage = whole("cnn").eval()
+    (before,) = stage(*CASES["cnn"].args)
+    stage.set_buffer("stem.1.running_mean", torch.full((6,), 5.0))
+    (after,) = stage(*CASES["cnn"].args)
+    assert not torch.equal(before, after)
+    with pytest.raises(InvalidInput, match=r"no buffer 'missing'"):
+        stage.set_buffer("missing", torch.zeros(6))
+    with pytest.raises(InvalidInput, match=r"'stem.1.running_mean' is torch.float32 \(6,\), not torch.float64"):
+        stage.set_buffer("stem.1.running_mean", torch.zeros(6, dtype=torch.float64))

@@ -1,0 +1,234 @@
+"""`ravnest plan` and `ravnest run` as a user starts them: processes, Ray, files, signals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from tests.support.jobs import tiny
+
+JOBS = Path(__file__).parent.parent / "support" / "jobs"
+RAVNEST = [sys.executable, "-m", "ravnest"]
+DEADLINE_S = 240
+pytestmark = pytest.mark.timeout(600)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+
+
+def ravnest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RAVNEST, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S
+    )
+
+
+def planned(folder: Path, **changes: object) -> Path:
+    """A folder with the tiny job, changed, and its plan."""
+    shutil.copytree(JOBS, folder, dirs_exist_ok=True)
+    job_path = folder / "job.yaml"
+    job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
+    made = ravnest(folder, "plan", "nodes.yaml")
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+class Running:
+    """A run in the background, its output read line by line."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*RAVNEST, "run", "--out", "r", *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = ""
+
+    def until(self, text: str) -> None:
+        """Read on until a line holds `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        pytest.fail(f"ended before {text!r}:\n{self.output}")
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stages(self) -> list[psutil.Process]:
+        """The stages' processes, as Ray names them."""
+        return [child for child in self.family() if "StageActor" in " ".join(child.cmdline())]
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        rest, _ = self.process.communicate(timeout=DEADLINE_S)
+        self.output += rest
+        return self.process.returncode
+
+
+def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that went to its end."""
+    folder = planned(tmp_path_factory.mktemp("whole"))
+    done = ravnest(folder, "run", "--out", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    (folder / "result.json").write_text(done.stdout)
+    return folder
+
+
+def test_the_plan_has_two_clusters_and_a_picture(finished: Path) -> None:
+    plan = yaml.safe_load((finished / "plan.yaml").read_text())
+    assert [len(cluster["stages"]) for cluster in plan["clusters"]] == [2, 2]
+    assert (finished / "plan.png").stat().st_size > 10_000
+
+
+def test_a_run_learns_and_writes_down_what_it_did(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    assert result["samples"] >= 960
+    assert result["max_staleness"] == 1
+    assert result["rounds"] >= 9
+    assert result["held_out_loss"] < 0.5 * result["baselines"]["guessing"]
+    lines = [json.loads(line) for line in (finished / "r/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "update" and "loss" in line]
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    assert {"update", "round", "evaluated", "checkpoint", "progress", "phase"} <= {line["kind"] for line in lines}
+    assert all(max(line["staleness"]) <= 1 for line in lines if line["kind"] == "update")
+    assert (finished / "r/loss.png").stat().st_size > 10_000
+
+
+def test_the_weights_load_into_the_unmodified_model_and_give_the_reported_loss(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    model = tiny.gpt(layers=3, width=16)
+    model.load_state_dict(load_file(finished / "r/weights.safetensors"), strict=True)
+    inputs, targets = tiny.words().held_out.tensors
+    with torch.no_grad():
+        output = model.eval()(inputs)
+    loss = functional.cross_entropy(output.flatten(0, -2), targets.flatten()).item()
+    assert result["held_out_loss"] == pytest.approx(loss, rel=1e-4)
+    assert result["metrics"]["accuracy"] == pytest.approx((output.argmax(-1) == targets).float().mean().item())
+
+
+def test_a_finished_run_has_nothing_to_resume_until_the_plan_says_more(finished: Path) -> None:
+    again = ravnest(finished, "run", "--out", "r", "--resume")
+    assert again.returncode == 2
+    assert "nothing is left to do" in again.stderr
+    planned(finished, stop={"samples": 1400})
+    before = json.loads((finished / "result.json").read_text())
+    more = ravnest(finished, "run", "--out", "r", "--resume", "--json")
+    assert more.returncode == 0, more.stderr
+    result = json.loads(more.stdout)
+    assert result["samples"] >= 1400
+    assert result["rounds"] > before["rounds"]
+    assert result["held_out_loss"] < before["held_out_loss"] + 0.1
+
+
+def test_a_killed_stage_ends_the_run_by_name_and_leaves_a_good_checkpoint(tmp_path: Path) -> None:
+    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
+    running = Running(folder)
+    running.until("checkpoint of round")
+    family, (victim, *_) = running.family(), running.stages()
+    victim.kill()
+    killed_s = time.monotonic()
+    assert running.end() == 1
+    assert time.monotonic() - killed_s < 30
+    last = running.output.strip().splitlines()[-1]
+    assert last.startswith("ravnest: error: stage c")
+    assert "on node '" in last
+    assert "died" in last
+    assert "Traceback" not in running.output
+    assert gone(family)
+    planned(tmp_path, optimizer={"name": "adamw", "lr": 1e-3}, stop={"minutes": 0.05})
+    resumed = ravnest(folder, "run", "--out", "r", "--resume", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)["samples"] > 0
+
+
+def test_ctrl_c_writes_a_checkpoint_and_stops(tmp_path: Path) -> None:
+    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
+    running = Running(folder)
+    running.until("checkpoint of round")
+    family = running.family()
+    os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does: the whole group
+    assert running.end() == 130, running.output
+    assert (folder / "r/weights.safetensors").is_file()
+    assert json.loads((folder / "r/summary.json").read_text())["stopped_early"] is True
+    assert gone(family)
+
+
+def test_a_killed_driver_takes_its_stages_along(tmp_path: Path) -> None:
+    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
+    running = Running(folder)
+    running.until("checkpoint of round")
+    stages = running.stages()
+    assert len(stages) == 4
+    running.process.kill()
+    running.process.wait(timeout=DEADLINE_S)
+    assert gone(stages, within_s=60)
+
+
+BAD_INPUT: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
+    "no such plan": (lambda folder: None, ["run", "none.yaml"], "none.yaml"),
+    "a plan that is no plan": (
+        lambda folder: (folder / "plan.yaml").write_text("version: 1\n"),
+        ["run"],
+        "plan.yaml: clusters",
+    ),
+    "a job with an unknown key": (
+        lambda folder: (folder / "job.yaml").open("a").write("micro_bach: 4\n"),
+        ["plan", "nodes.yaml"],
+        "micro_bach",
+    ),
+    "a node with a negative rate": (
+        lambda folder: (folder / "nodes.yaml").write_text((folder / "nodes.yaml").read_text().replace("400", "-1", 1)),
+        ["plan", "nodes.yaml"],
+        "nodes[0].up_mbps",
+    ),
+    "machines too small for the model": (
+        lambda folder: (folder / "nodes.yaml").write_text(
+            (folder / "nodes.yaml").read_text().replace("memory_gb: 4", "memory_gb: 0.01")
+        ),
+        ["plan", "nodes.yaml"],
+        "memory",
+    ),
+    "an output folder that is in use": (lambda folder: None, ["run", "--out", "."], "not empty"),
+    "nothing to resume": (lambda folder: None, ["run", "--resume"], "resume"),
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planned(tmp_path_factory.mktemp("pristine"))
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_clear_line_and_exit_code_2(case: str, pristine: Path, tmp_path: Path) -> None:
+    spoil, arguments, expected = BAD_INPUT[case]
+    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
+    spoil(tmp_path)
+    done = ravnest(tmp_path, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert any(line.startswith("ravnest: error:") and expected in line for line in done.stderr.splitlines())
