@@ -210,7 +210,7 @@ class RunControl:
         out: list[Instruction] = []
         for order in orders:
             match order:
-                case OpenRound():
+                case OpenRound(final=False):
                     for name, count in self._shape.clusters.items():
                         if name in self._drained:  # no gradient flows there that could carry a stamp
                             out += self._finish_rounds(name)
@@ -251,13 +251,19 @@ class RunControl:
             return []
         self.phase = Phase.FINISHING
         out: list[Instruction] = [PhaseEntered(self.phase)]
-        opened = self._rounds.handle(FinishRequested(), 0.0)
+        self._rounds.handle(FinishRequested(), 0.0)  # opens the last round, which every stage hears of here
         self._last_round = self._rounds.opened
-        return out + self._follow(opened)
+        for name in self._shape.clusters:
+            out += self._finish_rounds(name)
+        return out
 
     def _finish_rounds(self, cluster: str) -> list[Instruction]:
         """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
-        order = m.FinishRounds(up_to=self._rounds.opened, updates=self._drained[cluster].updates)
+        order = m.FinishRounds(
+            up_to=self._rounds.opened,
+            updates=self._drained[cluster].updates,
+            final=self.phase is Phase.FINISHING,
+        )
         return [Tell(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
 
     def _when_finished(self) -> list[Instruction]:

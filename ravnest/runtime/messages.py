@@ -108,10 +108,14 @@ class Drain(Message, frozen=True, kw_only=True, tag="drain"):
 
 
 class FinishRounds(Message, frozen=True, kw_only=True, tag="finish_rounds"):
-    """To every stage of a drained cluster: contribute to all rounds up to this one, after update `updates`."""
+    """To every stage of a drained cluster: contribute to all rounds up to this one, after update `updates`.
+
+    May come again with a later round. After the `final` one all progress is in the anchor.
+    """
 
     up_to: int
     updates: int
+    final: bool
 
 
 class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):

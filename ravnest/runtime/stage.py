@@ -70,6 +70,7 @@ class StageRuntime:
         self._evaluations: dict[tuple[int, int], Tensors] = {}
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._saving: set[int] = set()
+        self._final_round: int | None = None
         self._driver = SilenceDeadline(now())
         self._next_alive_s = now()
         self._version = version
@@ -128,6 +129,7 @@ class StageRuntime:
             case m.Drain():
                 self._handle(ev.DrainRequested())
             case m.FinishRounds():
+                self._final_round = message.up_to if message.final else None
                 self._handle(ev.RoundsToFinish(message.up_to, message.updates))
             case m.Evaluate():
                 self._handle(ev.EvaluationRequested(message.evaluation, message.batches))
@@ -165,7 +167,8 @@ class StageRuntime:
             case ins.ReportDrained(micro_batches, updates):
                 self._tell_driver(m.Drained(micro_batches=micro_batches, updates=updates))
             case ins.ReportRoundsFinished(up_to):
-                self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                if up_to == self._final_round:
+                    self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
                 self._tell_driver(m.RoundsFinished(up_to=up_to))
             case ins.Fail(reason):
                 raise RunFailed(reason)
