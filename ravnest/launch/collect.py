@@ -53,14 +53,21 @@ class CheckpointCollector:
                 raise RunFailed(f"{stage} sent {message.name}, which it does not keep")
             part.weights[message.name] = tensors[0]
         else:
+            if not any(message.name in segment.parameters for segment in self._setups[stage].segments):
+                raise RunFailed(f"{stage} sent optimizer state of {message.name}, which it does not train")
             part.optimizer[message.name, message.key] = tensors[0]
 
     def finish(self, stage: str, message: m.StateSent) -> None:
         """A stage has sent all it has: write its files. Raises RunFailed when something is missing."""
         part = self._parts.pop((message.round, stage), _Part())
+        if message.round not in self._writers:
+            raise RunFailed(f"{stage} finished its state for a checkpoint of round {message.round}, which is not open")
         if len(part) != message.tensors:
             raise RunFailed(f"{stage} sent {len(part)} tensors of its state, not {message.tensors} as it says")
         setup, writer = self._setups[stage], self._writers[message.round]
+        missing = sorted(_kept_names(setup) - part.weights.keys())
+        if missing:
+            raise RunFailed(f"{stage} did not send {', '.join(missing)}, of which it keeps the only copy")
         for segment in setup.segments:
             if segment.keeper:
                 writer.add_segment(segment.ring, {name: part.weights[name] for name in segment.names})

@@ -164,15 +164,23 @@ class RunControl:
                 event = MemberFinished(message.round, sender, str(message.ring))
                 return self._follow(self._rounds.handle(event, 0.0))
             case m.Drained():
+                expected = self.phase is Phase.DRAINING and index == 0 and cluster not in self._drained
+                _require(expected, sender, message)
                 self._drained[cluster] = message
                 self._updates[cluster] = message.updates
                 return self._finish_rounds(cluster) + self._when_all_drained()
             case m.RoundsFinished():
+                _require(cluster in self._drained and message.up_to <= self._rounds.opened, sender, message)
                 self._rounds_finished[sender] = message.up_to
                 return self._when_finished()
             case m.StateSent():
+                _require(message.round in self._saving, sender, message)
                 return self._state_sent(sender, message.round) + self._when_finished()
             case m.Evaluated():
+                evaluator = self._shape.evaluator
+                expected = self._evaluating and message.evaluation == self._evaluation
+                expected = expected and sender == m.stage_name(evaluator, self._shape.clusters[evaluator] - 1)
+                _require(expected, sender, message)
                 return self._evaluated(message)
             case _:
                 return []
@@ -238,8 +246,6 @@ class RunControl:
         return out + [Tell(stage, order) for stage in self._shape.stages]
 
     def _state_sent(self, sender: str, round_: int) -> list[Instruction]:
-        if round_ not in self._saving:
-            raise RunFailed(f"{sender} sent state for round {round_}, of which no checkpoint is being made")
         self._saving[round_].discard(sender)
         if self._saving[round_]:
             return []
@@ -278,6 +284,11 @@ class RunControl:
     def _end(self) -> list[Instruction]:
         self.phase = Phase.DONE
         return [PhaseEntered(self.phase), *(Tell(stage, m.Stop()) for stage in self._shape.stages)]
+
+
+def _require(expected: bool, sender: str, message: Message) -> None:
+    if not expected:
+        raise RunFailed(f"{sender} sent {message}, which contradicts the state of the run")
 
 
 def _parse(name: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ Deterministic: every stage takes its turn in order, computations happen inline, 
 a real run is only who carries the bytes and who schedules. For tests and experiments; nothing is written to disk.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,8 +37,14 @@ class LocalRun:
     """Drives stages until control says that the run is over."""
 
     def __init__(
-        self, setups: Mapping[str, StageSetup], states: Mapping[str, StageState], control: c.RunControl
+        self,
+        setups: Mapping[str, StageSetup],
+        states: Mapping[str, StageState],
+        control: c.RunControl,
+        *,
+        order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
     ) -> None:
+        """`order` says which of the stages take their turn, and in which order, each time anew: all, in the plan's."""
         self._now_s = 0.0
         network = InProcessNetwork(now=self.now)
         self._driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
@@ -58,6 +64,7 @@ class LocalRun:
             for name, setup in setups.items()
         }
         self.control = control
+        self._order = order
         self.result = LocalResult()
         self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
         self._anchor: dict[str, Tensor] = {}
@@ -78,10 +85,10 @@ class LocalRun:
         return self.result
 
     def turn(self) -> bool:
-        """Each stage once, then the driver. Whether any stage reported anything but that it lives."""
+        """The stages in their order, then the driver. Whether any stage reported anything but that it lives."""
         self._now_s += _TURN_S
-        for stage in self.stages.values():
-            stage.turn(0.0)
+        for name in self._order(list(self.stages)):
+            self.stages[name].turn(0.0)
         news = False
         for delivery in self._driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)

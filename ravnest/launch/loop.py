@@ -64,6 +64,7 @@ class DriverLoop:
         self._next_alive_s = now()
         self._next_news_s = now()
         self._training_since_s: float | None = None
+        self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
@@ -96,7 +97,9 @@ class DriverLoop:
     def _take(self, delivery: Delivery) -> None:
         now_s = self._now()
         message = delivery.message
-        progress = not isinstance(message, m.Alive)
+        progress = not isinstance(message, m.Alive) or message.finished != self._finished.get(delivery.sender, 0)
+        if isinstance(message, m.Alive):
+            self._finished[delivery.sender] = message.finished
         self._membership.heard(delivery.sender, now_s, progress=progress)
         match message:
             case m.Started():

@@ -29,7 +29,7 @@ class _ClusterTally:
     losses: list[float] = field(default_factory=list)
     max_staleness: int = 0
     rounds_merged: int = 0
-    samples_before: int = 0
+    samples_before: int | None = None  # None before the first event: a resumed run does not begin at 0
 
 
 class RunRecord:
@@ -142,7 +142,8 @@ class RunRecord:
     def _progress_of(self, name: str, updates: int, span_s: float) -> report.ClusterProgress:
         tally = self._tallies[name]
         samples = updates * self._samples_per_update
-        rate = (samples - tally.samples_before) / span_s if span_s > 0 else 0.0
+        before = samples if tally.samples_before is None else tally.samples_before
+        rate = (samples - before) / span_s if span_s > 0 else 0.0
         tally.samples_before = samples
         loss = sum(tally.losses) / len(tally.losses) if tally.losses else None
         tally.losses = []

@@ -22,8 +22,19 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
             return None if setup.is_last else setup.neighbour(+1)
         case m.EvaluationCredit():
             return setup.neighbour(setup.stages - 1 - setup.index) if setup.is_first else None
-        case _:
+        case (
+            m.Alive()
+            | m.Go()
+            | m.RoundOpened()
+            | m.RoundCommitted()
+            | m.Drain()
+            | m.FinishRounds()
+            | m.Evaluate()
+            | m.Stop()
+        ):
             return m.DRIVER
+        case _:
+            return None
 
 
 def check_tensors(delivery: Delivery, specs: Sequence[ValueSpec]) -> None:

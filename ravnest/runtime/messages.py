@@ -130,7 +130,13 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
-    """Sent each second, both ways, so that silence means something."""
+    """Sent each second, both ways, so that silence means something.
+
+    `finished`: what a stage has got done so far, tensors received or computations. A number that changes is progress,
+    also where nothing else is reported for long: a first update, an evaluation.
+    """
+
+    finished: int = 0
 
 
 # stage → driver

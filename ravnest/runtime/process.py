@@ -16,7 +16,7 @@ from ravnest.materials import load_data
 from ravnest.runtime import messages as m
 from ravnest.runtime.batches import BatchSource
 from ravnest.runtime.compute import StageCompute
-from ravnest.runtime.deadline import STATE_DEADLINE_S
+from ravnest.runtime.deadline import ALIVE_EVERY_S, STATE_DEADLINE_S
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, ThreadExecutor
 from ravnest.runtime.pace import PacedCompute
@@ -83,18 +83,18 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
 
 
 def receive_state(
-    endpoint: Endpoint, deadline_s: float = STATE_DEADLINE_S
+    endpoint: Endpoint, deadline_s: float = STATE_DEADLINE_S, now: Callable[[], float] = time.monotonic
 ) -> tuple[m.Begin, dict[str, Tensor], dict[tuple[str, str], Tensor]]:
     """Wait for the weights and the optimizer state. Raises NodeLost when nothing more comes for `deadline_s`."""
     begin: m.Begin | None = None
     weights: dict[str, Tensor] = {}
     optimizer: dict[tuple[str, str], Tensor] = {}
-    last_s = time.monotonic()
+    last_s = next_alive_s = now()
     while begin is None or len(weights) + len(optimizer) < begin.tensors:
         for delivery in endpoint.poll(_POLL_S):
             if delivery.sender != m.DRIVER:
                 continue  # nobody else has anything to say before the driver lets the run begin
-            last_s = time.monotonic()
+            last_s = now()
             message = delivery.message
             if isinstance(message, m.Begin):
                 begin = message
@@ -103,7 +103,11 @@ def receive_state(
                     weights[message.name] = delivery.tensors[0]
                 else:
                     optimizer[message.name, message.key] = delivery.tensors[0]
-        if time.monotonic() - last_s > deadline_s:
+        now_s = now()
+        if now_s >= next_alive_s:
+            next_alive_s = now_s + ALIVE_EVERY_S
+            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=len(weights) + len(optimizer)))
+        if now_s - last_s > deadline_s:
             raise NodeLost(f"the driver sent no more state for {deadline_s:.0f} s")
     return begin, weights, optimizer
 

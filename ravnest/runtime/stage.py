@@ -74,6 +74,7 @@ class StageRuntime:
         self._driver = SilenceDeadline(now())
         self._next_alive_s = now()
         self._version = version
+        self._computations = 0
         self.stopped = False
         if not setup.is_first:
             self._handle(ev.Started(version=version))
@@ -83,13 +84,14 @@ class StageRuntime:
         for delivery in self._endpoint.poll(timeout_s):
             self._take(delivery)
         for finished in self._executor.finished():
+            self._computations += 1
             self._take_finished(finished)
         self._merge_arrived(self._exchange.pump())
         self._outbox.flush()
         now_s = self._now()
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
-            self._tell_driver(m.Alive())
+            self._tell_driver(m.Alive(finished=self._computations))
         if self._driver.expired(now_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
 

@@ -1,7 +1,9 @@
 """Plans with given cuts, and local runs of them, for tests."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from ravnest.launch.handout import StageState
 from ravnest.launch.local import LocalRun
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_weights, search_dirs
+from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import CapturedModel
 
 JOB_FILE = Path(__file__).parent / "jobs" / "job.yaml"
@@ -106,24 +109,50 @@ class Start:
     samples: int
 
 
+@lru_cache(maxsize=8)
+def _captured(model: str, data: str, micro_batch: int) -> CapturedModel:
+    """Captures are the slow part of a tiny run, and depend on no more than this."""
+    job = tiny_job(model=json.loads(model), data=json.loads(data), micro_batch=micro_batch)
+    return capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
+
+
+def captured_job(job: JobConfig) -> CapturedModel:
+    """The job's captured model; each model is captured once for all tests."""
+    return _captured(job.model.model_dump_json(), job.data.model_dump_json(), job.micro_batch)
+
+
+def setups_of(
+    job: JobConfig, cuts: Sequence[Sequence[int]] | None = None, *, parts: Sequence[int] = (1,), **changes: Any
+) -> tuple[dict[str, StageSetup], Plan]:
+    """The stages' setups and their plan; `changes` are further arguments of stage_setups."""
+    captured = captured_job(job)
+    count = len(captured.units)
+    chosen = cuts if cuts is not None else [[count * i // n for i in range(1, n)] for n in parts]
+    plan = plan_with(job, captured, chosen)
+    arguments: dict[str, Any] = {
+        "search_dirs": search_dirs(JOB_FILE),
+        "threads": {node.name: 1 for node in plan.fleet.nodes},
+        "total_samples": job.stop.samples,
+        **changes,
+    }
+    return stage_setups(plan, job, captured, **arguments), plan
+
+
 def local_run(
     job: JobConfig,
     cuts: Sequence[Sequence[int]] | None = None,
     *,
     parts: Sequence[int] = (1,),
     start: Start | None = None,
+    order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
 ) -> LocalRun:
-    """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each."""
+    """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each.
+
+    `order`: LocalRun's.
+    """
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
-    captured = capture_job(job, JOB_FILE, data)
-    count = len(captured.units)
-    chosen = cuts if cuts is not None else [[count * i // n for i in range(1, n)] for n in parts]
-    plan = plan_with(job, captured, chosen)
-    threads = {node.name: 1 for node in plan.fleet.nodes}
-    setups = stage_setups(
-        plan, job, captured, search_dirs=search_dirs(JOB_FILE), threads=threads, total_samples=job.stop.samples
-    )
+    setups, plan = setups_of(job, cuts, parts=parts)
     weights = make_weights(job, JOB_FILE) if start is None else start.anchor
     states = {
         name: StageState(weights, {}, 0)
@@ -132,4 +161,4 @@ def local_run(
         for name, setup in setups.items()
     }
     control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start)
-    return LocalRun(setups, states, control)
+    return LocalRun(setups, states, control, order=order)
