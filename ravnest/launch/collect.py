@@ -1,10 +1,13 @@
 """State on its way from the stages to a checkpoint on disk.
 
 Decides when a stage's part is whole: it has sent as many tensors as it said. The format and its atomicity are
-training.checkpoint's. Each segment comes from one keeper, optimizer state from every stage.
+training.checkpoint's. Each segment comes from one keeper, optimizer state from every stage. Files are written by
+`disk`, one after another, while the driver goes on listening.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,13 +35,18 @@ class CheckpointCollector:
     """Gathers the checkpoints that are under way, by round."""
 
     def __init__(
-        self, setups: Mapping[str, StageSetup], begin: Callable[[c.CheckpointBegun], CheckpointWriter]
+        self,
+        setups: Mapping[str, StageSetup],
+        begin: Callable[[c.CheckpointBegun], CheckpointWriter],
+        disk: Executor,
     ) -> None:
-        """`begin` opens the writer of a checkpoint."""
+        """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
         self._setups = setups
         self._begin = begin
         self._writers: dict[int, CheckpointWriter] = {}
         self._parts: dict[tuple[int, str], _Part] = {}
+        self._disk = disk
+        self._writing: deque[tuple[int, Future[Path | None]]] = deque()
 
     def begin(self, begun: c.CheckpointBegun) -> None:
         self._writers[begun.round] = self._begin(begun)
@@ -58,7 +66,7 @@ class CheckpointCollector:
             part.optimizer[message.name, message.key] = tensors[0]
 
     def finish(self, stage: str, message: m.StateSent) -> None:
-        """A stage has sent all it has: write its files. Raises RunFailed when something is missing."""
+        """A stage has sent all it has: let its files be written. Raises RunFailed when something is missing."""
         part = self._parts.pop((message.round, stage), _Part())
         if message.round not in self._writers:
             raise RunFailed(f"{stage} finished its state for a checkpoint of round {message.round}, which is not open")
@@ -68,14 +76,33 @@ class CheckpointCollector:
         missing = sorted(_kept_names(setup) - part.weights.keys())
         if missing:
             raise RunFailed(f"{stage} did not send {', '.join(missing)}, of which it keeps the only copy")
-        for segment in setup.segments:
-            if segment.keeper:
-                writer.add_segment(segment.ring, {name: part.weights[name] for name in segment.names})
-        writer.add_optimizer(setup.cluster, setup.index, part.optimizer)
+        self._writing.append((message.round, self._disk.submit(_write_part, writer, setup, part)))
 
-    def commit(self, round_: int) -> Path:
-        """Every stage has finished: the checkpoint becomes the latest."""
-        return self._writers.pop(round_).commit()
+    def commit(self, round_: int) -> None:
+        """Every stage has finished: once all its files are written, the checkpoint becomes the latest."""
+        self._writing.append((round_, self._disk.submit(self._writers.pop(round_).commit)))
+
+    def written(self) -> list[tuple[Path, int]]:
+        """The checkpoints that became whole since the last call, with their rounds. Raises what the disk raised."""
+        whole = []
+        while self._writing and self._writing[0][1].done():
+            round_, done = self._writing.popleft()
+            path = done.result()
+            if path is not None:
+                whole.append((path, round_))
+        return whole
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._writing)
+
+
+def _write_part(writer: CheckpointWriter, setup: StageSetup, part: _Part) -> None:
+    for segment in setup.segments:
+        if segment.keeper:
+            writer.add_segment(segment.ring, {name: part.weights[name] for name in segment.names})
+    writer.add_optimizer(setup.cluster, setup.index, part.optimizer)
 
 
 def _kept_names(setup: StageSetup) -> set[str]:

@@ -6,6 +6,7 @@ is written down. Holds the whole model's initial weights once, in this process, 
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -92,20 +93,21 @@ def run(
         try:
             endpoint.connect(peers)
             ray.start({**peers, m.DRIVER: endpoint.address})
-            with MetricsWriter(folder.metrics) as writer:
+            with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
                 record = _record(folder, observer, writer, setups, job, total_samples)
                 observer.on(report.Phase("handing out weights"))
                 outbox = Outbox(endpoint)
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
+                round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
                 control = run_control(plan, job, setups, len(data.held_out), total_samples, resumed)
                 loop = DriverLoop(
                     endpoint=endpoint,
                     news=ray,
                     outbox=outbox,
                     control=control,
-                    membership=FailStop(nodes, time.monotonic()),
-                    collector=CheckpointCollector(setups, writer_opener(folder, plan, resumed)),
+                    membership=FailStop(nodes, time.monotonic(), round_trip_s=round_trip_s),
+                    collector=CheckpointCollector(setups, writer_opener(folder, plan, resumed), disk),
                     record=record,
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,

@@ -68,7 +68,7 @@ class DriverLoop:
 
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
-        while self._control.phase is not c.Phase.DONE:
+        while self._control.phase is not c.Phase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
 
@@ -78,6 +78,8 @@ class DriverLoop:
             self._take(delivery)
         now_s = self._now()
         self._outbox.flush()
+        for path, round_ in self._collector.written():
+            self._record.checkpoint(path, round_)
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             for stage in self._stages:
@@ -86,7 +88,8 @@ class DriverLoop:
             self._next_news_s = now_s + _NEWS_EVERY_S
             for end in self._news.ended():
                 self._take_end(end)
-        self._membership.check(now_s)
+        if self._control.phase is not c.Phase.DONE:
+            self._membership.check(now_s)
         if self._training_since_s is not None:
             elapsed_s = now_s - self._training_since_s
             if self._stop_wanted():
@@ -132,7 +135,7 @@ class DriverLoop:
                 case c.CheckpointBegun():
                     self._collector.begin(instruction)
                 case c.CheckpointArrived():
-                    self._record.checkpoint(self._collector.commit(instruction.round), instruction.round)
+                    self._collector.commit(instruction.round)
                 case c.EvaluationDone():
                     self._record.evaluated(instruction)
 

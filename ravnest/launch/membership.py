@@ -10,6 +10,8 @@ from typing import Protocol
 from ravnest.errors import NodeLost
 from ravnest.runtime.deadline import STALL_FLOOR_S, SilenceDeadline
 
+_STALL_FACTOR = 50.0
+
 
 class Membership(Protocol):
     """Told what was heard and who ended; answers by raising, or not."""
@@ -30,11 +32,14 @@ class Membership(Protocol):
 class FailStop:
     """Any death, silence or stall ends the run, named."""
 
-    def __init__(self, nodes: Mapping[str, str], now_s: float) -> None:
-        """`nodes`: stage → the name of the node that runs it."""
+    def __init__(self, nodes: Mapping[str, str], now_s: float, *, round_trip_s: float = 0.0) -> None:
+        """`nodes`: stage → the name of the node that runs it. `round_trip_s`: the slowest cluster's, as planned: until
+        something was measured, it says how long one computation may take."""
         self._nodes = nodes
         self._silence = {stage: SilenceDeadline(now_s) for stage in nodes}
-        self._progress = SilenceDeadline(now_s, floor_s=STALL_FLOOR_S, factor=50.0)
+        self._progress = SilenceDeadline(
+            now_s, floor_s=max(STALL_FLOOR_S, _STALL_FACTOR * round_trip_s), factor=_STALL_FACTOR
+        )
         self._last_progress = dict.fromkeys(nodes, now_s)
 
     def heard(self, stage: str, now_s: float, *, progress: bool) -> None:

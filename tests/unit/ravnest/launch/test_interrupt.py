@@ -1,0 +1,28 @@
+import signal
+
+import pytest
+
+from ravnest.launch.interrupt import StopOnInterrupt
+
+
+def test_the_first_interrupt_is_a_wish_and_the_second_ends_at_once():
+    with StopOnInterrupt() as interrupt:
+        assert not interrupt.wanted
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.wanted
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_termination_is_a_wish_however_often_it_comes():
+    with StopOnInterrupt() as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.wanted
+
+
+def test_the_handlers_of_before_come_back():
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    with StopOnInterrupt():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
