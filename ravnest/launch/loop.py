@@ -141,12 +141,14 @@ class DriverLoop:
 
     def _take_end(self, end: Ended) -> None:
         self._stages.discard(end.stage)
+        if self._control.phase is c.Phase.DONE:
+            return  # however it left: the driver has all that it needs of it
         if end.outcome is None:
             self._membership.ended(end.stage, end.reason)
         elif end.outcome.error is not None:
             path = self._record.write_log(end.stage, end.outcome.details or end.outcome.error)
             raise RunFailed(f"{end.stage}: {end.outcome.error} (details in {path})")
-        elif self._control.phase is not c.Phase.DONE:
+        else:
             self._membership.ended(end.stage, "it left before the run was over")
 
     def _farewell(self) -> None:

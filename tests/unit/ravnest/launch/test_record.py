@@ -1,0 +1,118 @@
+from types import SimpleNamespace
+
+import pytest
+
+from ravnest.launch import control as c
+from ravnest.launch import report
+from ravnest.launch.record import RunRecord
+from ravnest.runtime import messages as m
+from ravnest.training.metrics import MetricsWriter, read_metrics
+
+
+class Watched:
+    """A record of two clusters, an update of 12 samples, and what it told."""
+
+    def __init__(self, path):
+        self.events = []
+        self.path = path
+        self.writer = MetricsWriter(path / "metrics.jsonl")
+        self.record = RunRecord(
+            path,
+            SimpleNamespace(on=self.events.append),
+            self.writer,
+            stages=["a.s0", "a.s1", "b.s0"],
+            last_stages={"a.s1": "a", "b.s0": "b"},
+            samples_per_update=12,
+            total_samples=240,
+            metrics=[SimpleNamespace(name="accuracy", finish=lambda mean: mean)],
+        )
+
+    def tick(self, elapsed_s, phase=c.Phase.TRAINING, **updates):
+        state = SimpleNamespace(phase=phase, updates=updates, samples=12 * sum(updates.values()))
+        self.record.tick(state, elapsed_s)
+
+    def progress(self):
+        return [event for event in self.events if isinstance(event, report.Progress)]
+
+    def lines(self, kind):
+        self.writer.close()
+        return [line for line in read_metrics(self.path / "metrics.jsonl") if line["kind"] == kind]
+
+
+@pytest.fixture
+def watched(tmp_path):
+    made = Watched(tmp_path)
+    yield made
+    made.writer.close()
+
+
+def update(number, staleness=(0,), losses=()):
+    return m.Updated(update=number, staleness=staleness, losses=losses, lr=0.1)
+
+
+def test_progress_comes_once_a_second_with_rates_since_the_last(watched):
+    watched.tick(0.0, a=0, b=0)
+    watched.tick(0.5, a=1, b=0)
+    watched.tick(2.0, a=4, b=1)
+    watched.tick(4.0, a=5, b=1)
+    first, second, third = watched.progress()
+    assert [one.samples_per_s for one in first.clusters] == [0.0, 0.0]
+    assert [one.samples_per_s for one in second.clusters] == [24.0, 6.0]
+    assert [one.samples_per_s for one in third.clusters] == [6.0, 0.0]
+    assert third.samples == 72
+
+
+def test_a_resumed_run_does_not_report_what_was_made_before_as_its_rate(watched):
+    watched.tick(0.1, a=1000, b=500)
+    watched.tick(1.1, a=1001, b=500)
+    first, second = watched.progress()
+    assert [one.samples_per_s for one in first.clusters] == [0.0, 0.0]
+    assert second.clusters[0].samples_per_s == pytest.approx(12.0)
+    assert second.clusters[0].samples == 12_012
+
+
+def test_the_loss_is_the_mean_since_the_last_event_and_none_without_any(watched):
+    watched.record.updated("a.s1", update(0, losses=(3.0, 1.0)))
+    watched.tick(0.0, a=1, b=0)
+    watched.record.updated("a.s1", update(1, losses=(1.0, 1.0)))
+    watched.tick(1.0, a=2, b=0)
+    first, second = watched.progress()
+    assert [one.loss for one in first.clusters] == [2.0, None]
+    assert [one.loss for one in second.clusters] == [1.0, None]
+
+
+def test_staleness_is_counted_over_all_stages(watched):
+    watched.record.updated("a.s0", update(0, staleness=(1, 1, 2)))
+    watched.record.updated("a.s1", update(0, staleness=(0, 0, 0), losses=(1.0,)))
+    watched.record.updated("b.s0", update(0, staleness=(0,), losses=(1.0,)))
+    watched.tick(0.0, a=1, b=1)
+    assert [one.max_staleness for one in watched.progress()[0].clusters] == [2, 0]
+    assert (watched.record.staleness_max, watched.record.staleness_sum, watched.record.staleness_count) == (2, 4, 7)
+
+
+def test_an_update_is_a_line_and_a_last_stage_s_has_the_loss(watched):
+    watched.record.updated("a.s0", update(4, staleness=(1,)))
+    watched.record.updated("a.s1", update(4, losses=(1.0, 3.0)))
+    first, last = watched.lines("update")
+    assert (first["cluster"], first["stage"], first["update"], "loss" in first) == ("a", 0, 4, False)
+    assert (last["stage"], last["loss"], last["samples"]) == (1, 2.0, 60)
+
+
+def test_rounds_merged_are_those_of_the_last_stage(watched):
+    watched.record.merged("a.s0", m.RoundMerged(round=5))
+    watched.record.merged("a.s1", m.RoundMerged(round=4))
+    watched.tick(0.0, a=1, b=1)
+    assert [one.rounds_merged for one in watched.progress()[0].clusters] == [4, 0]
+
+
+def test_an_evaluation_is_told_as_means(watched):
+    evaluated = m.Evaluated(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
+    watched.record.evaluated(c.EvaluationDone(48, evaluated, final=True))
+    assert watched.record.evaluations == [report.Evaluated(48, 1.5, {"accuracy": 0.75}, True)]
+    assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
+
+
+def test_after_the_end_no_progress_is_told(watched):
+    watched.tick(5.0, phase=c.Phase.DONE, a=1, b=1)
+    assert watched.progress() == []
+    assert watched.record.training_s == 5.0

@@ -1,0 +1,61 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from ravnest.errors import InvalidInput
+from ravnest.runtime.batches import BatchSource, fetch, sample_batch
+from ravnest.training.sampler import Sampler
+
+X, Y = torch.arange(20.0).view(10, 2), torch.arange(10)
+
+
+def test_samples_are_collated_in_the_order_asked_for():
+    (inputs,), target = fetch(TensorDataset(X, Y), [3, 1])
+    assert inputs.tolist() == [[6.0, 7.0], [2.0, 3.0]]
+    assert target.tolist() == [3, 1]
+
+
+def test_several_inputs_and_plain_numbers_do():
+    dataset = [((X[i], i), 0.5) for i in range(4)]
+    (first, second), target = fetch(dataset, [0, 2])
+    assert first.tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    assert second.tolist() == [0, 2]
+    assert target.tolist() == [0.5, 0.5]
+
+
+def test_a_dataset_that_fetches_many_at_once_is_asked_once():
+    asked = []
+
+    class Many:
+        def __getitems__(self, indices):
+            asked.append(indices)
+            return [(X[i], Y[i]) for i in indices]
+
+    _, target = fetch(Many(), range(2, 4))
+    assert target.tolist() == [2, 3]
+    assert asked == [[2, 3]]
+
+
+@pytest.mark.parametrize("sample", [("text", 1), (torch.ones(2), "label"), ((torch.ones(2), "text"), 1)])
+def test_what_is_no_tensor_is_refused_at_the_job_s_key(sample):
+    with pytest.raises(InvalidInput, match=r"^data: each sample must be \(inputs, target\)"):
+        fetch([sample], [0])
+
+
+def test_a_source_reads_micro_batches_by_number_and_held_out_spans():
+    data = SimpleNamespace(train=TensorDataset(X, Y), held_out=TensorDataset(-X, Y))
+    sampler = Sampler(10, 7, (0.0, 0.5), 2)
+    source = BatchSource(data, sampler, [range(3), range(3, 4)])
+    assert source.train(3)[1].tolist() == sampler.batch(3)
+    (inputs,), target = source.held_out(1)
+    assert inputs.tolist() == [[-6.0, -7.0]]
+    assert target.tolist() == [3]
+
+
+def test_the_sample_batch_is_the_beginning_of_the_training_set():
+    data = SimpleNamespace(train=TensorDataset(X, Y))
+    assert sample_batch(data, 10)[1].tolist() == list(range(10))
+    with pytest.raises(InvalidInput, match="10 samples, fewer than micro_batch = 11"):
+        sample_batch(data, 11)

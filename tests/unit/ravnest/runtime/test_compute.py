@@ -1,0 +1,140 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from ravnest.errors import RunFailed
+from ravnest.runtime.pace import PacedCompute, Pacer
+from ravnest.runtime.segments import Average
+from ravnest.runtime.setup import Pace
+from tests.support.local import local_run, tiny_job
+
+
+def computes(parts=(2,), **changes):
+    run = local_run(tiny_job(**changes), parts=parts)
+    return [stage.compute for stage in run.stages.values()]
+
+
+def group(first, last, update_every=3):
+    """A whole update's forwards and backwards; the squared norms at its end."""
+    norms = ()
+    for micro_batch in range(update_every):
+        last.forward(micro_batch, first.forward(micro_batch, ()))
+        ends = micro_batch == update_every - 1
+        gradients, last_norm = last.backward(micro_batch, (), ends)
+        sent, first_norm = first.backward(micro_batch, gradients, ends)
+        assert sent == ()
+        norms = (first_norm, last_norm)
+    return norms
+
+
+def test_a_last_stage_keeps_its_loss_and_reports_each_once():
+    first, last = computes()
+    assert last.forward(0, first.forward(0, ())) == ()
+    for tensor in last.backward(0, (), False)[0]:
+        assert torch.isfinite(tensor).all()
+        assert tensor.abs().sum() > 0
+    for micro_batch in (1, 2, 3):  # one of the next group too
+        last.forward(micro_batch, first.forward(micro_batch, ()))
+    for micro_batch in (1, 2):
+        last.backward(micro_batch, (), micro_batch == 2)
+    lr, losses = last.update(None)
+    assert lr == pytest.approx(1e-2)
+    assert len(losses) == 3
+    assert all(1.0 < loss < 4.0 for loss in losses)
+
+
+def test_a_snapshot_weighs_the_samples_since_the_last():
+    first, last = computes()
+    group(first, last)
+    for compute in (first, last):
+        compute.update(None)
+    assert {part.weight for part in first.snapshot(1)} == {12.0}
+    assert {part.weight for part in first.snapshot(2)} == {0.0}
+
+
+def test_norms_are_told_only_when_clipping_asks_and_only_at_the_end_of_a_group():
+    first, last = computes()
+    assert group(first, last) == (None, None)
+    first, last = computes(optimizer={"name": "sgd", "lr": 0.1, "clip_norm": 0.5})
+    last.forward(0, first.forward(0, ()))
+    assert last.backward(0, (), False)[1] is None
+    first, last = computes(optimizer={"name": "sgd", "lr": 0.1, "clip_norm": 0.5})
+    assert all(norm > 0 for norm in group(first, last))
+
+
+def test_clipping_scales_the_step_to_the_global_norm():
+    config = {"name": "sgd", "lr": 1.0, "clip_norm": 0.01}
+    first, last = computes(optimizer=config)
+    before = [compute._weights.flat().clone() for compute in (first, last)]
+    norm_sq = sum(group(first, last))
+    assert math.sqrt(norm_sq) > 0.01
+    for compute in (first, last):
+        compute.update(norm_sq)
+    moved = [compute._weights.flat() - old for compute, old in zip((first, last), before, strict=True)]
+    assert torch.cat(moved).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_loss_that_is_not_finite_names_the_micro_batch_and_the_cluster():
+    first, last = computes()
+    broken = tuple(torch.full_like(tensor, float("nan")) for tensor in first.forward(0, ()))
+    with pytest.raises(RunFailed, match="the loss of micro-batch 0 of c0 is nan: diverged"):
+        last.forward(0, broken)
+
+
+def test_an_evaluation_sums_over_its_batches_and_is_forgotten():
+    first, last = computes(metrics=["accuracy"])
+    for batch in (0, 0):
+        assert last.evaluate(1, batch, first.evaluate(1, batch, ())) == ()
+    last.evaluate(2, 0, first.evaluate(2, 0, ()))
+    twice, once = last.evaluation_sums(1), last.evaluation_sums(2)
+    assert twice.loss.count == 2 * once.loss.count == 160
+    assert twice.loss.total == pytest.approx(2 * once.loss.total)
+    assert twice.metrics[0].count == 160
+    with pytest.raises(KeyError):
+        last.evaluation_sums(1)
+
+
+def test_a_backward_uses_the_weights_of_its_forward():
+    plain, changed = computes()[0], computes()[0]
+    upstream = torch.Generator().manual_seed(1)
+    outputs = plain.forward(0, ())
+    changed.forward(0, ())
+    gradients = tuple(torch.randn(tensor.shape, generator=upstream) for tensor in outputs)
+    names = changed._weights.names
+    changed._weights.add_correction(names, torch.ones_like(changed._weights.flat(names)))
+    for compute in (plain, changed):
+        compute.backward(0, gradients, True)
+    assert changed._weights.norm_sq() == pytest.approx(plain._weights.norm_sq(), rel=1e-6)
+
+
+def test_a_merge_gives_state_only_where_it_is_to_be_saved():
+    (compute,) = computes(parts=(1,))
+    for round_, save in ((1, False), (2, True)):
+        for micro_batch in range(3):
+            compute.forward(micro_batch, ())
+            compute.backward(micro_batch, (), micro_batch == 2)
+        compute.update(None)
+        averages = {part.ring: Average(part.vector, part.counters, part.weight) for part in compute.snapshot(round_)}
+        pieces = compute.merge(round_, averages, save)
+        assert bool(pieces) is save
+    kinds = {piece.part for piece in pieces}
+    assert kinds == {"weight", "optimizer"}
+    assert {piece.key for piece in pieces if piece.part == "optimizer"} == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_a_paced_stage_computes_the_same_in_the_planned_time():
+    (plain,) = computes(parts=(1,))
+    slept = []
+    pacer = Pacer(slept.append, lambda: 0.0)
+    (other,) = computes(parts=(1,))
+    setup = dataclasses.replace(other._setup, pace=Pace(flops_per_s=100.0, forward_flops=50.0))
+    paced = PacedCompute(
+        setup, other._module, other._weights, other.segments, other._source, other._loss, other._metrics, pacer
+    )
+    for compute in (plain, paced):
+        compute.forward(0, ())
+        compute.backward(0, (), True)
+    assert slept == [2.0, 4.0]  # 4 samples of 50 FLOP forward; backward is twice that
+    assert paced._losses == plain._losses

@@ -1,0 +1,119 @@
+import pytest
+import torch
+
+from ravnest.materials import make_weights
+from ravnest.runtime.segments import Average, StageSegments
+from ravnest.training.weights import VersionedWeights
+from tests.support.local import JOB_FILE, setups_of, tiny_job
+
+JOB = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
+
+
+class Held:
+    """A lone cluster's stage of the CNN with its segments."""
+
+    def __init__(self, parts=(1,), stage="c0.s0"):
+        job = tiny_job(**JOB)
+        setups, _ = setups_of(job, parts=parts)
+        self.setup = setups[stage]
+        self.start = make_weights(job, JOB_FILE)
+        self.module = self.setup.program.build(self.start)
+        self.weights = VersionedWeights(self.module, job.optimizer)
+        self.segments = StageSegments(self.setup.segments, self.module, self.weights)
+
+    def move(self, by):
+        for segment in self.setup.segments:
+            self.weights.add_correction(segment.parameters, torch.full_like(self.weights.flat(segment.parameters), by))
+
+    def buffers(self):
+        return dict(self.module.named_buffers())
+
+
+def average(contribution, *, vector=None, counters=None, total=8.0):
+    return Average(contribution.vector if vector is None else vector, counters or contribution.counters, total)
+
+
+def test_a_contribution_is_progress_then_buffers_with_counters_beside():
+    held = Held()
+    (segment,) = held.setup.segments
+    held.move(0.25)
+    (part,) = held.segments.snapshot(1, samples=8)
+    assert part.weight == 8.0
+    assert part.vector.shape == (segment.elements,)
+    trained = held.weights.flat(segment.parameters).numel()
+    assert part.vector[:trained] == pytest.approx(torch.full((trained,), 0.25), abs=1e-6)
+    expected = torch.cat([held.start[name].flatten() for name in segment.buffers])
+    assert torch.equal(part.vector[trained:], expected)
+    assert segment.counters == ("bn1.num_batches_tracked", "bn2.num_batches_tracked")
+    assert part.counters == (0, 0)
+
+
+def test_progress_counts_once():
+    held = Held()
+    held.move(0.25)
+    held.segments.snapshot(1, samples=8)
+    held.move(0.5)
+    (part,) = held.segments.snapshot(2, samples=8)
+    assert part.vector[0].item() == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_merge_moves_the_anchor_and_keeps_what_was_learned_since():
+    held = Held()
+    (segment,) = held.setup.segments
+    before = held.segments.anchor(segment.ring).clone()
+    held.move(0.25)
+    (part,) = held.segments.snapshot(1, samples=8)
+    held.move(0.5)
+    held.segments.merge(1, {segment.ring: average(part, vector=torch.ones_like(part.vector))})
+    assert torch.equal(held.segments.anchor(segment.ring), before + 1.0)
+    live = held.weights.flat(segment.parameters)
+    assert torch.allclose(live, before + 1.5, atol=1e-6)
+    held.segments.adopt_anchor()
+    assert torch.equal(held.weights.flat(segment.parameters), before + 1.0)
+
+
+def test_buffers_are_set_to_the_average_and_counters_never_go_back():
+    held = Held()
+    (segment,) = held.setup.segments
+    held.move(0.0)
+    (part,) = held.segments.snapshot(1, samples=8)
+    held.module.set_buffer("bn1.num_batches_tracked", torch.tensor(9))
+    held.segments.merge(1, {segment.ring: average(part, vector=torch.full_like(part.vector, 3.0), counters=(4, 6))})
+    found = held.buffers()
+    assert torch.equal(found["bn1.running_mean"], torch.full((6,), 3.0))
+    assert (found["bn1.num_batches_tracked"].item(), found["bn2.num_batches_tracked"].item()) == (9, 6)
+    assert found["bn2.num_batches_tracked"].dtype == torch.int64
+
+
+def test_a_round_that_nobody_trained_for_leaves_the_buffers():
+    held = Held()
+    (segment,) = held.setup.segments
+    (part,) = held.segments.snapshot(1, samples=0)
+    held.segments.merge(1, {segment.ring: average(part, vector=torch.zeros_like(part.vector), total=0.0)})
+    assert torch.equal(held.buffers()["bn1.running_var"], torch.ones(6))
+
+
+def test_old_buffers_are_replaced_and_never_written():
+    held = Held()
+    (segment,) = held.setup.segments
+    old = held.buffers()["bn1.running_mean"]
+    copy = old.clone()
+    (part,) = held.segments.snapshot(1, samples=8)
+    held.segments.merge(1, {segment.ring: average(part, vector=torch.ones_like(part.vector))})
+    assert torch.equal(old, copy)
+
+
+def test_the_keeper_gives_copies_under_the_original_names_and_shapes():
+    held = Held()
+    pieces = {piece.name: piece.tensor for piece in held.segments.kept()}
+    assert pieces.keys() == held.start.keys()
+    assert all(torch.equal(tensor, held.start[name]) for name, tensor in pieces.items())
+    next(iter(pieces.values())).add_(1.0)
+    assert all(torch.equal(piece.tensor, held.start[piece.name]) for piece in held.segments.kept())
+
+
+def test_each_segment_is_kept_once_over_the_fleet():
+    job = tiny_job(**JOB)
+    setups, _ = setups_of(job, parts=(2, 1))
+    names = [piece.name for stage in setups for piece in Held((2, 1), stage).segments.kept()]
+    assert sorted(names) == sorted(make_weights(job, JOB_FILE))
