@@ -118,7 +118,7 @@ class JobConfig(Section):
     update_every: PositiveInt = 8
     """Micro-batches that a stage accumulates for one update."""
 
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """A torch.optim class, its arguments, its schedule and clipping."""
 
     max_staleness: NonNegativeInt = 1

@@ -6,7 +6,6 @@ matplotlib's file backend, so no display is needed.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cluster_planner.plan import Plan
-from ravnest.errors import InvalidInput
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -99,7 +97,7 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
     """Training loss of each cluster (thin), held-out loss (thick, marked), baselines (dashed), over samples.
 
-    records: lines of metrics.jsonl, as `ravnest.launch.report.as_record` makes them; other kinds are skipped.
+    records: lines of metrics.jsonl, as `ravnest.training.metrics.read_metrics` gives them; other kinds are skipped.
     """
     trained: dict[str, list[tuple[int, float]]] = defaultdict(list)
     held_out: list[tuple[int, float]] = []
@@ -126,20 +124,6 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
     if trained or held_out or baselines:
         axes.legend(frameon=False)
     _save(figure, path)
-
-
-def read_records(metrics_path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl. Raises InvalidInput, with its number, for a line that is no record."""
-    records = []
-    for number, line in enumerate(metrics_path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInput(f"is not JSON: {error.msg}", path=str(metrics_path), key=f"line {number}") from None
-        if not isinstance(record, dict) or "kind" not in record:
-            raise InvalidInput("is no record: it has no `kind`", path=str(metrics_path), key=f"line {number}")
-        records.append(record)
-    return records
 
 
 def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:

@@ -67,14 +67,12 @@ def main() -> None:
 def describe(error: Exception) -> tuple[list[str], int]:
     """What the user reads and the exit code: 2 for input they can mend, 1 for everything else.
 
-    An error that none of ravnest's packages raised is a mistake of ravnest's, and is said to be one.
+    Every error that the packages raise on purpose carries its `exit_code`; they are not imported only to ask for its
+    class. An error without one is a mistake of ravnest's, and is said to be one.
     """
-    from cluster_planner.errors import PlannerError
-    from ravnest.errors import RavnestError
-    from ring_allreduce.errors import RingError
-
-    if isinstance(error, PlannerError | RingError | RavnestError):
-        return str(error).splitlines(), error.exit_code
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        return str(error).splitlines(), exit_code
     said = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where"
     return [f"{said} ({hint})"], 1

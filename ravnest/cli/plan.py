@@ -33,13 +33,16 @@ def plan(
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
     from rich.console import Console
 
+    from cluster_planner.files import load_fleet
+
+    fleet = load_fleet(nodes)  # before torch is imported: what is wrong with the file is told at once
     from ravnest.cli.planning import prepare_plan
     from ravnest.cli.steps import Steps
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
     steps = Steps(Console(stderr=True, quiet=as_json))
     with steps:
-        made = prepare_plan(nodes, job_path, seed=seed, step=steps.begin)
+        made = prepare_plan(fleet, job_path, seed=seed, step=steps.begin)
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     if as_json:

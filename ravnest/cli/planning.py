@@ -1,4 +1,4 @@
-"""Makes a plan from two files: loads them, captures and checks the model, and asks the planner.
+"""Makes a plan for a fleet: loads the job and its data, captures and checks the model, and asks the planner.
 
 Decides the order of these steps and what the planner is told about the job. Knows neither the terminal nor
 where the plan is written. Errors are those of the packages it calls.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster_planner.costs import Workload
-from cluster_planner.files import load_fleet
+from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
 from ravnest.job import JobConfig, load_job
@@ -27,11 +27,8 @@ optimizer step: 254 MiB on x86-64 with torch 2.13.0 for CPU.
 """
 
 
-def prepare_plan(nodes_path: Path, job_path: Path, *, seed: int, step: Callable[[str], None]) -> Plan:
-    """The plan for the fleet of `nodes_path` and the job of `job_path`; `step` hears of each slow step as it
-    begins.
-    """
-    fleet = load_fleet(nodes_path)
+def prepare_plan(fleet: Fleet, job_path: Path, *, seed: int, step: Callable[[str], None]) -> Plan:
+    """The plan for `fleet` and the job of `job_path`; `step` hears of each slow step as it begins."""
     job = load_job(job_path)
     step("loading the data")
     data = load_data(job, job_path)

@@ -32,6 +32,9 @@ def run(
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
     from rich.console import Console
 
+    from cluster_planner.files import load_plan
+
+    made = load_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
     from ravnest.cli.live_view import LiveView
     from ravnest.cli.plain_view import PlainView
     from ravnest.cli.result_view import show_result
@@ -41,7 +44,7 @@ def run(
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     with view:
-        result = launch_run(plan, address=address, resume=resume, out_dir=out, observer=view)
+        result = launch_run(made, plan, address=address, resume=resume, out_dir=out, observer=view)
     if as_json:
         json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")

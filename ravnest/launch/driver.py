@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from cluster_planner import Plan, load_plan
+from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig, job_from_mapping
 from ravnest.launch import control as c
@@ -25,7 +25,7 @@ from ravnest.launch.outcome import finish
 from ravnest.launch.ray_cluster import RayCluster
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import Resumed, states_for, writer_opener
-from ravnest.launch.setups import check_fingerprint, stage_setups
+from ravnest.launch.setups import check_fingerprint, job_differs, stage_setups
 from ravnest.materials import capture_job, load_data, search_dirs
 from ravnest.runtime import messages as m
 from ravnest.runtime.deadline import START_DEADLINE_S
@@ -41,6 +41,7 @@ _QUEUE_MESSAGES = 4096
 
 
 def run(
+    plan: Plan,
     plan_path: Path,
     *,
     address: str | None = None,
@@ -51,13 +52,16 @@ def run(
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
-    `address`: a running Ray cluster; None starts one on this machine and places every stage on it. `imitate`: pad each
-    stage's compute and shape each link to what the plan says of its node. Raises InvalidInput, RunFailed or NodeLost.
+    `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
+    starts one on this machine and places every stage on it. `imitate`: pad each stage's compute and shape each link to
+    what the plan says of its node. Raises InvalidInput, RunFailed or NodeLost.
     """
-    plan = load_plan(plan_path)
     job = job_from_mapping(plan.job, path=str(plan_path))
-    folder = open_folder(plan_path, out_dir, resume=resume)
+    folder = open_folder(out_dir, resume=resume)
     resumed = Resumed.load(folder, plan) if resume else None
+    if job_differs(job, plan.job_file):
+        observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
+    rounds_before = 0 if resumed is None else resumed.rounds
     observer.on(report.Phase("preparing", "reading the data and capturing the model"))
     data = load_data(job, plan.job_file)
     captured = capture_job(job, plan.job_file, data)
@@ -69,6 +73,7 @@ def run(
             " later `stop` to go on",
             path=str(folder.path),
         )
+    folder.keep_plan(plan_path)
     observer.on(report.Phase("starting Ray", address or "on this machine"))
     with StopOnInterrupt() as interrupt, RayCluster(address) as ray:
         setups = stage_setups(
@@ -94,7 +99,7 @@ def run(
             endpoint.connect(peers)
             ray.start({**peers, m.DRIVER: endpoint.address})
             with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
-                record = _record(folder, observer, writer, setups, job, total_samples)
+                record = _record(folder, observer, writer, setups, job, total_samples, rounds_before)
                 observer.on(report.Phase("handing out weights"))
                 outbox = Outbox(endpoint)
                 hand_out(outbox, endpoint, setups.values(), states)
@@ -115,7 +120,6 @@ def run(
                 loop.run()
         finally:
             endpoint.close()
-    rounds_before = 0 if resumed is None else resumed.rounds
     return finish(
         folder,
         plan,
@@ -152,6 +156,7 @@ def _record(
     setups: Mapping[str, StageSetup],
     job: JobConfig,
     total_samples: int | None,
+    rounds_before: int,
 ) -> RunRecord:
     dirs = [Path(path) for path in next(iter(setups.values())).search_dirs]
     return RunRecord(
@@ -163,6 +168,7 @@ def _record(
         samples_per_update=job.micro_batch * job.update_every,
         total_samples=total_samples,
         metrics=build_metrics(job.metrics, dirs),
+        rounds_before=rounds_before,
     )
 
 

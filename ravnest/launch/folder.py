@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ravnest.errors import InvalidInput
+from ravnest.training.checkpoint import LATEST
 
 RUNS = Path("runs")
+_BEGINNINGS = {"plan.yaml", "metrics.jsonl", "logs", "checkpoints"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,11 @@ class RunFolder:
     @property
     def plan(self) -> Path:
         return self.path / "plan.yaml"
+
+    def keep_plan(self, plan_path: Path) -> None:
+        """Copy the plan that runs into the folder, from which it may have been read."""
+        if not (self.plan.exists() and self.plan.samefile(plan_path)):
+            shutil.copyfile(plan_path, self.plan)
 
     @property
     def metrics(self) -> Path:
@@ -44,11 +51,11 @@ class RunFolder:
         return self.path / "summary.json"
 
 
-def open_folder(plan_path: Path, out_dir: Path | None, *, resume: bool) -> RunFolder:
-    """The folder to write to, made if need be. Raises InvalidInput where a run would overwrite another."""
+def open_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
+    """The folder to write to, made if need be. Raises InvalidInput where a run would overwrite something."""
     if resume:
-        path = out_dir if out_dir is not None else _latest()
-        if not (path / "checkpoints").is_dir():
+        path = out_dir if out_dir is not None else _newest_run()
+        if not _has_checkpoint(path):
             raise InvalidInput(
                 "no checkpoint here to resume from: name the run's folder with --out, or start without --resume",
                 path=str(path),
@@ -57,16 +64,31 @@ def open_folder(plan_path: Path, out_dir: Path | None, *, resume: bool) -> RunFo
     path = out_dir if out_dir is not None else RUNS / time.strftime("%Y%m%d-%H%M%S")
     if path.exists() and not path.is_dir():
         raise InvalidInput("is a file; --out must name a folder", path=str(path))
-    if path.is_dir() and any(path.iterdir()):
-        raise InvalidInput("is not empty: add --resume to go on with the run in it, or name another", path=str(path))
-    path.mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(path)
-    shutil.copyfile(plan_path, folder.plan)
-    return folder
+    if _has_checkpoint(path):
+        raise InvalidInput("holds a run already: add --resume to go on with it, or name another folder", path=str(path))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _clear_beginnings(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot be written ({error.strerror}); name another with --out", path=str(path)) from None
+    return RunFolder(path)
 
 
-def _latest() -> Path:
-    runs = sorted(path for path in RUNS.glob("*") if (path / "checkpoints").is_dir())
+def _clear_beginnings(path: Path) -> None:
+    """Remove what a run that never got as far as a checkpoint left here; anything else stays, and is refused."""
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in _BEGINNINGS)
+    if others:
+        raise InvalidInput(f"holds {others[0]!r}, which is no run's: name an empty folder", path=str(path))
+    (path / "metrics.jsonl").unlink(missing_ok=True)
+    shutil.rmtree(path / "logs", ignore_errors=True)
+
+
+def _has_checkpoint(path: Path) -> bool:
+    return (path / "checkpoints" / LATEST).is_file()
+
+
+def _newest_run() -> Path:
+    runs = sorted(path for path in RUNS.glob("*") if _has_checkpoint(path))
     if not runs:
         raise InvalidInput("no run with a checkpoint to resume; name its folder with --out", path=str(RUNS))
     return runs[-1]

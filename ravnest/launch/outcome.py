@@ -16,8 +16,9 @@ from ravnest.launch import report
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.record import RunRecord
 from ravnest.materials import make_model, search_dirs
-from ravnest.pictures import draw_loss_curve, read_records
+from ravnest.pictures import draw_loss_curve
 from ravnest.training.checkpoint import load_latest, write_final_weights
+from ravnest.training.metrics import read_metrics
 
 
 def finish(
@@ -51,7 +52,7 @@ def finish(
                 key="sample",
             )
         sample_text = text
-    draw_loss_curve(read_records(folder.metrics), baselines, folder.loss_curve)
+    draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
     seconds = record.training_s
     result = report.RunResult(
         out_dir=folder.path,

@@ -46,8 +46,9 @@ class RunRecord:
         samples_per_update: int,
         total_samples: int | None,
         metrics: Sequence[Metric],
+        rounds_before: int = 0,
     ) -> None:
-        """`last_stages`: stage name → cluster, for those that compute the loss."""
+        """`last_stages`: those that compute the loss, and their clusters. `rounds_before`: of earlier sessions."""
         self.stages = tuple(stages)
         self.evaluations: list[report.Evaluated] = []
         self.checkpoint_path: Path | None = None
@@ -62,6 +63,7 @@ class RunRecord:
         self._samples_per_update = samples_per_update
         self._total_samples = total_samples
         self._metrics = metrics
+        self._rounds_before = rounds_before
         self._tallies = {cluster: _ClusterTally() for cluster in last_stages.values()}
         self._next_progress_s = 0.0
         self._progress_at_s = 0.0
@@ -73,9 +75,6 @@ class RunRecord:
     def phase(self, phase: c.Phase) -> None:
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.Phase(name, detail))
-
-    def notice(self, text: str) -> None:
-        self._emit(report.Notice(text))
 
     def updated(self, stage: str, message: m.Updated) -> None:
         """Each stage's update: its gradients' staleness, and from a last stage the losses."""
@@ -101,14 +100,14 @@ class RunRecord:
     def merged(self, stage: str, message: m.RoundMerged) -> None:
         cluster = self._last_stages.get(stage)
         if cluster is not None:
-            self._tallies[cluster].rounds_merged = message.round
+            self._tallies[cluster].rounds_merged = self._rounds_before + message.round
 
     def round_done(self, done: c.RoundDone) -> None:
-        self._emit(report.RoundCommitted(done.round, done.samples))
+        self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples))
 
     def checkpoint(self, path: Path, round_: int) -> None:
         self.checkpoint_path = path
-        self._emit(report.CheckpointWritten(path, round_))
+        self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
 
     def evaluated(self, done: c.EvaluationDone) -> None:
         loss = Measure(*done.evaluated.loss).mean
@@ -150,6 +149,5 @@ class RunRecord:
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
 
     def _emit(self, event: report.RunEvent) -> None:
-        fields = report.as_record(event, self._now_s)
-        self._writer.write(str(fields.pop("kind")), self._now_s, **{k: v for k, v in fields.items() if k != "at_s"})
+        self._writer.write(report.kind_of(event), self._now_s, **report.as_plain(event))
         self._observer.on(event)

@@ -7,11 +7,12 @@ is named; losses are in nats for cross-entropy, and None where there is none yet
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
+
+from ravnest.plain import plain
 
 
 @dataclass(frozen=True)
@@ -124,25 +125,11 @@ _KINDS = {
 }
 
 
-def as_record(event: RunEvent, at_s: float) -> dict[str, object]:
-    """One line of metrics.jsonl: `kind`, `at_s` (seconds since the run began), and the event's own fields."""
-    return {"kind": _KINDS[type(event)], "at_s": round(at_s, 3), **as_plain(event)}
+def kind_of(event: RunEvent) -> str:
+    """The event's `kind` in metrics.jsonl."""
+    return _KINDS[type(event)]
 
 
 def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
     """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
-    plain = _plain(asdict(value))
-    assert isinstance(plain, dict)
-    return plain
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return {name: plain(item) for name, item in asdict(value).items()}

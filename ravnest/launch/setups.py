@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cluster_planner import Plan, Ring
+from cluster_planner.errors import PlannerError
 from ravnest.errors import InvalidInput
-from ravnest.job import JobConfig
+from ravnest.job import JobConfig, load_job
 from ravnest.runtime.messages import DRIVER, stage_name
 from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
 from ravnest.splitting import CapturedModel, StageProgram
@@ -33,6 +34,16 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
             path=str(plan_path),
             key="units.fingerprint",
         )
+
+
+def job_differs(job: JobConfig, job_file: str) -> bool:
+    """Whether the file from which the plan took its job has changed. One that is gone has not."""
+    if not Path(job_file).exists():
+        return False
+    try:
+        return load_job(job_file) != job
+    except PlannerError:
+        return True
 
 
 def stage_setups(

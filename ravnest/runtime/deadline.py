@@ -39,10 +39,6 @@ class SilenceDeadline:
         self._gaps_s.append(max(0.0, now_s - self._last_s))
         self._last_s = now_s
 
-    def restart(self, now_s: float) -> None:
-        """Begin waiting anew without learning from the gap: a pause that was ordered."""
-        self._last_s = now_s
-
     def silent_s(self, now_s: float) -> float:
         return now_s - self._last_s
 

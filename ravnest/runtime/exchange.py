@@ -59,7 +59,3 @@ class RoundExchange:
         save = round in self._saves
         self._saves.discard(round)
         return self._averages.pop(round, {}), save
-
-    def waiting_for(self) -> str:
-        """Which members' chunks are missing, for error messages; empty when none are."""
-        return ", ".join(f"{who} in round {r} of ring {ring}" for ring, r, who in self._reducer.waiting_for())

@@ -6,13 +6,12 @@ which kinds there are.
 """
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from ravnest.errors import InvalidInput
+from ravnest.plain import plain
 
 
 class MetricsWriter:
@@ -34,7 +33,7 @@ class MetricsWriter:
     def write(self, kind: str, at_s: float, **fields: object) -> None:
         """One line, flushed. JSON has no NaN or infinity: such numbers become null."""
         record = {"kind": kind, "at_s": round(at_s, 3), **fields}
-        self._file.write(json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.write(json.dumps(plain(record), allow_nan=False, separators=(",", ":")) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -55,14 +54,6 @@ def read_metrics(path: Path) -> list[dict[str, object]]:
             raise InvalidInput("is no record: it needs kind and at_s", path=str(path), key=f"line {number}")
         records.append(record)
     return records
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _drop_torn_line(path: Path) -> None:

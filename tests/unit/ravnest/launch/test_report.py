@@ -11,7 +11,7 @@ from ravnest.launch.report import (
     RoundCommitted,
     RunResult,
     as_plain,
-    as_record,
+    kind_of,
 )
 
 
@@ -24,8 +24,8 @@ def test_every_event_becomes_a_line_of_json(progress: Progress) -> None:
         CheckpointWritten(Path("a/b"), 1),
         Notice("words"),
     ]
-    lines = [json.loads(json.dumps(as_record(event, 1.23456), allow_nan=False)) for event in events]
-    assert [line["kind"] for line in lines] == [
+    lines = [json.loads(json.dumps(as_plain(event), allow_nan=False)) for event in events]
+    assert [kind_of(event) for event in events] == [
         "phase",
         "progress",
         "evaluated",
@@ -33,7 +33,6 @@ def test_every_event_becomes_a_line_of_json(progress: Progress) -> None:
         "checkpoint",
         "notice",
     ]
-    assert {line["at_s"] for line in lines} == {1.235}
     assert lines[1]["clusters"][1]["loss"] is None
     assert lines[2]["metrics"] == {"accuracy": 0.5}
     assert lines[4]["path"] == "a/b"
@@ -41,7 +40,7 @@ def test_every_event_becomes_a_line_of_json(progress: Progress) -> None:
 
 def test_a_loss_that_is_not_finite_is_null(progress: Progress) -> None:
     diverged = replace(progress.clusters[0], loss=float("nan"))
-    record = as_record(replace(progress, clusters=(diverged,)), 1.0)
+    record = as_plain(replace(progress, clusters=(diverged,)))
     assert json.loads(json.dumps(record, allow_nan=False))["clusters"][0]["loss"] is None
 
 

@@ -1,11 +1,12 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from cluster_planner import Node
 from ravnest.errors import InvalidInput
-from ravnest.launch.setups import check_fingerprint, stage_setups
+from ravnest.launch.setups import check_fingerprint, job_differs, stage_setups
 from ravnest.runtime.setup import Pace
 from ring_allreduce.transport import LinkShape
 from tests.support.local import captured_job, setups_of, tiny_job
@@ -141,3 +142,15 @@ def test_a_model_that_was_not_planned_is_refused():
     other = captured_job(tiny_job(model={"factory": "tiny:gpt", "args": {"layers": 2, "width": 4}}))
     with pytest.raises(InvalidInput, match=r"^plan\.yaml: units\.fingerprint: .*plan again"):
         check_fingerprint(plan, other, Path("plan.yaml"))
+
+
+def test_a_job_file_that_was_edited_since_planning_is_noticed(tmp_path):
+    job = tiny_job(**CNN)
+    path = tmp_path / "job.yaml"
+    assert not job_differs(job, str(path))  # gone: the plan is complete in itself
+    path.write_text(json.dumps(job.model_dump(mode="json")))
+    assert not job_differs(job, str(path))
+    path.write_text(json.dumps({**job.model_dump(mode="json"), "seed": job.seed + 1}))
+    assert job_differs(job, str(path))
+    path.write_text("model: [")
+    assert job_differs(job, str(path))

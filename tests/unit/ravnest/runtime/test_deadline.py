@@ -47,13 +47,6 @@ def test_it_forgets_how_it_once_was():
     assert deadline.limit_s() == SILENCE_FLOOR_S
 
 
-def test_a_restart_waits_anew_and_learns_nothing_from_the_pause():
-    deadline, now_s = heard_every([10.0] * 10)
-    deadline.restart(now_s + 1_000.0)
-    assert not deadline.expired(now_s + 1_080.0)
-    assert deadline.limit_s() == 80.0
-
-
 def test_floor_and_factor_are_the_caller_s():
     deadline, now_s = heard_every([2.0] * 10, floor_s=60.0, factor=50.0)
     assert deadline.limit_s() == 100.0

@@ -87,12 +87,3 @@ def test_only_chunks_are_its_business():
     group.driver.send("x", Lane.PIPELINE, m.Go())
     (delivery,) = group.endpoints["x"].poll(0.0)
     assert not group.exchanges["x"].on_delivery(delivery)
-
-
-def test_it_can_say_for_whom_it_waits():
-    group = Group()
-    group.contribute("x", 1, 1.0)
-    assert group.exchanges["x"].waiting_for() == "y in round 1 of ring 0"
-    group.contribute("y", 1, 1.0)
-    group.pump()
-    assert group.exchanges["x"].waiting_for() == ""
