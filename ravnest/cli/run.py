@@ -20,7 +20,11 @@ def run(
     plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
     address: Annotated[
         str | None,
-        typer.Option(metavar="RAY_ADDRESS", help="A running Ray cluster; without one, Ray starts on this machine."),
+        typer.Option(
+            metavar="RAY_ADDRESS",
+            envvar="RAY_ADDRESS",
+            help="A running Ray cluster; without one, Ray starts on this machine.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
     out: Annotated[

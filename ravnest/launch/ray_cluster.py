@@ -44,7 +44,7 @@ class RayCluster:
         self._local = address is None
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._local:
-            options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         else:
             options |= {"address": address}
         try:
