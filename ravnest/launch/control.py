@@ -41,10 +41,10 @@ class PhaseEntered:
 
 @dataclass(frozen=True)
 class CheckpointBegun:
-    """The stages will send their state as of `round`, which the fleet reached after about `samples`."""
+    """The stages will send their state as of `round`."""
 
     round: int
-    samples: int
+    samples: int  # behind the round's anchor
     updates: Mapping[str, int]  # by cluster, at its snapshot for the round
 
 
@@ -118,8 +118,12 @@ class RunControl:
 
     @property
     def session_samples(self) -> int:
-        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in self._updates.items())
-        return made * self._shape.samples_per_update
+        return self._samples_of(self._updates) - self._shape.start_samples
+
+    def _samples_of(self, updates: Mapping[str, int]) -> int:
+        """What the fleet has trained on when each cluster has made so many `updates`."""
+        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
+        return self._shape.start_samples + made * self._shape.samples_per_update
 
     @property
     def updates(self) -> Mapping[str, int]:
@@ -241,7 +245,7 @@ class RunControl:
         if save:
             self._next_save = self.samples + self._shape.evaluate_every
             self._saving[round_] = set(self._shape.stages)
-            out.append(CheckpointBegun(round_, self.samples, taken))
+            out.append(CheckpointBegun(round_, self._samples_of(taken), taken))
         order = m.RoundCommitted(round=round_, save=save)
         return out + [Tell(stage, order) for stage in self._shape.stages]
 

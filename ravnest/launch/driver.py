@@ -58,7 +58,7 @@ def run(
     """
     job = job_from_mapping(plan.job, path=str(plan_path))
     folder = open_folder(out_dir, resume=resume)
-    resumed = Resumed.load(folder, plan) if resume else None
+    resumed = Resumed.load(folder, plan, job) if resume else None
     if job_differs(job, plan.job_file):
         observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
     rounds_before = 0 if resumed is None else resumed.rounds
@@ -112,7 +112,7 @@ def run(
                     outbox=outbox,
                     control=control,
                     membership=FailStop(nodes, time.monotonic(), round_trip_s=round_trip_s),
-                    collector=CheckpointCollector(setups, writer_opener(folder, plan, resumed), disk),
+                    collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
                     record=record,
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,

@@ -94,6 +94,7 @@ class LocalRun:
             news = news or not isinstance(delivery.message, m.Alive)
             self._note(delivery.sender, delivery.message, delivery.tensors)
             self.follow(self.control.handle(delivery.sender, delivery.message))
+        self.follow(self.control.tick(self._now_s))
         for name in self.stages:
             self._driver.send(name, Lane.PIPELINE, m.Alive())
         return news

@@ -4,6 +4,7 @@ Decides that a resume takes every cluster back to the anchor of the checkpoint's
 dropped (design §7). Reads a checkpoint lazily, stage by stage.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ from ravnest.launch.handout import StageState, needed
 from ravnest.materials import make_weights
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
-from ravnest.training.manifest import ClusterPosition
+
+_READABLE = 100  # characters of two values that a message can hold
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,40 @@ class Resumed:
     updates: Mapping[str, int]
 
     @classmethod
-    def load(cls, folder: RunFolder, plan: Plan) -> "Resumed":
-        """The latest checkpoint. Raises InvalidInput when it is damaged, or of another plan."""
+    def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "Resumed":
+        """The latest checkpoint. Raises InvalidInput when it is damaged, or of a plan that it does not fit."""
         checkpoint = load_latest(folder.checkpoints)
         manifest = checkpoint.manifest
-        if manifest.plan_fingerprint != plan_fingerprint(plan):
-            raise InvalidInput(
-                "the checkpoint belongs to another plan (its model or its stages differ): resume with the plan.yaml in"
-                " the run's folder",
-                path=str(folder.path),
-            )
-        return cls(checkpoint, manifest.samples, manifest.round, dict(manifest.versions))
+        for key, value in made_with(plan, job).items():
+            before = manifest.made_with.get(key)
+            if before != value:
+                raise InvalidInput(
+                    f"the checkpoint was made with another one{_both(before, value)}: resume with the plan.yaml in the"
+                    " run's folder, or start a new run",
+                    path=str(folder.path),
+                    key=key,
+                )
+        return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
 
 
-def plan_fingerprint(plan: Plan) -> str:
-    """What must be equal for a checkpoint to fit: the model, and who holds which units."""
-    spans = [(cluster.name, [stage.units for stage in cluster.stages]) for cluster in plan.clusters]
-    return f"{plan.costs.fingerprint}:{spans}"
+def made_with(plan: Plan, job: JobConfig) -> dict[str, str]:
+    """What must be equal for a checkpoint to fit, by key. Rates, schedules, clipping, rounds and the end may change."""
+    spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
+    return {
+        "model": plan.costs.fingerprint,
+        "clusters": json.dumps(spans),
+        "shares": json.dumps([plan.share(cluster.name) for cluster in plan.clusters]),
+        "job.data": job.data.model_dump_json(),
+        "job.micro_batch": str(job.micro_batch),
+        "job.update_every": str(job.update_every),
+        "job.optimizer": json.dumps({"name": job.optimizer.name, **job.optimizer.arguments}, sort_keys=True),
+        "job.seed": str(job.seed),
+    }
+
+
+def _both(before: str | None, now: str) -> str:
+    short = before is not None and len(before) + len(now) < _READABLE
+    return f" ({before}, now {now})" if short else ""
 
 
 def states_for(
@@ -73,7 +92,7 @@ def states_for(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Plan, resumed: Resumed | None
+    folder: RunFolder, plan: Plan, job: JobConfig, resumed: Resumed | None
 ) -> Callable[[c.CheckpointBegun], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds
@@ -83,11 +102,8 @@ def writer_opener(
             folder.checkpoints,
             round=rounds_before + begun.round,
             samples=begun.samples,
-            clusters={
-                name: ClusterPosition(next_micro_batch=updates * plan.workload.update_every, version=updates)
-                for name, updates in begun.updates.items()
-            },
-            plan_fingerprint=plan_fingerprint(plan),
+            versions=begun.updates,
+            made_with=made_with(plan, job),
         )
 
     return begin

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.training.durable import DurableFiles, sha256_of
-from ravnest.training.manifest import MANIFEST, ClusterPosition, FileEntry, Manifest, decode, encode
+from ravnest.training.manifest import MANIFEST, FileEntry, Manifest, decode, encode
 
 LATEST = "latest"
 KEPT = 2
@@ -42,8 +42,8 @@ class CheckpointWriter:
         *,
         round: int,  # noqa: A002 - our word
         samples: int,
-        plan_fingerprint: str,
-        clusters: Mapping[str, ClusterPosition],
+        versions: Mapping[str, int],
+        made_with: Mapping[str, str],
         files: DurableFiles | None = None,
     ) -> None:
         """`folder` holds all checkpoints of the run. What an earlier crash left unfinished in it is removed."""
@@ -59,8 +59,7 @@ class CheckpointWriter:
                     self._files.remove_folder(left)
             self._files.make_folder(self._unfinished)
         self._round, self._samples = round, samples
-        self._plan_fingerprint = plan_fingerprint
-        self._clusters = dict(clusters)
+        self._versions, self._made_with = dict(versions), dict(made_with)
         self._entries: dict[str, FileEntry] = {}
 
     def add_segment(self, segment: int, tensors: Mapping[str, Tensor]) -> None:
@@ -76,8 +75,8 @@ class CheckpointWriter:
         manifest = Manifest(
             round=self._round,
             samples=self._samples,
-            plan_fingerprint=self._plan_fingerprint,
-            clusters=self._clusters,
+            versions=self._versions,
+            made_with=self._made_with,
             files=self._entries,
         )
         with _told(self._folder):

@@ -3,8 +3,6 @@
 Decides the format of manifest.json and refuses anything else. Does not know what the files hold.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 FORMAT_VERSION = 1
@@ -18,16 +16,6 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class ClusterPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a cluster goes on."""
-
-    next_micro_batch: int
-    """The first one whose gradient is not in the checkpoint's weights, counted from the run's first start."""
-
-    version: int
-    """Updates that its stages have made."""
-
-
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A checkpoint's manifest.json."""
 
@@ -36,16 +24,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The committed round whose anchor was saved."""
 
     samples: int
-    """Of the fleet, from the run's first start."""
+    """Those behind the weights, of the fleet, from the run's first start."""
 
-    plan_fingerprint: str
-    clusters: dict[str, ClusterPosition]
+    versions: dict[str, int]
+    """Each cluster's updates behind the weights. Its sampler goes on at micro-batch version · update_every."""
+
+    made_with: dict[str, str]
+    """What a run that resumes must be made with as well: keys of a plan, and their values as text."""
+
     files: dict[str, FileEntry]
-
-    @property
-    def versions(self) -> Mapping[str, int]:
-        """Each cluster's number of updates."""
-        return {name: position.version for name, position in self.clusters.items()}
 
 
 def encode(manifest: Manifest) -> bytes:

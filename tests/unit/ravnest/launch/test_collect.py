@@ -9,7 +9,6 @@ from ravnest.launch import control as c
 from ravnest.launch.collect import CheckpointCollector
 from ravnest.runtime import messages as m
 from ravnest.training.checkpoint import CheckpointWriter, load_latest
-from ravnest.training.manifest import ClusterPosition
 from tests.support.local import setups_of, tiny_job
 
 STAGE = "c0.s0"
@@ -55,8 +54,8 @@ def collector(setups, tmp_path, disk):
             tmp_path,
             round=begun.round,
             samples=begun.samples,
-            plan_fingerprint="plan",
-            clusters={name: ClusterPosition(updates, updates) for name, updates in begun.updates.items()},
+            versions=begun.updates,
+            made_with={},
         )
 
     made = CheckpointCollector(setups, begin, disk)
@@ -177,7 +176,7 @@ def test_a_stage_that_keeps_nothing_and_has_no_optimizer_state_still_finishes(se
     made = CheckpointCollector(
         bare,
         lambda begun: CheckpointWriter(
-            tmp_path / "bare", round=begun.round, samples=begun.samples, plan_fingerprint="plan", clusters={}
+            tmp_path / "bare", round=begun.round, samples=begun.samples, versions={}, made_with={}
         ),
         disk,
     )

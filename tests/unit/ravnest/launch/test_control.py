@@ -104,7 +104,7 @@ def test_a_round_is_committed_to_every_stage_when_all_rings_have_finished_everyw
         assert run.handle(sender, m.RingFinished(round=1, ring=ring)) == []
     out = run.handle("b.s0", m.RingFinished(round=1, ring=1))
     assert of(out, c.RoundDone) == [c.RoundDone(1, 24)]
-    assert of(out, c.CheckpointBegun) == [c.CheckpointBegun(1, 24, {"a": 2, "b": 1})]
+    assert of(out, c.CheckpointBegun) == [c.CheckpointBegun(1, 36, {"a": 2, "b": 1})]
     assert told(out, m.RoundCommitted) == [(stage, m.RoundCommitted(round=1, save=True)) for stage in STAGES]
     assert out.index(of(out, c.CheckpointBegun)[0]) < len(out) - len(STAGES)  # before any stage can send its state
 

@@ -80,7 +80,9 @@ class Bench:
             outbox=Outbox(driver),
             control=self.control,
             membership=FailStop({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
-            collector=CheckpointCollector(self.setups, writer_opener(self.folder, self.plan, resumed), InlineDisk()),
+            collector=CheckpointCollector(
+                self.setups, writer_opener(self.folder, self.plan, self.job, resumed), InlineDisk()
+            ),
             record=self.record,
             firsts=["c0.s0", "c1.s0"],
             stop_wanted=lambda: self.wish,
@@ -252,7 +254,7 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     assert [record["final"] for record in evaluated][-1] is True
     assert {record["kind"] for record in records} >= {"update", "round", "checkpoint", "evaluated", "phase"}
 
-    resumed = Resumed.load(bench.folder, bench.plan)
+    resumed = Resumed.load(bench.folder, bench.plan, bench.job)
     assert resumed.samples == bench.control.samples
     assert resumed.rounds == bench.control.rounds_committed
     assert resumed.updates == bench.control.updates
@@ -268,6 +270,6 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
 
     again = Bench(tmp_path, resumed, evaluate_every=60, stop={"samples": 240})
     train(again, states)
-    later = Resumed.load(again.folder, again.plan)
+    later = Resumed.load(again.folder, again.plan, again.job)
     assert later.samples >= 240
     assert later.rounds == resumed.rounds + again.control.rounds_committed

@@ -7,7 +7,7 @@ from ravnest.errors import InvalidInput
 from ravnest.launch import control as c
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import needed
-from ravnest.launch.resume import Resumed, plan_fingerprint, states_for, writer_opener
+from ravnest.launch.resume import Resumed, made_with, states_for, writer_opener
 from ravnest.materials import make_weights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
 
@@ -23,7 +23,7 @@ def made(job):
 
 
 def save(folder, plan, setups, weights, updates, round_=3, resumed=None):
-    writer = writer_opener(folder, plan, resumed)(c.CheckpointBegun(round_, 96, updates))
+    writer = writer_opener(folder, plan, tiny_job(), resumed)(c.CheckpointBegun(round_, 96, updates))
     writer.add_segment(0, weights)
     for setup in setups.values():
         writer.add_optimizer(setup.cluster, setup.index, {("w", "step"): torch.tensor(float(setup.index))})
@@ -45,7 +45,7 @@ def test_a_resumed_run_starts_with_the_checkpoint(job, made, tmp_path):
     folder = RunFolder(tmp_path)
     weights = {name: torch.full_like(tensor, 0.5) for name, tensor in make_weights(job, JOB_FILE).items()}
     save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
-    resumed = Resumed.load(folder, plan)
+    resumed = Resumed.load(folder, plan, job)
     assert (resumed.samples, resumed.rounds, resumed.updates) == (96, 3, {"c0": 4, "c1": 7})
     states = states_for(setups, plan, job, resumed)
     assert [states[name].version for name in setups] == [4, 4, 7]
@@ -60,7 +60,7 @@ def test_what_the_model_does_not_save_is_made_anew(job, made, tmp_path):
     left_out = needed(setups["c0.s0"])[0]
     weights = {name: torch.zeros_like(tensor) for name, tensor in expected.items() if name != left_out}
     save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
-    state = states_for(setups, plan, job, Resumed.load(folder, plan))["c0.s0"]
+    state = states_for(setups, plan, job, Resumed.load(folder, plan, job))["c0.s0"]
     assert torch.equal(state.weights[left_out], expected[left_out])
     assert all(not state.weights[one].any() for one in needed(setups["c0.s0"]) if one != left_out)
 
@@ -70,17 +70,9 @@ def test_rounds_count_on_over_sessions(job, made, tmp_path):
     folder = RunFolder(tmp_path)
     weights = make_weights(job, JOB_FILE)
     save(folder, plan, setups, weights, {"c0": 1, "c1": 1}, round_=3)
-    first = Resumed.load(folder, plan)
+    first = Resumed.load(folder, plan, job)
     save(folder, plan, setups, weights, {"c0": 2, "c1": 2}, round_=2, resumed=first)
-    assert Resumed.load(folder, plan).rounds == 5
-
-
-def test_a_checkpoint_says_at_which_micro_batch_each_cluster_goes_on(job, made, tmp_path):
-    setups, plan = made
-    folder = RunFolder(tmp_path)
-    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
-    clusters = Resumed.load(folder, plan).checkpoint.manifest.clusters
-    assert {name: one.next_micro_batch for name, one in clusters.items()} == {"c0": 12, "c1": 21}
+    assert Resumed.load(folder, plan, job).rounds == 5
 
 
 def test_a_plan_with_other_cuts_is_refused(job, made, tmp_path):
@@ -88,20 +80,40 @@ def test_a_plan_with_other_cuts_is_refused(job, made, tmp_path):
     folder = RunFolder(tmp_path)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     _, other = setups_of(job, parts=(3, 1))
-    with pytest.raises(InvalidInput, match="belongs to another plan"):
-        Resumed.load(folder, other)
+    with pytest.raises(InvalidInput, match=r"clusters: .*\[0, 8\].* now .*\[0, 5\].*plan\.yaml"):
+        Resumed.load(folder, other, job)
 
 
-def test_a_later_stop_or_another_node_is_still_the_same_plan(made):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"update_every": 6}, r"job\.update_every: .* \(3, now 6\)"),
+        ({"micro_batch": 2}, r"job\.micro_batch: .* \(4, now 2\)"),
+        ({"seed": 4}, r"job\.seed: .* \(3, now 4\)"),
+        ({"optimizer": {"name": "sgd", "lr": 0.1}}, r"job\.optimizer: .*adamw.*now.*sgd"),
+        ({"optimizer": {"name": "adamw", "lr": 0.1, "amsgrad": True}}, r"job\.optimizer: .*amsgrad"),
+        ({"data": {"factory": "tiny:words", "args": {"train": 7}}}, r"job\.data: "),
+    ],
+)
+def test_a_job_that_the_state_does_not_fit_is_refused_by_key(job, made, tmp_path, changes, said):
+    setups, plan = made
+    folder = RunFolder(tmp_path)
+    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
+    with pytest.raises(InvalidInput, match=said):
+        Resumed.load(folder, plan, tiny_job(**changes))
+
+
+def test_a_later_stop_another_rate_or_another_node_still_fit(made):
     _, plan = made
     moved = dataclasses.replace(plan.clusters[0].stages[0], node="n10")
     stages = (moved, *plan.clusters[0].stages[1:])
     clusters = (dataclasses.replace(plan.clusters[0], stages=stages), *plan.clusters[1:])
-    other = dataclasses.replace(plan, clusters=clusters, job={**plan.job, "stop": {"samples": 10**6}})
-    assert plan_fingerprint(other) == plan_fingerprint(plan)
+    other = dataclasses.replace(plan, clusters=clusters)
+    changed = tiny_job(stop={"samples": 10**6}, optimizer={"name": "adamw", "lr": 0.5}, average_every=960)
+    assert made_with(other, changed) == made_with(plan, tiny_job())
 
 
-def test_without_a_checkpoint_there_is_nothing_to_resume(made, tmp_path):
+def test_without_a_checkpoint_there_is_nothing_to_resume(job, made, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(InvalidInput, match="no complete checkpoint"):
-        Resumed.load(RunFolder(tmp_path), made[1])
+        Resumed.load(RunFolder(tmp_path), made[1], job)

@@ -7,7 +7,6 @@ import torch
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.training.checkpoint import CheckpointWriter, load_latest, write_final_weights
 from ravnest.training.durable import DurableFiles
-from ravnest.training.manifest import ClusterPosition
 
 OPERATIONS = ("make_folder", "write_tensors", "write_bytes", "sync_file", "sync_folder", "move", "remove_folder")
 
@@ -53,8 +52,8 @@ def write(folder, round_, files=None):
         folder,
         round=round_,
         samples=100 * round_,
-        plan_fingerprint="plan",
-        clusters={"c0": ClusterPosition(8 * round_, round_), "home/1": ClusterPosition(0, 0)},
+        versions={"c0": round_, "home/1": 0},
+        made_with={"model": "f"},
         files=files,
     )
     weights = weights_of(round_)
@@ -122,7 +121,7 @@ def test_the_last_two_are_kept(tmp_path):
 
 def test_two_under_way_at_once(tmp_path):
     write(tmp_path, 1)
-    arguments = {"samples": 0, "plan_fingerprint": "", "clusters": {}}
+    arguments = {"samples": 0, "versions": {}, "made_with": {}}
     first, second = (CheckpointWriter(tmp_path, round=round_, **arguments) for round_ in (2, 3))
     for writer in (second, first):
         writer.add_segment(0, {})
@@ -131,7 +130,7 @@ def test_two_under_way_at_once(tmp_path):
 
 
 def test_a_part_comes_once(tmp_path):
-    writer = CheckpointWriter(tmp_path, round=1, samples=0, plan_fingerprint="", clusters={})
+    writer = CheckpointWriter(tmp_path, round=1, samples=0, versions={}, made_with={})
     writer.add_segment(0, {})
     with pytest.raises(ValueError, match=r"segment-000.safetensors is in this checkpoint already"):
         writer.add_segment(0, {})
