@@ -3,11 +3,15 @@
     RavnestError                 base: catch this one
     ├── InvalidInput             a file, key or argument the user can mend (exit code 2)
     │   └── ModelNotSplittable   a model that cannot be captured, cut or reproduced exactly
+    ├── Interrupted              stopped by the user before there was anything to save (exit code 130)
     └── RunFailed                a run that began and could not go on (exit code 1)
         └── NodeLost             a stage's process or machine died, or stayed silent past its deadline
 
 Each message is one line that names what was wrong, where, and what was expected.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class RavnestError(Exception):
@@ -31,6 +35,23 @@ class InvalidInput(RavnestError):
 
 class ModelNotSplittable(InvalidInput):
     """The model cannot be exported, cut, or reproduced exactly by its stages."""
+
+
+class Interrupted(RavnestError):
+    """The user stopped a run that had nothing to save yet."""
+
+    exit_code = 130
+
+
+@contextmanager
+def naming(path: object, key: str | None = None) -> Iterator[None]:
+    """Adds the file, and `key` where none is known, to an InvalidInput raised inside that names no file."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.message, path=str(path), key=error.key or key) from error
 
 
 class RunFailed(RavnestError):

@@ -54,6 +54,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
+        typer.echo("ravnest: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
         if os.environ.get("RAVNEST_TRACEBACK") == "1":

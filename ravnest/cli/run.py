@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,8 @@ def run(
 
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
-    with view:
+    # Ray and the job's own code may print: with --json, stdout holds the result alone.
+    with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
         result = launch_run(made, plan, address=address, resume=resume, out_dir=out, observer=view)
     if as_json:
         json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)

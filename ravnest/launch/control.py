@@ -63,7 +63,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class EvaluationDone:
-    """The sums as the last stage reported them. `final`: of the anchor."""
+    """The sums as the last stage reported them. `final`: of the anchor. `samples`: when it was ordered."""
 
     samples: int
     evaluated: m.Evaluated
@@ -106,6 +106,7 @@ class RunControl:
         self._next_save = shape.start_samples
         self._next_evaluation = shape.start_samples + shape.evaluate_every
         self._evaluation = 0
+        self._evaluated_at = shape.start_samples
         self._evaluating = False
         self._last_round = 0
         self._abandon = False
@@ -209,13 +210,14 @@ class RunControl:
             return []
         self._evaluating = True
         self._evaluation += 1
+        self._evaluated_at = self.samples
         order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
         return [Tell(m.stage_name(self._shape.evaluator, 0), order)]
 
     def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
         final = self.phase is Phase.EVALUATING and message.evaluation == self._evaluation
         self._evaluating = False
-        done = EvaluationDone(self.samples, message, final)
+        done = EvaluationDone(self._evaluated_at, message, final)
         return [done, *self._end()] if final else [done, *self._when_finished()]
 
     def _follow(self, orders: list[OpenRound | CommitRound | FailRun]) -> list[Instruction]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster_planner import Plan
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job import JobConfig, job_from_mapping
 from ravnest.launch import control as c
 from ravnest.launch import report
@@ -22,7 +22,7 @@ from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.loop import DriverLoop
 from ravnest.launch.membership import FailStop
 from ravnest.launch.outcome import finish
-from ravnest.launch.ray_cluster import RayCluster
+from ravnest.launch.ray_cluster import RayCluster, check_address
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import Resumed, states_for, writer_opener
 from ravnest.launch.setups import check_fingerprint, job_differs, stage_setups
@@ -62,6 +62,14 @@ def run(
     if job_differs(job, plan.job_file):
         observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
     rounds_before = 0 if resumed is None else resumed.rounds
+    if not Path(plan.job_file).parent.is_dir():
+        raise InvalidInput(
+            f"the job's folder {Path(plan.job_file).parent} is gone: plan again where the job lies now",
+            path=str(plan_path),
+            key="job_file",
+        )
+    if address is not None:
+        check_address(address)
     observer.on(report.Phase("preparing", "reading the data and capturing the model"))
     data = load_data(job, plan.job_file)
     captured = capture_job(job, plan.job_file, data)
@@ -75,7 +83,7 @@ def run(
         )
     folder.keep_plan(plan_path)
     observer.on(report.Phase("starting Ray", address or "on this machine"))
-    with StopOnInterrupt() as interrupt, RayCluster(address) as ray:
+    with RayCluster(address) as ray, StopOnInterrupt() as interrupt:
         setups = stage_setups(
             plan,
             job,
@@ -117,7 +125,11 @@ def run(
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,
                 )
-                loop.run()
+                interrupt.gracefully = True
+                try:
+                    loop.run()
+                except RunFailed as error:
+                    raise type(error)(f"{error}; {folder.advice(plan_path)}") from error
         finally:
             endpoint.close()
     return finish(

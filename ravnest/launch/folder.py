@@ -25,6 +25,12 @@ class RunFolder:
     def plan(self) -> Path:
         return self.path / "plan.yaml"
 
+    def advice(self, plan_path: Path) -> str:
+        """How to go on after a failure."""
+        if not _has_checkpoint(self.path):
+            return "there was no checkpoint yet"
+        return f"go on from the last checkpoint with: ravnest run {plan_path} --resume --out {self.path}"
+
     def keep_plan(self, plan_path: Path) -> None:
         """Copy the plan that runs into the folder, from which it may have been read."""
         if not (self.plan.exists() and self.plan.samefile(plan_path)):

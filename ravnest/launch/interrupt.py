@@ -1,13 +1,16 @@
-"""Ctrl-C during a run: the first asks for a clean stop with a checkpoint, the second ends it at once."""
+"""Ctrl-C and SIGTERM. Once `gracefully` is set, the first asks for a clean stop with a checkpoint, and a second
+Ctrl-C ends the run at once; before, when there is nothing to save, the first does.
+"""
 
 import signal
 from types import FrameType
 
 
 class StopOnInterrupt:
-    """While entered, SIGINT and SIGTERM set a wish; a second SIGINT raises KeyboardInterrupt as usual."""
+    """While entered, SIGINT and SIGTERM are handled here. To be entered after Ray has started, which sets its own."""
 
     def __init__(self) -> None:
+        self.gracefully = False
         self.wanted = False
         self._before: dict[signal.Signals, object] = {}
 
@@ -21,6 +24,6 @@ class StopOnInterrupt:
             signal.signal(which, handler)  # type: ignore[arg-type]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted and number == signal.SIGINT:
+        if not self.gracefully or (self.wanted and number == signal.SIGINT):
             raise KeyboardInterrupt
         self.wanted = True

@@ -63,6 +63,7 @@ class DriverLoop:
         self._firsts = firsts
         self._next_alive_s = now()
         self._next_news_s = now()
+        self._stopping = False
         self._training_since_s: float | None = None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
@@ -90,9 +91,12 @@ class DriverLoop:
                 self._take_end(end)
         if self._control.phase is not c.Phase.DONE:
             self._membership.check(now_s)
+        if self._stop_wanted() and not self._stopping:
+            self._stopping = True
+            self._record.stopping()
         if self._training_since_s is not None:
             elapsed_s = now_s - self._training_since_s
-            if self._stop_wanted():
+            if self._stopping:
                 self._follow(self._control.stop(evaluate=False))
             self._follow(self._control.tick(elapsed_s))
             self._record.tick(self._control, elapsed_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_planner import Plan
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import Interrupted, InvalidInput
 from ravnest.factories import call
 from ravnest.job import JobConfig
 from ravnest.launch import control as c
@@ -32,9 +32,9 @@ def finish(
     rounds: int,
     stopped_early: bool,
 ) -> report.RunResult:
-    """Write what remains and return the result. Raises RunFailed when the run ended before anything was trained."""
+    """Write what remains and return the result. Raises Interrupted when the run was stopped before its first update."""
     if record.checkpoint_path is None:
-        raise RunFailed("the run was stopped before its first update: there is nothing to save")
+        raise Interrupted("stopped before the first update: there is nothing to save")
     weights = load_latest(folder.checkpoints).weights(None)
     write_final_weights(folder.weights, weights)
     baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}

@@ -6,6 +6,7 @@ is always on (design §9, §13).
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from ring_allreduce.transport import PeerAddress
 
 LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's minimum is about 75 MiB; no tensor ever goes there
+_PROBE_S = 10.0
 _RESOURCE_PREFIX = "ravnest-"
 
 
@@ -30,12 +32,25 @@ class Ended:
     reason: str = ""
 
 
+def check_address(address: str) -> None:
+    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidInput(f"{address!r} is no HOST:PORT of a running Ray cluster", key="--address")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PROBE_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"no Ray cluster answers at {address} ({reason})", key="--address") from None
+
+
 class RayCluster:
     """A connection to Ray, and the actors placed on it. Use as a context manager: leaving kills them all."""
 
     def __init__(self, address: str | None) -> None:
-        """Join the Ray cluster at `address`, or start one on this machine. Raises RunFailed."""
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        """Join the Ray cluster at `address`, or start one on this machine. Raises RunFailed or InvalidInput."""
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
+            raise InvalidInput("must be token: ravnest runs with Ray's authentication on", key="RAY_AUTH_MODE")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray

@@ -66,7 +66,7 @@ class RunRecord:
         self._rounds_before = rounds_before
         self._tallies = {cluster: _ClusterTally() for cluster in last_stages.values()}
         self._next_progress_s = 0.0
-        self._progress_at_s = 0.0
+        self._progress_at_s: float | None = None
         self._now_s = 0.0
 
     def training(self) -> None:
@@ -75,6 +75,9 @@ class RunRecord:
     def phase(self, phase: c.Phase) -> None:
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.Phase(name, detail))
+
+    def stopping(self) -> None:
+        self._emit(report.Notice("stopping with a checkpoint; Ctrl-C once more ends it at once"))
 
     def updated(self, stage: str, message: m.Updated) -> None:
         """Each stage's update: its gradients' staleness, and from a last stage the losses."""
@@ -125,10 +128,12 @@ class RunRecord:
         self.training_s = elapsed_s
         if elapsed_s < self._next_progress_s or control.phase is c.Phase.DONE:
             return
-        span_s = elapsed_s - self._progress_at_s
+        before_s = self._progress_at_s
+        span_s = elapsed_s - before_s if before_s is not None else 0.0
         self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
         clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
-        self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
+        if before_s is not None:  # the first time there are no rates yet
+            self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
 
     def write_log(self, stage: str, text: str) -> Path:
         """Keep what a failed stage said."""

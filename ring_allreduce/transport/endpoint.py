@@ -3,12 +3,14 @@
 Two implementations: `ZmqEndpoint` (real) and `InProcessNetwork.endpoint` (its deterministic twin).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from ring_allreduce.errors import InvalidInput
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.stats import Lane, TransportStats
 
@@ -20,6 +22,19 @@ class PeerAddress:
     host: str
     pipeline_port: int
     bulk_port: int
+
+    def require_usable(self, peer: str) -> None:
+        """Raises InvalidInput, which names `peer`, for what cannot be an address: it may come from the network."""
+        if not _HOST.fullmatch(self.host):
+            raise InvalidInput(f"peer {peer!r} has no valid host: {self.host[:_MOST_HOST_CHARACTERS]!r}")
+        for port in (self.pipeline_port, self.bulk_port):
+            if not 0 < port < 65536:
+                raise InvalidInput(f"peer {peer!r} has no valid ports: {self}")
+
+
+_MOST_HOST_CHARACTERS = 253
+_HOST = re.compile(rf"[A-Za-z0-9_.:%-]{{1,{_MOST_HOST_CHARACTERS}}}", re.ASCII)
+"""A name, an IPv4 address, or an IPv6 address without brackets and perhaps with its zone."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,11 @@ class Endpoint(Protocol):
     """Stamped on everything sent; deliveries of an older epoch are dropped and counted."""
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Make `peers` known. Idempotent; a changed address replaces the old one; the own name is skipped."""
+        """Make `peers` known. Idempotent; a changed address replaces the old one; the own name is skipped.
+
+        Raises InvalidInput, and changes nothing, when one of the addresses cannot be one; TransportError when the
+        system cannot use one.
+        """
         ...
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:

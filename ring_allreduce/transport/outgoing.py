@@ -10,7 +10,8 @@ from collections import deque
 
 import zmq
 
-from ring_allreduce.errors import PeerStalled
+from ring_allreduce.errors import PeerStalled, TransportError
+from ring_allreduce.transport.doorkeeper import Context, present_token
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.endpoint import PeerAddress, TransportLimits
 from ring_allreduce.transport.stats import Lane
@@ -26,23 +27,30 @@ class OutgoingPeer:
 
     def __init__(
         self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
+        context: Context,
         peer: str,
         address: PeerAddress,
+        token: bytes,
         limits: TransportLimits,
         link: LinkShape | None,
         seed: str,
     ) -> None:
+        """Connects in the background. Raises TransportError when zmq cannot use `address`."""
         self.peer = peer
         self.address = address
         self._limits = limits
         self._link: EmulatedLink[Parts] | None = EmulatedLink(link, seed) if link else None
         self._waiting: dict[Lane, deque[Parts]] = {lane: deque() for lane in Lane}
         self._refused: set[Lane] = set()
-        self.sockets = {
-            Lane.PIPELINE: _dealer(context, address.host, address.pipeline_port, Lane.PIPELINE),
-            Lane.BULK: _dealer(context, address.host, address.bulk_port, Lane.BULK),
-        }
+        self.sockets: dict[Lane, zmq.Socket[bytes]] = {}
+        ports = {Lane.PIPELINE: address.pipeline_port, Lane.BULK: address.bulk_port}
+        try:
+            for lane, port in ports.items():
+                self.sockets[lane] = _dealer(context, address.host, lane, token)
+                self.sockets[lane].connect(endpoint_url(address.host, port))
+        except zmq.ZMQError as error:
+            self.close(linger_ms=0)
+            raise TransportError(f"cannot connect to peer {peer!r} at {address}: {error}") from error
 
     def queued(self, lane: Lane) -> int:
         """Messages that zmq does not have yet."""
@@ -82,7 +90,7 @@ class OutgoingPeer:
         return bool(roomy)
 
     def close(self, linger_ms: int) -> None:
-        """Close both sockets; zmq goes on sending what it holds for `linger_ms` in the background."""
+        """Close the sockets; zmq goes on sending what it holds for `linger_ms` in the background."""
         for socket in self.sockets.values():
             socket.close(linger=linger_ms)
 
@@ -102,8 +110,9 @@ def endpoint_url(host: str, port: int | str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _dealer(context: "zmq.Context[zmq.Socket[bytes]]", host: str, port: int, lane: Lane) -> "zmq.Socket[bytes]":
+def _dealer(context: Context, host: str, lane: Lane, token: bytes) -> "zmq.Socket[bytes]":
     socket = context.socket(zmq.DEALER)
+    present_token(socket, token)
     socket.set(zmq.SNDHWM, HANDED_TO_ZMQ[lane])
     socket.set(zmq.IPV6, int(":" in host))
     socket.set(zmq.RECONNECT_IVL, 50)
@@ -112,5 +121,4 @@ def _dealer(context: "zmq.Context[zmq.Socket[bytes]]", host: str, port: int, lan
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, 30)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 10)
-    socket.connect(endpoint_url(host, port))
     return socket

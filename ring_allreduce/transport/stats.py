@@ -15,7 +15,7 @@ class Lane(Enum):
 class DropCause(StrEnum):
     """Why an arrived message had no effect."""
 
-    WRONG_TOKEN = "wrong_token"  # not of this run
+    WRONG_TOKEN = "wrong_token"  # a message, or a whole connection, not of this run
     MALFORMED = "malformed"  # a head or header that does not parse, or fields of wrong types
     UNKNOWN_KIND = "unknown_kind"  # a kind that nobody registered
     UNKNOWN_SENDER = "unknown_sender"  # a name that was never given to connect()

@@ -1,7 +1,7 @@
 """The real transport: one ROUTER bound per lane, one DEALER for each peer and lane, over TCP.
 
-Decides only how sockets are polled and in which order. Garbage of any kind is dropped and counted by cause;
-nothing that arrives can raise here.
+Decides only how sockets are polled and in which order. Who does not show the run's token is refused at the handshake;
+garbage of any kind is dropped and counted by cause; nothing that arrives can raise here.
 """
 
 import contextlib
@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 import zmq
 from torch import Tensor
 
-from ring_allreduce.errors import InvalidInput, TransportError, UnknownPeer
+from ring_allreduce.errors import TransportError, UnknownPeer
+from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard
 from ring_allreduce.transport.emulation import LinkShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
 from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
-from ring_allreduce.transport.stats import Lane, TransportStats
+from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 """Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
@@ -45,22 +46,26 @@ class ZmqEndpoint:
     ) -> None:
         """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
-        `token`: 16 bytes, the same in one run. `links`: emulated outgoing links by peer. Raises InvalidInput
+        `token`: 16 bytes, the same in one run; it travels in clear, see doorkeeper.py. `links`: emulated outgoing links by peer. Raises InvalidInput
         for a token of another length, TransportError when `host` cannot be bound.
         """
         self.name = name
         self.epoch = 0
         self.stats = TransportStats()
         self._envelope = Envelope(codec, token, limits.max_message_bytes)
+        self._token = token
         self._limits = limits
         self._links = dict(links or {})
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
         self._closed = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: Context = zmq.Context()
+        self._doorkeeper = Doorkeeper(self._context, token)
+        self._refused = 0
         try:
             self._routers = {lane: _router(self._context, host, lane, limits) for lane in Lane}
         except zmq.ZMQError as error:
+            self._doorkeeper.stop()
             self._context.destroy(linger=0)
             raise TransportError(f"cannot listen on {host!r}: {error}") from error
         ports = {lane: _port(router) for lane, router in self._routers.items()}
@@ -76,18 +81,19 @@ class ZmqEndpoint:
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
         """Make `peers` known. What was queued for an address that changed is given up with it."""
-        for peer, address in peers.items():
+        others = {peer: address for peer, address in peers.items() if peer != self.name}
+        for peer, address in others.items():
+            address.require_usable(peer)
+        for peer, address in others.items():
             known = self._peers.get(peer)
-            if peer == self.name or (known and known.address == address):
+            if known and known.address == address:
                 continue
-            if not 0 < address.pipeline_port < 65536 or not 0 < address.bulk_port < 65536:
-                raise InvalidInput(f"peer {peer!r} has no valid ports: {address}")
+            link, seed = self._links.get(peer), f"{self.name}->{peer}"
+            outgoing = OutgoingPeer(self._context, peer, address, self._token, self._limits, link, seed)
             if known:
                 self._watch(known, None)
                 known.close(linger_ms=0)
-            self._peers[peer] = OutgoingPeer(
-                self._context, peer, address, self._limits, self._links.get(peer), f"{self.name}->{peer}"
-            )
+            self._peers[peer] = outgoing
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         """Queue a message, and hand it to zmq at once when its turn has come. See `Endpoint.send`."""
@@ -135,11 +141,11 @@ class ZmqEndpoint:
                 break
             self._poller.poll(max(1, math.ceil(1000 * min(left_s, 0.02))))
         linger_ms = max(0, math.ceil(1000 * (deadline_s - time.monotonic())))
-        for outgoing in self._peers.values():
-            outgoing.close(linger_ms)
         for router in self._routers.values():
             router.close(linger=0)
-        self._context.term()
+        self._doorkeeper.stop()
+        # Closes every socket that is open, whoever made it: term() alone would wait for one that was forgotten.
+        self._context.destroy(linger=linger_ms)
         self._wake_reader.close()
         self._wake_writer.close()
 
@@ -161,7 +167,15 @@ class ZmqEndpoint:
             self._poller.register(outgoing.sockets[lane], zmq.POLLOUT)
             self._watched[outgoing.peer] = lane
 
+    def _count_refused(self) -> None:
+        """Connections refused at the handshake count like messages without the run's token."""
+        refused = self._doorkeeper.refused
+        if refused > self._refused:
+            self.stats.dropped[DropCause.WRONG_TOKEN] += refused - self._refused
+            self._refused = refused
+
     def _receive(self) -> list[Delivery]:
+        self._count_refused()
         deliveries: list[Delivery] = []
         for lane, router in self._routers.items():
             for _ in range(TAKEN_PER_POLL[lane]):
@@ -187,10 +201,9 @@ class ZmqEndpoint:
         return [time_s for time_s in times if time_s is not None]
 
 
-def _router(
-    context: "zmq.Context[zmq.Socket[bytes]]", host: str, lane: Lane, limits: TransportLimits
-) -> "zmq.Socket[bytes]":
+def _router(context: Context, host: str, lane: Lane, limits: TransportLimits) -> "zmq.Socket[bytes]":
     router = context.socket(zmq.ROUTER)
+    guard(router)
     router.set(zmq.MAXMSGSIZE, limits.max_message_bytes)  # of one frame: the envelope checks the sum
     router.set(zmq.RCVHWM, HELD_UNREAD[lane])
     router.set(zmq.IPV6, int(":" in host))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -159,21 +160,50 @@ def test_a_killed_stage_ends_the_run_by_name_and_leaves_a_good_checkpoint(tmp_pa
     assert "died" in last
     assert "Traceback" not in running.output
     assert gone(family)
+    assert last.endswith("go on from the last checkpoint with: ravnest run plan.yaml --resume --out r")
+    saved = json.loads(next((folder / "r/checkpoints").glob("*/manifest.json")).read_text())["samples"]
     planned(tmp_path, optimizer={"name": "adamw", "lr": 1e-3}, stop={"minutes": 0.05})
     resumed = ravnest(folder, "run", "--out", "r", "--resume", "--json")
     assert resumed.returncode == 0, resumed.stderr
-    assert json.loads(resumed.stdout)["samples"] > 0
+    assert json.loads(resumed.stdout)["samples"] > saved
 
 
-def test_ctrl_c_writes_a_checkpoint_and_stops(tmp_path: Path) -> None:
+def test_a_frozen_stage_ends_the_run_by_name(tmp_path: Path) -> None:
+    running = Running(planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3}))
+    running.until("training")
+    family, (victim, *_) = running.family(), running.stages()
+    victim.suspend()
+    frozen_s = time.monotonic()
+    assert running.end() == 1
+    assert time.monotonic() - frozen_s < 60
+    assert "on node '" in running.output.splitlines()[-1]
+    assert "has been silent for" in running.output.splitlines()[-1]
+    assert gone(family)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_writes_a_checkpoint_and_stops(tmp_path: Path, which: signal.Signals) -> None:
     folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
     running = Running(folder)
     running.until("checkpoint of round")
     family = running.family()
-    os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does: the whole group
+    if which == signal.SIGINT:
+        os.killpg(running.process.pid, which)  # as a terminal does: the whole group
+    else:
+        running.process.send_signal(which)
     assert running.end() == 130, running.output
     assert (folder / "r/weights.safetensors").is_file()
     assert json.loads((folder / "r/summary.json").read_text())["stopped_early"] is True
+    assert gone(family)
+
+
+def test_an_interrupt_before_training_ends_at_once(tmp_path: Path) -> None:
+    running = Running(planned(tmp_path))
+    running.until("placing stages")
+    family = running.family()
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.end() == 130, running.output
+    assert "Traceback" not in running.output
     assert gone(family)
 
 
@@ -212,7 +242,16 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
         ["plan", "nodes.yaml"],
         "memory",
     ),
-    "an output folder that is in use": (lambda folder: None, ["run", "--out", "."], "not empty"),
+    "an output folder that is in use": (lambda folder: None, ["run", "--out", "."], "which is no run's"),
+    "an address that is none": (lambda folder: None, ["run", "--address", "nonsense"], "--address"),
+    "an address where nobody listens": (lambda folder: None, ["run", "--address", "127.0.0.1:1"], "--address"),
+    "a job that has gone": (
+        lambda folder: (folder / "plan.yaml").write_text(
+            re.sub(r"(?m)^job_file: .*", "job_file: /gone/job.yaml", (folder / "plan.yaml").read_text())
+        ),
+        ["run"],
+        "plan.yaml: job_file",
+    ),
     "nothing to resume": (lambda folder: None, ["run", "--resume"], "resume"),
 }
 

@@ -5,8 +5,16 @@ import pytest
 from ravnest.launch.interrupt import StopOnInterrupt
 
 
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_before_there_is_anything_to_save_the_first_signal_ends_it(which):
+    with StopOnInterrupt() as interrupt, pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(which)
+    assert not interrupt.wanted
+
+
 def test_the_first_interrupt_is_a_wish_and_the_second_ends_at_once():
     with StopOnInterrupt() as interrupt:
+        interrupt.gracefully = True
         assert not interrupt.wanted
         signal.raise_signal(signal.SIGINT)
         assert interrupt.wanted
@@ -16,6 +24,7 @@ def test_the_first_interrupt_is_a_wish_and_the_second_ends_at_once():
 
 def test_a_termination_is_a_wish_however_often_it_comes():
     with StopOnInterrupt() as interrupt:
+        interrupt.gracefully = True
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert interrupt.wanted

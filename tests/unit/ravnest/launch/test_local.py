@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from ravnest.job import StopConfig
@@ -9,6 +11,7 @@ from ravnest.launch import control as c
 from ravnest.materials import load_data, make_model, make_weights
 from ravnest.runtime.batches import fetch
 from ravnest.training.sampler import Sampler
+from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import JOB_FILE, Start, local_run, tiny_job
 
 SHARE_OF_ALL = (0.0, 1.0)
@@ -71,6 +74,56 @@ def test_a_flush_at_each_update_equals_synchronous_training(clip_norm):
     assert max((anchor[name] - weights[name]).abs().max() for name in weights) < 1e-6
 
 
+def delayed_loop(job, run, result):
+    """Training of the whole model by hand, each stage's forward of each micro-batch with the weights that it said.
+
+    For one cluster: the losses, and the weights at the end. A staleness of d in update u means version u - d.
+    """
+    stages = [stage.setup for stage in run.stages.values()]
+    model = make_model(job, JOB_FILE)
+    versions = [{name: p.clone() for name, p in make_weights(job, JOB_FILE).items()}]
+    live = {name: nn.Parameter(tensor.clone()) for name, tensor in versions[0].items()}
+    optimizer = torch.optim.SGD(live.values(), lr=job.optimizer.lr, **job.optimizer.arguments)
+    data = load_data(job, JOB_FILE)
+    sampler = Sampler(len(data.train), job.seed, SHARE_OF_ALL, job.micro_batch)
+    losses = []
+    for k in range(len(result.losses["c0"])):
+        update = k // job.update_every
+        used = {
+            spec.name: versions[update - result.staleness[setup.name][k]][spec.name].detach().requires_grad_()
+            for setup in stages
+            for spec in setup.program.parameters
+        }
+        (inputs,), target = fetch(data.train, sampler.batch(k))
+        output = functional_call(model, used, (inputs,))
+        loss = functional.cross_entropy(output.flatten(0, -2), target.flatten())
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss / job.update_every, list(used.values()))
+        for name, gradient in zip(used, gradients, strict=True):
+            live[name].grad = gradient if live[name].grad is None else live[name].grad + gradient
+        if (k + 1) % job.update_every == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            versions.append({name: parameter.detach().clone() for name, parameter in live.items()})
+    return losses, versions[-1]
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2])
+def test_a_pipeline_without_flushes_is_training_with_exactly_the_staleness_that_it_reports(max_staleness):
+    optimizer = {"name": "sgd", "lr": 0.2, "momentum": 0.9}
+    job = tiny_job(max_staleness=max_staleness, optimizer=optimizer, average_every=100_000)
+    run = local_run(job, parts=(3,))
+    result = run.run()
+    assert max(result.staleness["c0.s0"]) == max_staleness
+    expected, weights = delayed_loop(job, run, result)
+    assert result.losses["c0"] == pytest.approx(expected, abs=2e-6)
+    anchor = result.checkpoints[-1]
+    assert max((anchor[name] - weights[name]).abs().max() for name in weights) < 1e-6
+    result.staleness["c0.s0"] = [0] * len(result.staleness["c0.s0"])
+    prompt, _ = delayed_loop(job, run, result)  # were the weights the newest, the losses would be others
+    assert result.losses["c0"] != pytest.approx(prompt, abs=1e-3)
+
+
 def test_a_bound_of_one_is_reached_and_never_passed():
     result = local_run(tiny_job(max_staleness=1), parts=(3,)).run()
     assert max(result.staleness["c0.s0"]) == 1
@@ -125,19 +178,46 @@ def test_batch_norm_is_updated_once_per_micro_batch():
     assert counted >= max(together.control.updates.values()) * job.update_every
 
 
-def test_evaluation_during_training_changes_nothing():
-    quiet = local_run(tiny_job(average_every=100_000), parts=(2,)).run()
-    watched = local_run(tiny_job(average_every=100_000, evaluate_every=24), parts=(2,)).run()
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_evaluation_during_training_changes_nothing(dropout):
+    job = {"model": {"factory": "tiny:gpt", "args": {"dropout": dropout}}, "average_every": 100_000}
+    quiet = local_run(tiny_job(**job), parts=(2,)).run()
+    watched = local_run(tiny_job(**job, evaluate_every=24), parts=(2,)).run()
     assert len(watched.evaluations) > 5
     for name, tensor in quiet.checkpoints[-1].items():
         assert torch.allclose(tensor, watched.checkpoints[-1][name], atol=1e-6), name
 
 
-def test_dropout_does_not_depend_on_the_cuts():
-    job = tiny_job(model={"factory": "tiny:gpt", "args": {"dropout": 0.2}}, max_staleness=0)
-    first = local_run(job, parts=(2,)).run().losses["c0"]
-    again = local_run(job, parts=(2,)).run().losses["c0"]
-    assert first == again
+DROPOUT = {"model": {"factory": "tiny:gpt", "args": {"dropout": 0.2}}}
+
+
+def test_the_same_run_twice_is_the_same_with_dropout_too():
+    first = local_run(tiny_job(**DROPOUT), parts=(2,)).run()
+    again = local_run(tiny_job(**DROPOUT), parts=(2,)).run()
+    assert first.losses == again.losses
+    assert all(torch.equal(first.checkpoints[-1][name], again.checkpoints[-1][name]) for name in again.checkpoints[-1])
+    other = local_run(tiny_job(**DROPOUT, seed=4), parts=(2,)).run()
+    assert other.losses != first.losses
+
+
+def test_dropout_does_not_depend_on_the_order_in_which_stages_take_their_turns():
+    """It does on the cuts: each stage draws from a seed of its own."""
+    job = tiny_job(**DROPOUT, max_staleness=0)
+    forth = local_run(job, parts=(3,)).run().losses["c0"]
+    back = local_run(job, parts=(3,), order=lambda stages: list(reversed(stages))).run().losses["c0"]
+    length = min(len(forth), len(back))
+    assert length >= 30
+    assert forth[:length] == back[:length]
+
+
+def test_frozen_weights_are_in_every_checkpoint_and_as_they_were():
+    job = tiny_job(model={"factory": "partly_frozen:gpt"})
+    anchors = local_run(job, parts=(2, 3)).run().checkpoints
+    start = make_weights(job, JOB_FILE)
+    for anchor in anchors:
+        make_model(job, JOB_FILE).load_state_dict(anchor, strict=True)
+        same = {name for name in start if torch.equal(anchor[name], start[name])}
+        assert same == set(FROZEN)
 
 
 def test_a_stop_at_once_ends_with_the_update_that_was_begun():

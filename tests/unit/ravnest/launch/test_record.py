@@ -12,7 +12,7 @@ from ravnest.training.metrics import MetricsWriter, read_metrics
 class Watched:
     """A record of two clusters, an update of 12 samples, and what it told."""
 
-    def __init__(self, path):
+    def __init__(self, path, **changes):
         self.events = []
         self.path = path
         self.writer = MetricsWriter(path / "metrics.jsonl")
@@ -25,6 +25,7 @@ class Watched:
             samples_per_update=12,
             total_samples=240,
             metrics=[SimpleNamespace(name="accuracy", finish=lambda mean: mean)],
+            **changes,
         )
 
     def tick(self, elapsed_s, phase=c.Phase.TRAINING, **updates):
@@ -55,27 +56,26 @@ def test_progress_comes_once_a_second_with_rates_since_the_last(watched):
     watched.tick(0.5, a=1, b=0)
     watched.tick(2.0, a=4, b=1)
     watched.tick(4.0, a=5, b=1)
-    first, second, third = watched.progress()
-    assert [one.samples_per_s for one in first.clusters] == [0.0, 0.0]
-    assert [one.samples_per_s for one in second.clusters] == [24.0, 6.0]
-    assert [one.samples_per_s for one in third.clusters] == [6.0, 0.0]
-    assert third.samples == 72
+    first, second = watched.progress()  # at 0.0 there are no rates yet
+    assert [one.samples_per_s for one in first.clusters] == [24.0, 6.0]
+    assert [one.samples_per_s for one in second.clusters] == [6.0, 0.0]
+    assert second.samples == 72
 
 
 def test_a_resumed_run_does_not_report_what_was_made_before_as_its_rate(watched):
     watched.tick(0.1, a=1000, b=500)
     watched.tick(1.1, a=1001, b=500)
-    first, second = watched.progress()
-    assert [one.samples_per_s for one in first.clusters] == [0.0, 0.0]
-    assert second.clusters[0].samples_per_s == pytest.approx(12.0)
-    assert second.clusters[0].samples == 12_012
+    (progress,) = watched.progress()
+    assert progress.clusters[0].samples_per_s == pytest.approx(12.0)
+    assert progress.clusters[0].samples == 12_012
 
 
 def test_the_loss_is_the_mean_since_the_last_event_and_none_without_any(watched):
+    watched.tick(0.0, a=0, b=0)
     watched.record.updated("a.s1", update(0, losses=(3.0, 1.0)))
-    watched.tick(0.0, a=1, b=0)
+    watched.tick(1.0, a=1, b=0)
     watched.record.updated("a.s1", update(1, losses=(1.0, 1.0)))
-    watched.tick(1.0, a=2, b=0)
+    watched.tick(2.0, a=2, b=0)
     first, second = watched.progress()
     assert [one.loss for one in first.clusters] == [2.0, None]
     assert [one.loss for one in second.clusters] == [1.0, None]
@@ -86,6 +86,7 @@ def test_staleness_is_counted_over_all_stages(watched):
     watched.record.updated("a.s1", update(0, staleness=(0, 0, 0), losses=(1.0,)))
     watched.record.updated("b.s0", update(0, staleness=(0,), losses=(1.0,)))
     watched.tick(0.0, a=1, b=1)
+    watched.tick(1.0, a=1, b=1)
     assert [one.max_staleness for one in watched.progress()[0].clusters] == [2, 0]
     assert (watched.record.staleness_max, watched.record.staleness_sum, watched.record.staleness_count) == (2, 4, 7)
 
@@ -102,6 +103,7 @@ def test_rounds_merged_are_those_of_the_last_stage(watched):
     watched.record.merged("a.s0", m.RoundMerged(round=5))
     watched.record.merged("a.s1", m.RoundMerged(round=4))
     watched.tick(0.0, a=1, b=1)
+    watched.tick(1.0, a=1, b=1)
     assert [one.rounds_merged for one in watched.progress()[0].clusters] == [4, 0]
 
 
@@ -116,3 +118,14 @@ def test_after_the_end_no_progress_is_told(watched):
     watched.tick(5.0, phase=c.Phase.DONE, a=1, b=1)
     assert watched.progress() == []
     assert watched.record.training_s == 5.0
+
+
+def test_rounds_count_on_over_a_resume(tmp_path):
+    made = Watched(tmp_path, rounds_before=7)
+    made.record.round_done(c.RoundDone(2, 96))
+    made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
+    made.record.merged("a.s1", m.RoundMerged(round=2))
+    made.tick(0.0, a=1, b=1)
+    made.tick(1.0, a=1, b=1)
+    assert [made.lines("round")[0]["round"], made.lines("checkpoint")[0]["round"]] == [9, 9]
+    assert [one.rounds_merged for one in made.progress()[0].clusters] == [9, 0]

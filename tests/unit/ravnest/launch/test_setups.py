@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ravnest.errors import InvalidInput
 from ravnest.launch.setups import check_fingerprint, job_differs, stage_setups
 from ravnest.runtime.setup import Pace
 from ring_allreduce.transport import LinkShape
+from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import captured_job, setups_of, tiny_job
 
 CNN = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
@@ -60,6 +62,20 @@ def test_batch_norm_s_buffers_are_averaged_and_its_counters_are_not():
     assert segment.counters == ("bn1.num_batches_tracked", "bn2.num_batches_tracked")
     trained = sum(spec.size_bytes // 4 for spec in setups["c0.s0"].program.parameters)
     assert segment.elements == trained + 4 * 6
+
+
+def test_frozen_parameters_are_kept_once_over_the_fleet_and_never_averaged():
+    setups, _ = setups_of(tiny_job(model={"factory": "partly_frozen:gpt"}), parts=(2, 3))
+    frozen = {"c0": [], "c1": []}
+    for setup in setups.values():
+        shapes = {spec.name: math.prod(spec.shape) for spec in setup.program.parameters}
+        for segment in setup.segments:
+            frozen[setup.cluster] += segment.frozen
+            assert not set(segment.parameters) & set(FROZEN)
+            assert segment.elements == sum(shapes[name] for name in segment.parameters)
+    assert sorted(frozen["c0"]) == sorted(frozen["c1"]) == sorted(FROZEN)
+    kept = [name for setup in setups.values() for segment in setup.segments if segment.keeper for name in segment.names]
+    assert [kept.count(name) for name in FROZEN] == [1] * len(FROZEN)
 
 
 def test_the_fastest_uplink_keeps_a_segment_and_the_first_member_among_equals():
