@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cluster_planner.plan import Plan
+from ravnest.words import rate
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -35,18 +36,18 @@ def draw_plan(plan: Plan, path: Path) -> None:
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
         axes.text(-0.02 * units, middle, cluster.name, ha="right", va="center", weight="bold", fontsize=11)
-        rate = f"{predicted.samples_per_s:.3g} samples/s\nwindow {cluster.window}"
-        axes.text(1.02 * units, middle, rate, ha="left", va="center", fontsize=9)
+        speed = f"{rate(predicted.samples_per_s)} samples/s\nwindow {cluster.window}"
+        axes.text(1.02 * units, middle, speed, ha="left", va="center", fontsize=9)
         for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
             load = costs.occupancy_s / predicted.bottleneck_s if predicted.bottleneck_s > 0 else 0.0
             memory = costs.memory_bytes / plan.fleet.node(stage.node).memory_bytes
-            words = f"units {stage.units[0]}–{stage.units[1] - 1}\nload {load:.0%}\nmemory {memory:.0%}"
+            words = f"units [{stage.units[0]}, {stage.units[1]})\nload {load:.0%}\nmemory {memory:.0%}"
             _draw_stage(axes, stage.units, middle, stage.node, words, load)
     axes.set_xlim(-0.1 * units, 1.16 * units)
     axes.set_ylim(-(clusters - 1) * _ROW - 0.62, 0.78)
     axes.axis("off")
     title = f"{len(plan.fleet.nodes)} nodes, {clusters} clusters"
-    title += f": {plan.predicted.samples_per_s:.3g} samples/s predicted"
+    title += f": {rate(plan.predicted.samples_per_s)} samples/s predicted"
     if plan.spares:
         title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"
     axes.set_title(title, loc="left", fontsize=12)

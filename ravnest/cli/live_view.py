@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ravnest.cli.plain_view import event_line
-from ravnest.cli.words import duration, loss_text, rate
 from ravnest.launch.report import Evaluated, Phase, Progress, RoundCommitted, RunEvent
+from ravnest.words import duration, loss_text, rate
 
 
 class LiveView:
@@ -90,7 +90,7 @@ def _bar(progress: Progress, round_number: int) -> Bar:
     total = progress.total_samples
     words = f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"
     words += f" · {duration(progress.elapsed_s)}"
-    if left_s is not None:
+    if left_s is not None and left_s >= 1:
         words += f", {duration(left_s)} left"
     bar = Bar(BarColumn(bar_width=30), TextColumn("{task.description}"))
     bar.add_task(words, total=total, completed=progress.samples)

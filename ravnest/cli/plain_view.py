@@ -9,7 +9,6 @@ from types import TracebackType
 
 from rich.console import Console
 
-from ravnest.cli.words import duration, loss_text, rate
 from ravnest.launch.report import (
     CheckpointWritten,
     ClusterProgress,
@@ -20,6 +19,7 @@ from ravnest.launch.report import (
     RoundCommitted,
     RunEvent,
 )
+from ravnest.words import duration, loss_text, rate
 
 
 class PlainView:

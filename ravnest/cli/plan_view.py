@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
-from ravnest.cli.words import duration, rate, size
+from ravnest.words import duration, rate, size
 
 _WIDE = 110
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from ravnest.cli.words import beside_baselines, duration, rate
 from ravnest.launch.report import RunResult
+from ravnest.words import beside_baselines, duration, rate
 
 
 def show_result(result: RunResult, plan_path: Path, console: Console) -> None:

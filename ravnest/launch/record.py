@@ -68,6 +68,7 @@ class RunRecord:
         self._next_progress_s = 0.0
         self._progress_at_s: float | None = None
         self._now_s = 0.0
+        self._ended = False
 
     def training(self) -> None:
         self._emit(report.Phase("training"))
@@ -123,11 +124,13 @@ class RunRecord:
         self._emit(event)
 
     def tick(self, control: c.RunControl, elapsed_s: float) -> None:
-        """Tell the progress, once a second. `elapsed_s` since the training began."""
+        """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
         self._now_s = elapsed_s
         self.training_s = elapsed_s
-        if elapsed_s < self._next_progress_s or control.phase is c.Phase.DONE:
+        done = control.phase is c.Phase.DONE
+        if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
+        self._ended = done
         before_s = self._progress_at_s
         span_s = elapsed_s - before_s if before_s is not None else 0.0
         self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s

@@ -23,6 +23,8 @@ class DurableFiles:
     def write_tensors(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         # safetensors wants dense tensors that share no memory: views into a flat vector are copied.
         save_file({name: _dense(tensor) for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+        # It comes readable by its owner alone; like any other file, it is to be as open as the folder it is in.
+        path.chmod(path.parent.stat().st_mode & 0o666)
 
     def write_bytes(self, path: Path, data: bytes) -> None:
         path.write_bytes(data)

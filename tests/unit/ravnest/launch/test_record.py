@@ -114,9 +114,12 @@ def test_an_evaluation_is_told_as_means(watched):
     assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
 
 
-def test_after_the_end_no_progress_is_told(watched):
-    watched.tick(5.0, phase=c.Phase.DONE, a=1, b=1)
-    assert watched.progress() == []
+def test_the_last_progress_is_told_once_however_early_it_comes(watched):
+    watched.tick(0.0, a=0, b=0)
+    watched.tick(1.0, a=1, b=1)
+    watched.tick(1.2, phase=c.Phase.DONE, a=2, b=1)
+    watched.tick(5.0, phase=c.Phase.DONE, a=2, b=1)
+    assert [one.samples for one in watched.progress()] == [24, 36]
     assert watched.record.training_s == 5.0
 
 

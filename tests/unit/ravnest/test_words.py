@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.cli.words import beside_baselines, duration, loss_text, rate, size
+from ravnest.words import beside_baselines, duration, loss_text, rate, size
 
 
 @pytest.mark.parametrize(
