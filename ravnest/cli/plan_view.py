@@ -32,7 +32,8 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
         console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
     console.print()
-    console.print(_rings_table(plan))
+    if len(plan.clusters) > 1:
+        console.print(_rings_table(plan))
     for spare in plan.spares:
         console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
     console.print()
@@ -113,9 +114,11 @@ def _fleet_table(plan: Plan) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    useful = f"{rate(predicted.objective)} count as one cluster's would ({predicted.efficiency:.0%})"
+    useful = f"taken to be worth {rate(predicted.objective)} of one synchronous cluster ({predicted.efficiency:.0%})"
     table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]; {useful}")
-    table.add_row("averaging", f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples")
+    if len(plan.clusters) > 1:
+        round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
+        table.add_row("averaging", round_words)
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
     return table

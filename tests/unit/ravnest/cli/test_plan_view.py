@@ -21,7 +21,7 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "limited by: compute of its slowest node",
         "tablet → laptop",
         "spare: old-phone, its 0.1 GB hold no unit",
-        "160 samples/s; 152 count as one cluster's would (95%)",
+        "160 samples/s; taken to be worth 152 of one synchronous cluster (95%)",
         "500 ms a round of 512 samples",
         "laptop computes",
         "a faster laptop would help most",

@@ -3,12 +3,15 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
 
 from ravnest.errors import RunFailed
+from ravnest.materials import load_data, make_model
+from ravnest.runtime.batches import fetch
 from ravnest.runtime.pace import PacedCompute, Pacer
 from ravnest.runtime.segments import Average
 from ravnest.runtime.setup import Pace
-from tests.support.local import local_run, tiny_job
+from tests.support.local import JOB_FILE, local_run, tiny_job
 
 
 def computes(parts=(2,), **changes):
@@ -94,6 +97,51 @@ def test_an_evaluation_sums_over_its_batches_and_is_forgotten():
     assert twice.metrics[0].count == 160
     with pytest.raises(KeyError):
         last.evaluation_sums(1)
+
+
+MOODY = {
+    "dropout": {"model": {"factory": "tiny:gpt", "args": {"dropout": 0.3}}},
+    "batch-norm": {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}},
+}
+"""Models that behave otherwise in training than in evaluation."""
+
+
+@pytest.mark.parametrize("kind", MOODY)
+def test_an_evaluation_in_the_middle_of_training_is_the_eager_model_s_own(kind):
+    job = tiny_job(**MOODY[kind])
+    first, last = computes(**MOODY[kind])
+    for _ in range(2):
+        group(first, last)
+        first.update(None)
+        last.update(None)
+    last.evaluate(1, 0, first.evaluate(1, 0, ()))
+    model = make_model(job, JOB_FILE)
+    state = {name: tensor for compute in (first, last) for name, tensor in compute._module.state_dict().items()}
+    model.load_state_dict(state, strict=True)
+    inputs, target = fetch(load_data(job, JOB_FILE).held_out, range(10))
+    losses = []
+    with torch.no_grad():
+        for training in (False, True):
+            output = model.train(training)(*inputs)
+            losses.append(functional.cross_entropy(output.flatten(0, -2), target.flatten()).item())
+    measured = last.evaluation_sums(1).loss
+    assert measured.total / measured.count == pytest.approx(losses[0], rel=1e-5)
+    assert losses[1] != pytest.approx(losses[0], rel=1e-3)  # so that the mode can be told from the loss
+
+
+@pytest.mark.parametrize("kind", MOODY)
+def test_training_after_an_evaluation_goes_on_as_if_there_had_been_none(kind):
+    quiet, watched = computes(**MOODY[kind]), computes(**MOODY[kind])
+    for first, last in (quiet, watched):
+        for update in range(2):
+            group(first, last)
+            first.update(None)
+            last.update(None)
+            if first is watched[0] and update == 0:
+                last.evaluate(1, 0, first.evaluate(1, 0, ()))
+    for one, other in zip(quiet, watched, strict=True):
+        state, theirs = one._module.state_dict(), other._module.state_dict()
+        assert [name for name in state if not torch.equal(state[name], theirs[name])] == []
 
 
 def test_a_backward_uses_the_weights_of_its_forward():

@@ -1,11 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from ravnest.errors import NodeLost
+from ravnest.launch.handout import needed
+from ravnest.materials import make_weights
 from ravnest.runtime import messages as m
-from ravnest.runtime.process import batch_source, receive_state
+from ravnest.runtime import process
+from ravnest.runtime.executor import InlineExecutor
+from ravnest.runtime.process import StageProcess, assemble, batch_source, receive_state
 from ring_allreduce.transport import InProcessNetwork, Lane
-from tests.support.local import setups_of, tiny_job
+from tests.support.local import JOB_FILE, setups_of, tiny_job
 
 
 @pytest.fixture
@@ -56,3 +62,48 @@ def test_only_first_and_last_stages_read_data():
     assert sources[1] is None
     (_, first), (_, last) = sources[0].train(5), sources[2].train(5)
     assert first.tolist() == last.tolist()
+
+
+def test_a_resumed_stage_goes_on_at_its_version_in_micro_batches_and_learning_rate():
+    job = tiny_job(optimizer={"name": "sgd", "lr": 1.0, "schedule": {"name": "constant", "warmup_updates": 10}})
+    (setup,) = setups_of(job, parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    weights = make_weights(job, JOB_FILE)
+    state = {name: weights[name] for name in needed(setup)}
+    stage = assemble(setup, endpoint, InlineExecutor(), batch_source(setup), state, {}, 7, now=lambda: 0.0)
+    driver.send(setup.name, Lane.PIPELINE, m.Go())
+    told = []
+    while not told:
+        stage.turn(0.0)
+        told = [each.message for each in driver.poll(0.0) if isinstance(each.message, m.Updated)]
+    assert told[0].update == 7
+    assert told[0].lr == pytest.approx(0.8)  # the eighth of ten steps up
+    inputs, target = batch_source(setup).train(7 * job.update_every)
+    (output,) = setup.program.build(state, "cpu", copy=True)(*inputs)
+    assert told[0].losses[0] == pytest.approx(stage.compute._loss.mean(output, target).item(), rel=1e-6)
+
+
+def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(monkeypatch):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    begun = {}
+
+    def record(setup, endpoint, executor, source, weights, optimizer, version):
+        begun.update(weights=weights, optimizer=optimizer, version=version)
+        return SimpleNamespace(stopped=True)
+
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
+    monkeypatch.setattr(process, "assemble", record)
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=2, version=7))
+    driver.send(setup.name, Lane.BULK, m.StateTensor(part="weight", name="w"), [torch.ones(2)])
+    driver.send(setup.name, Lane.BULK, m.StateTensor(part="optimizer", name="w", key="exp_avg"), [torch.zeros(2)])
+    StageProcess(setup, "127.0.0.1").run({})
+    assert begun["version"] == 7
+    assert begun["weights"]["w"].tolist() == [1.0, 1.0]
+    assert begun["optimizer"]["w", "exp_avg"].tolist() == [0.0, 0.0]
+    assert any(isinstance(each.message, m.Started) for each in driver.poll(0.0))

@@ -54,14 +54,20 @@ class Bench:
     def heard(self, peer, but=m.Alive):
         return [each for each in self.peers[peer].poll(0.0) if not isinstance(each.message, but)]
 
+    def tensors(self, specs):
+        shapes = [[self.job.micro_batch if size is None else size for size in spec.shape] for spec in specs]
+        return [torch.zeros(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+
     def activation(self, micro_batch=0):
-        shapes = [
-            [self.job.micro_batch if size is None else size for size in s.shape] for s in self.setup.program.inputs
-        ]
-        tensors = [
-            torch.zeros(shape, dtype=spec.dtype) for shape, spec in zip(shapes, self.setup.program.inputs, strict=True)
-        ]
-        return m.Activation(micro_batch=micro_batch), *tensors
+        return m.Activation(micro_batch=micro_batch), *self.tensors(self.setup.program.inputs)
+
+    def gradient(self, micro_batch=0):
+        needing = [spec for spec in self.setup.program.outputs if spec.needs_gradient]
+        return m.Gradient(micro_batch=micro_batch), *self.tensors(needing)
+
+    def evaluation_activation(self):
+        header = m.EvaluationActivation(evaluation=1, batch=0, batches=1)
+        return header, *self.tensors(self.setup.program.inputs)
 
 
 def test_a_first_stage_injects_only_after_go():
@@ -98,12 +104,48 @@ def test_a_report_to_a_stage_ends_it():
         bench.turn()
 
 
-def test_a_tensor_of_the_wrong_form_ends_the_stage():
+SPOILED = {
+    "another dtype": (lambda tensors: [tensor.double() for tensor in tensors], "float64"),
+    "another shape": (lambda tensors: [tensor[..., :-1] for tensor in tensors], r"\(4, 8, 15\)"),
+    "a dimension more": (lambda tensors: [tensor.unsqueeze(0) for tensor in tensors], r"\(1, 4, 8, 16\)"),
+    "an empty batch": (lambda tensors: [tensor[:0] for tensor in tensors], r"\(0, 8, 16\)"),
+    "one too few": (lambda tensors: tensors[1:], r"\d tensors, expected \d"),
+    "one too many": (lambda tensors: [*tensors, tensors[0]], r"\d tensors, expected \d"),
+}
+"""What a peer may do to the tensors of a message → (how, what is said of it)."""
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+@pytest.mark.parametrize(
+    ("kind", "sender", "message"),
+    [
+        ("Activation", "c0.s0", Bench.activation),
+        ("Gradient", "c0.s2", Bench.gradient),
+        ("EvaluationActivation", "c0.s0", Bench.evaluation_activation),
+    ],
+)
+def test_tensors_of_the_wrong_form_end_the_stage_before_anything_is_computed(kind, sender, message, spoil):
     bench = Bench("c0.s1")
-    message, *tensors = bench.activation(0)
-    bench.say("c0.s0", message, *(tensor.double() for tensor in tensors))
-    with pytest.raises(RunFailed, match="float64"):
-        bench.turn()
+    bench.say("c0.s0", *bench.activation(0))
+    bench.turn(3)
+    before = bench.stage._computations
+    header, *tensors = message(bench, *([1] if kind == "Activation" else []))
+    change, said = SPOILED[spoil]
+    bench.say(sender, header, *change(tensors))
+    with pytest.raises(RunFailed, match=f"^{sender} sent {kind} with .*{said}"):
+        bench.turn(3)
+    assert bench.stage._computations == before
+
+
+@pytest.mark.parametrize(("sender", "message"), [("c0.s2", Bench.gradient), ("c0.s0", Bench.evaluation_activation)])
+def test_tensors_of_the_right_form_are_computed_with(sender, message):
+    bench = Bench("c0.s1")
+    bench.say("c0.s0", *bench.activation(0))
+    bench.turn(3)
+    before = bench.stage._computations
+    bench.say(sender, *message(bench))
+    bench.turn(3)
+    assert bench.stage._computations == before + 1
 
 
 def test_a_micro_batch_that_comes_twice_ends_the_stage():

@@ -1,14 +1,17 @@
 """A backward after an update gives the gradients of the weights that its forward used (design §6).
 
-Each layer kind is tried with each optimizer, and the naive ways are shown to fail, so that these tests can.
+Each layer kind is tried with each optimizer, as an eager module and as the exported stage that a run trains, and the
+naive ways are shown to fail, so that these tests can.
 """
 
 import copy
+from functools import lru_cache
 
 import pytest
 import torch
 from torch import nn
 
+from ravnest.splitting import StageModule, StageProgram, capture
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.weights import VersionedWeights
 
@@ -67,15 +70,29 @@ OPTIMIZERS = {
     "SGD with momentum": {"name": "sgd", "momentum": 0.9},
     "NAdam": {"name": "nadam"},
 }
+FORMS = ["eager", "exported"]
 
 
-def make(layer):
+@lru_cache
+def program(layer) -> StageProgram:
+    """The whole of a model of this layer as one stage's program, captured as the planner does it."""
+    build, shape = LAYERS[layer]
+    with torch.device("meta"):
+        model = Replaceable(*build())
+    captured = capture(model, (batch(shape, seed=0).detach(),))
+    return captured.span(0, len(captured.units))
+
+
+def make(layer, form="eager"):
     build, shape = LAYERS[layer]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Replaceable(*build())
         for parameter in module.parameters():  # norms begin at one and zero, which hides faults
             parameter.data += 0.3 * torch.randn_like(parameter)
+    if form == "exported":
+        module = program(layer).build(module.state_dict())
+        assert isinstance(module, StageModule)
     return module, shape
 
 
@@ -88,6 +105,8 @@ def batch(shape, seed):
 
 def loss_of(module, x):
     output = module(x)
+    if isinstance(module, StageModule):
+        (output,) = output
     return (output * torch.linspace(-1, 1, output.numel()).reshape(output.shape)).pow(3).sum()
 
 
@@ -106,8 +125,9 @@ def same(mine, other):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_backward_uses_the_weights_of_its_forward(layer, optimizer):
-    module, shape = make(layer)
+@pytest.mark.parametrize("form", FORMS)
+def test_backward_uses_the_weights_of_its_forward(form, layer, optimizer):
+    module, shape = make(layer, form)
     weights = VersionedWeights(module, OptimizerConfig(lr=0.1, **OPTIMIZERS[optimizer]))
 
     def update(seed):
@@ -132,9 +152,41 @@ def test_backward_uses_the_weights_of_its_forward(layer, optimizer):
     assert same(x.grad, expected_x)
 
 
-def backward_after(layer, change):
+CHANGES = {
+    "step": lambda weights, vector: weights.step(0.1),
+    "add_correction": lambda weights, vector: weights.add_correction(weights.names, vector),
+    "adopt": lambda weights, vector: weights.adopt(weights.names, vector),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_way_of_changing_weights_leaves_a_live_graph_alone(form, layer, change):
+    module, shape = make(layer, form)
+    weights = VersionedWeights(module, OptimizerConfig(name="sgd", lr=0.1))
+    first = weights.current()
+    loss_of(module, batch(shape, seed=10)).backward()
+    weights.collect(first)
+    expected, expected_x = expected_gradients(module, shape, seed=0)
+    x = batch(shape, seed=0)
+    loss, before = loss_of(module, x), weights.flat()
+    sofar = {name: p.grad.clone() for name, p in first.items() if p.grad is not None}
+    if change == "step":
+        sofar = {}
+    CHANGES[change](weights, torch.full_like(before, 0.1))
+    assert not torch.equal(weights.flat(), before)
+    loss.backward()
+    weights.collect(first)
+    for name, parameter in first.items():
+        wanted = expected[name] + sofar[name] if name in sofar else expected[name]
+        assert torch.equal(parameter.grad, wanted), name
+    assert same(x.grad, expected_x)
+
+
+def backward_after(layer, form, change):
     """Whether a backward is right when `change` was done to the parameters after the forward."""
-    module, shape = make(layer)
+    module, shape = make(layer, form)
     expected, expected_x = expected_gradients(module, shape, seed=0)
     x = batch(shape, seed=0)
     loss = loss_of(module, x)
@@ -154,23 +206,27 @@ def swap_data(module):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_with_no_change_the_comparison_passes(layer):
-    assert backward_after(layer, lambda module: None)
+@pytest.mark.parametrize("form", FORMS)
+def test_with_no_change_the_comparison_passes(form, layer):
+    assert backward_after(layer, form, lambda module: None)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_changing_in_place_is_silently_wrong(layer):
-    assert not backward_after(layer, change_in_place)
+@pytest.mark.parametrize("form", FORMS)
+def test_changing_in_place_is_silently_wrong(form, layer):
+    assert not backward_after(layer, form, change_in_place)
 
 
 @pytest.mark.parametrize("layer", ["LayerNorm", "RMSNorm", "Conv", "BatchNorm", "GroupNorm", "LSTM"])
-def test_swapping_the_data_is_silently_wrong(layer):
-    assert not backward_after(layer, swap_data)
+@pytest.mark.parametrize("form", FORMS)
+def test_swapping_the_data_is_silently_wrong(form, layer):
+    assert not backward_after(layer, form, swap_data)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_stepping_the_modules_own_parameters_raises_or_is_wrong(layer, optimizer):
+@pytest.mark.parametrize("form", FORMS)
+def test_stepping_the_modules_own_parameters_raises_or_is_wrong(form, layer, optimizer):
     arguments = {key: value for key, value in OPTIMIZERS[optimizer].items() if key != "name"}
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "nadam": torch.optim.NAdam}
 
@@ -182,7 +238,7 @@ def test_stepping_the_modules_own_parameters_raises_or_is_wrong(layer, optimizer
             parameter.grad = None
 
     try:
-        right = backward_after(layer, step)
+        right = backward_after(layer, form, step)
     except RuntimeError as error:
         assert "modified by an inplace operation" in str(error)  # noqa: PT017 - either outcome is a failure
         return

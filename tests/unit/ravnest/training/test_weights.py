@@ -158,6 +158,24 @@ def test_corrections_and_adoption_reach_the_module_and_leave_the_version(copied)
     weights.add_correction((), torch.empty(0), copy=copied)
 
 
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("change", ["adopt", "add_correction"])
+def test_a_vector_that_was_given_stays_the_givers(change, copied):
+    """It may be a message's own buffer, or an anchor: weights that shared its memory would change with it."""
+    module, weights = make()
+    names = ("second.weight", "scale")
+    vector = torch.arange(11.0)
+    getattr(weights, change)(names, vector, copy=copied)
+    after = weights.flat(names)
+    vector.zero_()
+    assert torch.equal(weights.flat(names), after)
+    vector.copy_(torch.arange(11.0))
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05, copy=False)
+    assert not torch.equal(weights.flat(names), after)
+    assert torch.equal(vector, torch.arange(11.0))
+
+
 @pytest.mark.parametrize("length", [0, 10, 12])
 def test_a_vector_of_another_length_is_refused(length):
     _, weights = make()
