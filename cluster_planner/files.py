@@ -129,14 +129,20 @@ def _read(path: Path) -> object:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
         raise InvalidInput(f"is not valid YAML: {error.problem or error.context}", path=str(path), key=where) from None
+    except RecursionError:
+        raise InvalidInput("is nested too deeply to be read", path=str(path)) from None
     except (yaml.YAMLError, ValueError) as error:
+        if "integer string conversion" in str(error):
+            raise InvalidInput("holds a number of too many digits", path=str(path)) from None
         raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", path=str(path)) from None
 
 
 def _similar_file(path: Path) -> str:
     if not path.parent.is_dir():
         return f": there is no folder {str(path.parent)!r}"
-    close = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.iterdir() if p.is_file()), n=1)
+    close = difflib.get_close_matches(
+        path.name, sorted(p.name for p in path.parent.iterdir() if p.is_file()), n=1, cutoff=0.75
+    )
     return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
 
 

@@ -159,6 +159,7 @@ def _check_clusters(plan: Plan) -> None:
     if not plan.clusters:
         raise InvalidInput("at least one cluster is needed", key="clusters")
     count = len(plan.costs.units)
+    known = ", ".join(plan.fleet.names)
     names: list[str] = []
     runs: dict[str, str] = {}
     for i, cluster in enumerate(plan.clusters):
@@ -176,7 +177,7 @@ def _check_clusters(plan: Plan) -> None:
         for s, stage in enumerate(cluster.stages):
             where = f"{key}.stages[{s}]"
             if stage.node not in plan.fleet.names:
-                raise InvalidInput(f"no node is named {stage.node!r}", key=f"{where}.node")
+                raise InvalidInput(f"no node is named {stage.node!r}; there are {known}", key=f"{where}.node")
             if stage.node in runs:
                 raise InvalidInput(f"{stage.node!r} already runs {runs[stage.node]}", key=f"{where}.node")
             runs[stage.node] = where
@@ -213,10 +214,11 @@ def _check_rings(plan: Plan) -> None:
 
 
 def _check_spares(plan: Plan) -> None:
+    known = ", ".join(plan.fleet.names)
     running = [stage.node for cluster in plan.clusters for stage in cluster.stages]
     for i, spare in enumerate(plan.spares):
         if spare.node not in plan.fleet.names:
-            raise InvalidInput(f"no node is named {spare.node!r}", key=f"spares[{i}].node")
+            raise InvalidInput(f"no node is named {spare.node!r}; there are {known}", key=f"spares[{i}].node")
         if spare.node in running:
             raise InvalidInput(f"{spare.node!r} runs a stage or is named twice", key=f"spares[{i}].node")
         running.append(spare.node)

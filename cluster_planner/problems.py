@@ -15,6 +15,10 @@ _EXPECTED = {
     "float_type": "must be a number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large",
+    "invalid_key": "keys must be text",
     "string_type": "must be text",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
@@ -83,6 +87,8 @@ def _message(detail: Mapping[str, object], schema: type[pydantic.BaseModel], loc
         return "is not a known key" + (f"; known keys are {', '.join(known)}" if known else "")
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
+    if kind == "float_type" and type(found) is int:
+        return "is too large"
     expected = _EXPECTED.get(kind)
     text = str(detail["msg"]) if expected is None else expected.format(**context)
     if kind in ("too_short", "too_long"):
@@ -113,7 +119,8 @@ def _shown(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return f"the text {value[:60]!r}"
-    return repr(value)[:60]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _within(location: Sequence[str | int], data: object, kind: str) -> list[str | int]:

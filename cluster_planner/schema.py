@@ -6,13 +6,32 @@ user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. 
 number, true is no 1.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+SMALLEST, LARGEST = 1e-9, 1e15
+"""Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
+
+
+def _in_range(value: float) -> float:
+    if value and not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"must be from {SMALLEST:g} to {LARGEST:g}, not {value:g}: is its unit the one in the key?")
+    return value
+
+
+def _device(text: str) -> str:
+    if re.fullmatch(r"[a-z]+(:\d+)?", text) is None:
+        raise ValueError(f"must be a device such as cpu, cuda or cuda:1, not {text!r}")
+    return text
+
 
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+Measured = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
+Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
 Count = Annotated[int, Field(ge=0)]
 OneOrMore = Annotated[int, Field(ge=1)]
 Pair = Annotated[tuple[Text, Text], Field(strict=False)]
@@ -28,21 +47,21 @@ class Strict(BaseModel):
 
 class NodeEntry(Strict):
     name: Text
-    gflops: Positive
-    memory_gb: Positive
-    up_mbps: Positive
-    down_mbps: Positive
+    gflops: Measured
+    memory_gb: Measured
+    up_mbps: Measured
+    down_mbps: Measured
     host: Text | None = None
-    device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "cpu"
+    device: Annotated[str, AfterValidator(_device)] = "cpu"
     address: Text | None = None
     region: Text | None = None
-    mtbf_hours: Positive | None = None
+    mtbf_hours: Measured | None = None
 
 
 class LinkEntry(Strict):
     between: Pair
-    latency_ms: AtLeastZero
-    mbps: Positive
+    latency_ms: Latency
+    mbps: Measured
 
 
 class FleetFile(Strict):

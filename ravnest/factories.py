@@ -5,9 +5,12 @@ Does not know what a factory makes.
 """
 
 import importlib
+import inspect
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -26,6 +29,8 @@ def _as_reference(text: str) -> str:
         raise ValueError(f"expected package.module:attribute, not {text!r}")
     return text
 
+
+_LONGEST_MESSAGE = 300
 
 Reference = Annotated[str, AfterValidator(_as_reference)]
 """`package.module:attribute`, checked for its form only."""
@@ -81,13 +86,85 @@ def call(
     Raises InvalidInput for anything it raises, with the type, the message and the line in the user's file.
     """
     function = resolve(factory.factory, search_dirs, path=path, key=key)
+    return invoke(function, factory.factory, *positional, args=factory.args, path=path, key=key)
+
+
+def invoke(
+    function: Callable[..., object],
+    name: str,
+    *positional: object,
+    args: Mapping[str, object],
+    path: str | None = None,
+    key: str | None = None,
+) -> object:
+    """What `function`, which the user calls `name`, returns.
+
+    Raises InvalidInput for arguments that it does not take, and for anything it raises.
+    """
+    _refuse_arguments(function, name, positional, args, path, key)
+    with user_code(repr(name), path=path, key=key):
+        return function(*positional, **args)
+
+
+@contextmanager
+def user_code(what: str, *, path: str | None = None, key: str | None = None) -> Iterator[None]:
+    """Whatever the user's code inside raises becomes an InvalidInput that `what` raised it, and where."""
     try:
-        return function(*positional, **factory.args)
+        yield
     except InvalidInput:
         raise
-    except Exception as error:
-        where = _place(error, [str(folder.resolve()) for folder in search_dirs])
-        raise InvalidInput(f"{factory.factory!r} failed: {where}", path=path, key=key) from error
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"{what} raised {describe(error)}", path=path, key=key) from error
+
+
+def describe(error: BaseException) -> str:
+    """`TypeError: message (file:line; RAVNEST_TRACEBACK=1 shows the whole)`, on one line of bounded length."""
+    # A SyntaxError's own text repeats its place.
+    said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    if len(said) > _LONGEST_MESSAGE:
+        said = f"{said[:_LONGEST_MESSAGE]} …"
+    name = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    inside = "; ".join(part for part in (place(error), "RAVNEST_TRACEBACK=1 shows the whole") if part)
+    return f"{name} ({inside})"
+
+
+def place(error: BaseException) -> str | None:
+    """`file:line` of the deepest line of the user's own code, else of the library that raised; None without one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and not Path(frame.filename).is_relative_to(_OURS)
+    ]
+    own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(folder) for folder in _LIBRARIES)]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[-1:]), None)
+
+
+_OURS = Path(__file__).parent
+_LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def _refuse_arguments(
+    function: Callable[..., object],
+    name: str,
+    positional: Sequence[object],
+    args: Mapping[str, object],
+    path: str | None,
+    key: str | None,
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some of what is written in C has none
+    try:
+        signature.bind_partial(*positional, **args)  # first: an unknown name says more than the one it leaves missing
+        signature.bind(*positional, **args)
+    except TypeError as error:
+        takes = ", ".join(str(parameter) for parameter in signature.parameters.values()) or "none"
+        where = f"{key.removesuffix('.factory')}.args" if key else None
+        message = f"{name!r} does not take these arguments: {error}; it takes ({takes})"
+        raise InvalidInput(message, path=path, key=where) from None
 
 
 def _refuse_namesake(name: str, folders: Sequence[str], path: str | None, key: str | None) -> None:
@@ -110,19 +187,6 @@ def _import(name: str, folders: Sequence[str], path: str | None, key: str | None
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             places = ", ".join(folders) or "the Python path"
             raise InvalidInput(f"no module {error.name!r} in {places}", path=path, key=key) from error
-        raise InvalidInput(f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key) from error
+        raise InvalidInput(f"importing {name!r} raised {describe(error)}", path=path, key=key) from error
     except (Exception, SystemExit) as error:
-        raise InvalidInput(f"importing {name!r} failed: {_place(error, folders)}", path=path, key=key) from error
-
-
-def _place(error: BaseException, folders: Sequence[str]) -> str:
-    """`TypeError: message (file:line)`, on one line, at the deepest line of the user's own files."""
-    said = " ".join(str(error).split())
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{type(error).__name__}: {' '.join(error.msg.split())} ({error.filename}:{error.lineno})"
-    # The first frame is ours; an error without others came from the call itself.
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(folder) for folder in folders)]
-    outside = [frame for frame in frames if not frame.filename.startswith("<frozen importlib")]
-    place = "".join(f" ({frame.filename}:{frame.lineno})" for frame in (own or outside)[-1:])
-    return f"{type(error).__name__}: {said}{place}" if said else f"{type(error).__name__}{place}"
+        raise InvalidInput(f"importing {name!r} raised {describe(error)}", path=path, key=key) from error

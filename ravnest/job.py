@@ -6,10 +6,12 @@ nor know what machines there are.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
+from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
 from ravnest.errors import InvalidInput
@@ -26,6 +28,7 @@ __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
     "StopConfig",
+    "differs",
     "job_from_mapping",
     "load_job",
 ]
@@ -163,12 +166,22 @@ def load_job(path: str | os.PathLike[str]) -> JobConfig:
     return read_validated(path, JobConfig)
 
 
-def job_from_mapping(mapping: Mapping[str, object], path: str | None = None) -> JobConfig:
-    """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path`."""
+def differs(job: JobConfig, path: str | os.PathLike[str]) -> bool:
+    """Whether the file from which `job` was read has changed since. One that is gone has not."""
+    if not Path(path).exists():
+        return False
+    try:
+        return load_job(path) != job
+    except PlannerError:
+        return True
+
+
+def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> JobConfig:
+    """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path` and a key `under` a prefix."""
     try:
         return JobConfig.model_validate(mapping)
     except ValidationError as error:
         problems = problems_of(error, JobConfig, mapping)
-        (key, message), *others = problems
+        (key, message), *others = [(under + (key or ""), message) for key, message in problems]
         lines = [message, *(": ".join(part for part in (path, *other) if part) for other in others)]
         raise InvalidInput("\n".join(lines), path=path, key=key) from None

@@ -32,6 +32,7 @@ from ring_allreduce.control import (
     Refused,
     Roster,
     Welcome,
+    keep_alive,
     send_message,
 )
 from ring_allreduce.errors import DeadlinePassed, InvalidInput, InvalidMessage, PeerLost
@@ -44,24 +45,29 @@ from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
 
 RETRY_S = 0.1
+CLOSE_TIMEOUT_S = 5.0
 
 
 class Group:
     """A fixed set of processes that average together. Made by `Group.join`."""
 
-    def __init__(self, name: str, size: int, connection: socket.socket, host: str, timeout_s: float) -> None:
-        """Use `Group.join`: `connection` leads to the rendezvous."""
+    def __init__(
+        self, name: str, size: int, connection: socket.socket, host: str, timeout_s: float, deadline_s: float
+    ) -> None:
+        """Use `Group.join`: `connection` leads to the rendezvous; everyone is there by `deadline_s`."""
         self.name = name
         self.members: tuple[str, ...] = ()
         self._timeout_s = timeout_s
         self._calls = 0
         self._connection = connection
+        connection.settimeout(timeout_s)
+        keep_alive(connection)
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._endpoint: ZmqEndpoint | None = None
         self._reader = threading.Thread(target=self._read_control, name="group-control", daemon=True)
         self._reader.start()
         try:
-            self._meet(size, host, time.monotonic() + timeout_s)
+            self._meet(size, host, deadline_s)
         except BaseException:
             self.close()
             raise
@@ -76,19 +82,20 @@ class Group:
         unless told otherwise, of each average. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
         """
         server, _, port = rendezvous.rpartition(":")
-        if not server or not port.isdecimal() or not name:
+        if not server or not port.isdecimal() or not 0 < int(port) < 65536 or not name:
             raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                connection = socket.create_connection((server, int(port)), timeout=timeout_s)
+                left_s = max(RETRY_S, deadline_s - time.monotonic())
+                connection = socket.create_connection((server, int(port)), timeout=left_s)
                 break
             except OSError as error:
                 # The rendezvous may start after its members.
                 if time.monotonic() + RETRY_S > deadline_s:
                     raise DeadlinePassed(f"reaching the rendezvous {rendezvous} ({error})", timeout_s) from error
                 time.sleep(RETRY_S)
-        return cls(name, size, connection, host, timeout_s)
+        return cls(name, size, connection, host, timeout_s, deadline_s)
 
     def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
         """Replace each tensor's content by its weighted mean over all members; returns the total weight.
@@ -120,7 +127,7 @@ class Group:
         """Leave the group. Idempotent; also done at the end of a `with` block."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        self._reader.join()
+        self._reader.join(CLOSE_TIMEOUT_S)
         self._connection.close()
         if self._endpoint is not None:
             self._endpoint.close()

@@ -14,6 +14,10 @@ from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause
 
 MAX_FRAME_BYTES = 64 * 1024
+
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, times: a machine that vanished without a word is noticed by the kernel after a minute."""
+
 _LENGTH = struct.Struct(">I")
 
 
@@ -90,6 +94,14 @@ def send_message(connection: socket.socket, message: Message) -> None:
     """Send one frame. Raises OSError when the connection is gone or takes nothing within its timeout."""
     data = CONTROL.encode(message)
     connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Let `connection` break when the other machine is gone, though nothing is sent on it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        if hasattr(socket, option):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class FrameReader:

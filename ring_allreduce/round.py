@@ -1,9 +1,9 @@
 """The round machine: when a round opens, when it is committed, when a stage merges it. Sans-I/O.
 
 Design §7. `RoundOwner` runs where membership is owned (the driver of a run, or the rendezvous of a group), a
-`RoundMember` in each stage. Neither knows vectors, sockets or clocks; opening is by samples, never held back
-by lag (a stage that is at its lag limit waits by itself). Membership is fail-stop: one lost member fails the
-run.
+`RoundMember` in each stage. Neither knows vectors, sockets or clocks. Opening is by samples, and held back only where
+the members' lag limit would let nobody contribute: rounds that nobody can reach would but queue up. Membership is
+fail-stop: one lost member fails the run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,15 +75,24 @@ OwnerInstruction = OpenRound | CommitRound | FailRun
 class RoundOwner:
     """Numbers the rounds from 1, opens them by samples, commits each over all rings at once and in order."""
 
-    def __init__(self, rings: Mapping[str, Sequence[str]], average_every: int, epoch: int = 0) -> None:
-        """`rings`: name → members. `average_every`: samples of the whole fleet that make one round."""
+    def __init__(
+        self, rings: Mapping[str, Sequence[str]], average_every: int, epoch: int = 0, *, max_lag: int = 1
+    ) -> None:
+        """`rings`: name → members. `average_every`: samples of the whole fleet that make one round.
+
+        `max_lag`: rounds, that of the members: at most max_lag + 1 are open at once, the last of them the one at
+        which members wait; the final round opens whatever is open. Raises InvalidInput.
+        """
         if average_every < 1:
             raise InvalidInput(f"average_every must be at least 1 sample, got {average_every}")
+        if max_lag < 1:
+            raise InvalidInput(f"max_lag must be at least 1 round, got {max_lag}")
         for ring, members in rings.items():
             if not members or len(set(members)) != len(members):
                 raise InvalidInput(f"ring {ring!r} needs at least one member and no member twice: {list(members)}")
         self._pairs = frozenset((ring, member) for ring, members in rings.items() for member in members)
         self._average_every = average_every
+        self._max_lag = max_lag
         self._samples: dict[str, int] = {}
         self._next_open_at = average_every
         self._opened = 0
@@ -122,18 +131,18 @@ class RoundOwner:
             case FinishRequested():
                 return self._request_finish()
 
-    def waiting_for(self, round: int) -> frozenset[tuple[str, str]]:  # noqa: A002 - our word
-        """The (ring, member) pairs that have not finished `round`: what an error message can name."""
-        return frozenset(self._awaited.get(round, ()))
-
     def _count(self, event: SamplesReported) -> list[OwnerInstruction]:
         # Reports are running totals: one that was overtaken by a later one says nothing new.
         self._samples[event.cluster] = max(event.samples, self._samples.get(event.cluster, 0))
+        return self._open_when_due()
+
+    def _open_when_due(self) -> list[OwnerInstruction]:
         total = sum(self._samples.values())
-        if self._final or total < self._next_open_at:
+        held_back = self._opened - self._committed > self._max_lag
+        if self._final or held_back or total < self._next_open_at:
             return []
-        # A report that leaps over several thresholds opens one round: it would find nothing new for the
-        # others.
+        # A leap over several thresholds, or several passed while held back, open one round: it would find
+        # nothing new for the others.
         self._next_open_at = (total // self._average_every + 1) * self._average_every
         return [self._open()]
 
@@ -162,7 +171,7 @@ class RoundOwner:
             self._committed += 1
             del self._awaited[self._committed]
             commits.append(CommitRound(self._committed, self.epoch))
-        return commits
+        return commits + self._open_when_due()
 
     def _fail(self, reason: str) -> list[OwnerInstruction]:
         self._failed = True

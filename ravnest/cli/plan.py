@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,14 +36,15 @@ def plan(
 
     from cluster_planner.files import load_fleet
 
+    job_path = job if job is not None else nodes.parent / "job.yaml"
+    _refuse_output(output, [nodes, job_path])
     fleet = load_fleet(nodes)  # before torch is imported: what is wrong with the file is told at once
     from ravnest.cli.planning import prepare_plan
     from ravnest.cli.steps import Steps
 
-    job_path = job if job is not None else nodes.parent / "job.yaml"
     steps = Steps(Console(stderr=True, quiet=as_json))
     with steps:
-        made = prepare_plan(fleet, job_path, seed=seed, step=steps.begin)
+        made = prepare_plan(fleet, nodes, job_path, seed=seed, step=steps.begin)
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     if as_json:
@@ -57,6 +59,19 @@ def plan(
     console = Console(soft_wrap=True)
     console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
     console.print(f"Next: ravnest run {output}", highlight=False)
+
+
+def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
+    """Before the work of planning: a place where no plan can be written, or that would cost the user a file."""
+    from ravnest.errors import InvalidInput
+
+    if output.is_dir():
+        raise InvalidInput("is a folder; expected a file such as plan.yaml", path=str(output), key="--output")
+    if output.suffix == ".png":
+        raise InvalidInput("is the name of the plan's picture; expected one such as plan.yaml", key="--output")
+    for path in inputs:
+        if output.resolve() == path.resolve():
+            raise InvalidInput("would overwrite what is planned; give another path", path=str(output), key="--output")
 
 
 def _write(made: Plan, plan_path: Path) -> Path:

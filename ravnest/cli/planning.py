@@ -9,52 +9,66 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster_planner.costs import Workload
+import torch
+
+from cluster_planner.errors import InvalidInput as PlannerInput
 from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
-from ravnest.job import JobConfig, load_job
-from ravnest.materials import capture_job, load_data, make_model
-from ravnest.runtime.batches import sample_batch
+from ravnest.errors import InvalidInput, naming
+from ravnest.job import load_job
+from ravnest.materials import (
+    capture_job,
+    first_batch,
+    load_data,
+    make_model,
+    total_samples,
+)
 from ravnest.splitting import verify
-from ravnest.training.optimizer import state_bytes_per_parameter_byte
-
-PROCESS_BYTES = 256 << 20
-"""What a stage's process holds before any tensor of the model: Python, torch and Ray, private pages only.
-
-Measured as psutil's `memory_full_info().uss` after importing torch, ray, zmq and safetensors and making one
-optimizer step: 254 MiB on x86-64 with torch 2.13.0 for CPU.
-"""
+from ravnest.trial import check_measures, check_sample, check_shares, run_once
+from ravnest.workload import workload
 
 
-def prepare_plan(fleet: Fleet, job_path: Path, *, seed: int, step: Callable[[str], None]) -> Plan:
-    """The plan for `fleet` and the job of `job_path`; `step` hears of each slow step as it begins."""
+def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, step: Callable[[str], None]) -> Plan:
+    """The plan for `fleet`, read from `nodes_path`, and the job of `job_path`.
+
+    `step` hears of each slow step as it begins.
+    """
+    _check_devices(fleet, nodes_path)
     job = load_job(job_path)
     step("loading the data")
+    check_sample(job, job_path)
     data = load_data(job, job_path)
+    total_samples(job, len(data.train), job_path)
+    inputs, target = first_batch(job, job_path, data)
+    step("running the model on the first micro-batch")
+    model = make_model(job, job_path, "cpu")
+    check_measures(job, job_path, run_once(model, inputs, job_path), target)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     step(f"checking {len(captured.costs.units)} units against the model")
-    verify(captured, make_model(job, job_path, "cpu"), sample_batch(data, job.micro_batch)[0])
+    with naming(job_path, "model"):
+        verify(captured, model, inputs)
     step(f"planning for {len(fleet.nodes)} nodes")
-    return make_plan(
-        fleet,
-        captured.costs,
-        workload(job),
-        job=job.model_dump(mode="json"),
-        job_file=str(job_path.resolve()),
-        seed=seed,
-    )
+    try:
+        plan = make_plan(
+            fleet,
+            captured.costs,
+            workload(job),
+            job=job.model_dump(mode="json"),
+            job_file=str(job_path.resolve()),
+            seed=seed,
+        )
+    except PlannerInput as error:
+        raise type(error)(error.message, path=str(nodes_path), key=error.key or "nodes") from error
+    check_shares(job, job_path, plan, len(data.train))
+    return plan
 
 
-def workload(job: JobConfig) -> Workload:
-    """The parts of a job that change its cost."""
-    return Workload(
-        micro_batch=job.micro_batch,
-        update_every=job.update_every,
-        max_staleness=job.max_staleness,
-        average_every=job.average_every,
-        max_lag=job.max_lag,
-        optimizer_state_bytes_per_parameter_byte=state_bytes_per_parameter_byte(job.optimizer),
-        process_bytes=PROCESS_BYTES,
-    )
+def _check_devices(fleet: Fleet, nodes_path: Path) -> None:
+    for i, node in enumerate(fleet.nodes):
+        try:
+            torch.device(node.device)
+        except RuntimeError:
+            message = f"torch knows no device {node.device!r}; expected one such as cpu, cuda or cuda:1"
+            raise InvalidInput(message, path=str(nodes_path), key=f"nodes[{i}].device") from None

@@ -4,6 +4,7 @@ Ray starts its actors while this process captures the model; then the weights go
 is written down. Holds the whole model's initial weights once, in this process, unless it resumes (docs/limits.md).
 """
 
+import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from cluster_planner import Plan
 from ravnest.errors import InvalidInput, RunFailed
-from ravnest.job import JobConfig, job_from_mapping
+from ravnest.job import JobConfig, differs, job_from_mapping
 from ravnest.launch import control as c
 from ravnest.launch import report
 from ravnest.launch.collect import CheckpointCollector
@@ -25,8 +26,9 @@ from ravnest.launch.outcome import finish
 from ravnest.launch.ray_cluster import RayCluster, check_address
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import Resumed, states_for, writer_opener
-from ravnest.launch.setups import check_fingerprint, job_differs, stage_setups
+from ravnest.launch.setups import check_fingerprint, stage_setups
 from ravnest.materials import capture_job, load_data, search_dirs
+from ravnest.materials import total_samples as total_samples_of
 from ravnest.runtime import messages as m
 from ravnest.runtime.deadline import START_DEADLINE_S
 from ravnest.runtime.outbox import Outbox
@@ -34,10 +36,13 @@ from ravnest.runtime.setup import StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.metrics import MetricsWriter
 from ravnest.training.sampler import evaluation_batches
+from ravnest.trial import check_shares
+from ravnest.workload import check_workload
 from ring_allreduce import RoundOwner
 from ring_allreduce.transport import TransportLimits, ZmqEndpoint
 
 _QUEUE_MESSAGES = 4096
+_TOKEN_BYTES = 16
 
 
 def run(
@@ -56,10 +61,11 @@ def run(
     starts one on this machine and places every stage on it. `imitate`: pad each stage's compute and shape each link to
     what the plan says of its node. Raises InvalidInput, RunFailed or NodeLost.
     """
-    job = job_from_mapping(plan.job, path=str(plan_path))
+    job = job_from_mapping(plan.job, path=str(plan_path), under="job.")
+    check_workload(plan, job, plan_path)
     folder = open_folder(out_dir, resume=resume)
     resumed = Resumed.load(folder, plan, job) if resume else None
-    if job_differs(job, plan.job_file):
+    if differs(job, plan.job_file):
         observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
     rounds_before = 0 if resumed is None else resumed.rounds
     if not Path(plan.job_file).parent.is_dir():
@@ -74,7 +80,8 @@ def run(
     data = load_data(job, plan.job_file)
     captured = capture_job(job, plan.job_file, data)
     check_fingerprint(plan, captured, plan_path)
-    total_samples = _total_samples(job, len(data.train))
+    total_samples = total_samples_of(job, len(data.train), plan.job_file)
+    check_shares(job, plan.job_file, plan, len(data.train))
     if resumed is not None and total_samples is not None and resumed.samples >= total_samples:
         raise InvalidInput(
             f"the run has made {resumed.samples} of {total_samples} samples: nothing is left to do; plan again with a"
@@ -91,6 +98,7 @@ def run(
             search_dirs=search_dirs(plan.job_file),
             threads=ray.threads(plan),
             total_samples=total_samples,
+            token=secrets.token_bytes(_TOKEN_BYTES),
             imitate=imitate,
         )
         nodes = {
@@ -142,13 +150,6 @@ def run(
         rounds=rounds_before + control.rounds_committed,
         stopped_early=interrupt.wanted,
     )
-
-
-def _total_samples(job: JobConfig, dataset_size: int) -> int | None:
-    """The fleet's samples at which the run ends; None when it ends by time."""
-    if job.stop.epochs is not None:
-        return int(job.stop.epochs * dataset_size)
-    return job.stop.samples
 
 
 def _endpoint(any_setup: StageSetup, host: str) -> ZmqEndpoint:
@@ -220,4 +221,4 @@ def run_control(
         start_updates={} if resumed is None else resumed.updates,
     )
     rings = {str(number): [m.stage_name(*member) for member in ring.members] for number, ring in enumerate(plan.rings)}
-    return c.RunControl(shape, RoundOwner(rings, job.average_every))
+    return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))

@@ -31,6 +31,7 @@ class LocalResult:
     staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
     evaluations: list[m.Evaluated] = field(default_factory=list)
     checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
+    begun: list[c.CheckpointBegun] = field(default_factory=list)  # and what they are of
 
 
 class LocalRun:
@@ -116,5 +117,7 @@ class LocalRun:
                     self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case c.EvaluationDone():
                     self.result.evaluations.append(instruction.evaluated)
+                case c.CheckpointBegun():
+                    self.result.begun.append(instruction)
                 case c.CheckpointArrived():
                     self.result.checkpoints.append(dict(self._anchor))

@@ -3,13 +3,16 @@
 Decides nothing about training. The final weights are the anchor of the last checkpoint, under the original names.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from cluster_planner import Plan
 from ravnest.errors import Interrupted, InvalidInput
-from ravnest.factories import call
+from ravnest.factories import FactoryConfig, call
 from ravnest.job import JobConfig
 from ravnest.launch import control as c
 from ravnest.launch import report
@@ -39,19 +42,6 @@ def finish(
     write_final_weights(folder.weights, weights)
     baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
     final = next((event for event in reversed(record.evaluations) if event.final), None)
-    sample_text = None
-    if job.sample is not None and not stopped_early:
-        model = make_model(job, plan.job_file)
-        model.load_state_dict(weights, strict=True)
-        model.eval()
-        text = call(job.sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")
-        if not isinstance(text, str):
-            raise InvalidInput(
-                f"{job.sample.factory!r} returned {type(text).__name__}, expected text",
-                path=plan.job_file,
-                key="sample",
-            )
-        sample_text = text
     draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
     seconds = record.training_s
     result = report.RunResult(
@@ -70,11 +60,28 @@ def finish(
         samples_per_s=control.session_samples / seconds if seconds > 0 else 0.0,
         max_staleness=record.staleness_max,
         mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
-        sample_text=sample_text,
+        sample_text=None,
         stopped_early=stopped_early,
     )
+    _write_summary(folder.summary, result)  # now: the user's own code below may fail
+    if job.sample is None or stopped_early:
+        return result
+    result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
     _write_summary(folder.summary, result)
     return result
+
+
+def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:
+    """The text that the job's `sample` makes of the trained model. Raises InvalidInput when it makes none."""
+    model = make_model(job, plan.job_file)
+    model.load_state_dict(weights, strict=True)
+    model.eval()
+    text = call(sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"{sample.factory!r} returned {type(text).__name__}, expected text", path=plan.job_file, key="sample"
+        )
+    return text
 
 
 def _write_summary(path: Path, result: report.RunResult) -> None:

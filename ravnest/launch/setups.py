@@ -5,14 +5,12 @@ machine are shared among its stages. Pure: knows no Ray, no socket, no weights.
 """
 
 import math
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cluster_planner import Plan, Ring
-from cluster_planner.errors import PlannerError
 from ravnest.errors import InvalidInput
-from ravnest.job import JobConfig, load_job
+from ravnest.job import JobConfig
 from ravnest.runtime.messages import DRIVER, stage_name
 from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
 from ravnest.splitting import CapturedModel, StageProgram
@@ -20,7 +18,6 @@ from ravnest.training.schedule import expected_updates
 from ring_allreduce import chunk_elements_for
 from ring_allreduce.transport import LinkShape
 
-TOKEN_BYTES = 16
 _HEADER_ALLOWANCE_BYTES = 1 << 20
 _FLOAT_BYTES = 4
 _EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
@@ -32,18 +29,8 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
         raise InvalidInput(
             "the model that the job makes is not the one that was planned (its graph or shapes differ): plan again",
             path=str(plan_path),
-            key="units.fingerprint",
+            key="fingerprint",
         )
-
-
-def job_differs(job: JobConfig, job_file: str) -> bool:
-    """Whether the file from which the plan took its job has changed. One that is gone has not."""
-    if not Path(job_file).exists():
-        return False
-    try:
-        return load_job(job_file) != job
-    except PlannerError:
-        return True
 
 
 def stage_setups(
@@ -54,10 +41,13 @@ def stage_setups(
     search_dirs: Sequence[Path],
     threads: Mapping[str, int],
     total_samples: int | None,
+    token: bytes,
     imitate: bool = False,
 ) -> dict[str, StageSetup]:
-    """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown."""
-    token = secrets.token_bytes(TOKEN_BYTES)
+    """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
+
+    `token`: the run's secret, by which its messages are known.
+    """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
         for cluster in plan.clusters

@@ -38,7 +38,7 @@ class VirtualRounds:
         self._stages = {cluster.name: cluster.stage_names() for cluster in fleet.clusters}
         self._rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
         members = {name: ring.members for name, ring in self._rings.items()}
-        self._owner = rounds.RoundOwner(members, fleet.average_every)
+        self._owner = rounds.RoundOwner(members, fleet.average_every, max_lag=fleet.max_lag)
         self._members = {
             who: rounds.RoundMember([name for name, ring in self._rings.items() if who in ring.members])
             for names in self._stages.values()

@@ -12,17 +12,41 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from ravnest.errors import InvalidInput
+from ravnest.factories import describe, user_code
 from ravnest.training.sampler import Sampler
+
+_KEY = "data.factory"
+_EXPECTED = "each sample must be (inputs, target) of tensors or numbers, of one shape in all samples"
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The samples at `indices`, collated: (inputs, target). Inputs are always a tuple."""
-    samples = dataset.__getitems__(list(indices)) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
-    inputs, target = default_collate(samples)
+    """The samples at `indices`, collated: (inputs, target). Inputs are always a tuple.
+
+    Raises InvalidInput where the user's dataset raises, or has something else there than (inputs, target).
+    """
+    samples = _read(dataset, list(indices))
+    for index, sample in zip(indices, samples, strict=True):
+        if not (isinstance(sample, tuple | list) and len(sample) == 2):
+            size = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
+            raise InvalidInput(f"sample {index} is {type(sample).__name__}{size}; {_EXPECTED}", key=_KEY)
+    try:
+        inputs, target = default_collate(samples)
+    except Exception as error:
+        raise InvalidInput(
+            f"samples cannot be joined into a batch: {describe(error)}; {_EXPECTED}", key=_KEY
+        ) from error
     inputs = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     if not all(isinstance(value, Tensor) for value in (*inputs, target)):
-        raise InvalidInput("each sample must be (inputs, target) of tensors or numbers", key="data")
+        raise InvalidInput(_EXPECTED, key=_KEY)
     return inputs, target
+
+
+def _read(dataset: Any, indices: list[int]) -> list[Any]:
+    shown = ", ".join(str(index) for index in indices[:4]) + (", …" if len(indices) > 4 else "")
+    with user_code(f"reading samples {shown}", key=_KEY):
+        return (
+            list(dataset.__getitems__(indices)) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
+        )
 
 
 class BatchSource:
@@ -44,6 +68,7 @@ class BatchSource:
 def sample_batch(data: Any, size: int) -> tuple[tuple[Tensor, ...], Tensor]:
     """The first `size` training samples: what the model is captured and checked with."""
     if len(data.train) < size:
-        raise InvalidInput(f"the training set has {len(data.train)} samples, fewer than micro_batch = {size}")
+        message = f"is {size}, but the training set has only {len(data.train)} samples: lower it or bring more"
+        raise InvalidInput(message, key="micro_batch")
     with torch.no_grad():
         return fetch(data.train, range(size))

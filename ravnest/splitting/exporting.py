@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
+from ravnest.factories import place
 
 _CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
@@ -113,10 +114,30 @@ def _input_names(program: ExportedProgram) -> tuple[str, ...]:
 def refusal(model: nn.Module, error: Exception) -> ModelNotSplittable:
     """One line on why no way of exporting worked."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = place(error)
     hint = ""
-    if "data-dependent" in str(error):
-        hint = "; its control flow or shapes depend on the values of tensors (use torch.where, or a mask)"
-    return ModelNotSplittable(f"{type(model).__name__} cannot be captured: {reason}{hint}")
+    if any(sign in str(error) for sign in _READS_VALUES):
+        hint = f"; {_counting_norm(model) or _VALUES_ARE_READ}"
+    return ModelNotSplittable(
+        f"{type(model).__name__} cannot be captured: {reason}{f' ({where})' if where else ''}{hint}"
+    )
+
+
+_READS_VALUES = ("data-dependent", "_local_scalar_dense")
+_VALUES_ARE_READ = (
+    "its forward reads the value of a tensor (an `if` on it, .item(), float()), so its control flow or shapes"
+    " depend on the values of tensors: use torch.where, or a mask"
+)
+
+
+def _counting_norm(model: nn.Module) -> str | None:
+    """A batch norm without a momentum divides by its counter, which it reads as a number."""
+    for name, module in model.named_modules():
+        norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
+        if norm and module.momentum is None and module.track_running_stats:
+            kind = type(module).__name__
+            return f"{name!r} is a {kind} with momentum=None, which reads its counter: give it a momentum, such as 0.1"
+    return None
 
 
 def _dynamic_shapes(

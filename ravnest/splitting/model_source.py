@@ -4,12 +4,14 @@ Decides nothing about splitting. A Hugging Face model stays the unmodified class
 its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
+from ravnest.factories import describe, invoke
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns `package.module:function` into the function."""
@@ -28,13 +30,15 @@ def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolv
         if huggingface is not None:
             return _hugging_face(huggingface)
         assert factory is not None
-        arguments = dict(config.get("args") or {})
         try:
-            model = resolve(factory)(**arguments)
-        except TypeError as error:
-            raise InvalidInput(f"{factory} does not take these arguments: {error}", key="model.args") from error
+            model = invoke(resolve(factory), factory, args=config.get("args") or {}, key="model.factory")
+        except InvalidInput as error:
+            if "meta tensor" not in error.message.lower():
+                raise
+            hint = "a model is first built without weights (torch.device('meta')): its constructor must not read values"
+            raise InvalidInput(f"{error.message}; {hint}", key=error.key) from error
     if not isinstance(model, nn.Module):
-        raise InvalidInput(f"{factory} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory")
+        raise InvalidInput(f"{factory!r} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory")
     return model
 
 
@@ -66,7 +70,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     try:
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise InvalidInput(
             'a Hugging Face model needs the extra: pip install "ravnest[transformers]"',
@@ -76,12 +80,16 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     model_type = options.pop("model_type", None)
     if not isinstance(model_type, str):
         raise InvalidInput("expected the name of an architecture, such as llama", key="model.huggingface.model_type")
+    if model_type not in CONFIG_MAPPING:
+        near = get_close_matches(model_type, [str(name) for name in CONFIG_MAPPING], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "expected the name of an architecture, such as llama"
+        raise InvalidInput(f"transformers has no {model_type!r}; {hint}", key="model.huggingface.model_type")
     try:
         configuration = AutoConfig.for_model(model_type, **options)
         model = AutoModelForCausalLM.from_config(configuration)  # type: ignore[no-untyped-call]
-    except (ValueError, TypeError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(reason, key="model.huggingface") from error
+    except Exception as error:
+        message = f"transformers refuses this configuration: {describe(error)}"
+        raise InvalidInput(message, key="model.huggingface") from error
     model.__class__ = _logits_only(type(model))
     assert isinstance(model, nn.Module)
     return model

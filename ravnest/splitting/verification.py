@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
+from ravnest.factories import describe
 from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
 from ravnest.splitting.model_source import weights_of
@@ -63,7 +64,11 @@ def verify(
 def _eager(
     model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], training: bool, seed: int
 ) -> dict[str, Tensor]:
-    twin = copy.deepcopy(model).train(training)
+    try:
+        twin = copy.deepcopy(model).train(training)
+    except Exception as error:
+        message = f"{type(model).__name__} cannot be copied (copy.deepcopy): {describe(error)}"
+        raise ModelNotSplittable(message) from error
     twin.zero_grad(set_to_none=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -8,6 +8,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+MOST = 2**62
+"""More samples, updates or seeds than that are a slip of the pen."""
+
 
 def _number(value: object) -> object:
     if isinstance(value, bool):
@@ -28,8 +31,8 @@ def _whole(value: object) -> object:
 
 PositiveFloat = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False)]
-PositiveInt = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
-NonNegativeInt = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+PositiveInt = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MOST)]
+NonNegativeInt = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST)]
 
 
 class Section(BaseModel):

@@ -52,6 +52,7 @@ class Doorkeeper:
         """Connections that showed another token. Those that showed none end before anyone is asked."""
         self._password = _password(token)
         self._questions = context.socket(zmq.REP)
+        self._questions.set(zmq.LINGER, 0)
         self._questions.bind(_ZAP)
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="doorkeeper", daemon=True)
@@ -66,7 +67,7 @@ class Doorkeeper:
         poller = zmq.Poller()
         poller.register(self._questions, zmq.POLLIN)
         poller.register(self._stop_reader, zmq.POLLIN)
-        with contextlib.closing(self._questions), self._stop_reader:
+        with self._stop_reader, contextlib.closing(self._questions):
             while True:
                 ready = dict(poller.poll())  # stop() ends it
                 if self._stop_reader.fileno() in ready:

@@ -46,8 +46,8 @@ class ZmqEndpoint:
     ) -> None:
         """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
-        `token`: 16 bytes, the same in one run; it travels in clear, see doorkeeper.py. `links`: emulated outgoing links by peer. Raises InvalidInput
-        for a token of another length, TransportError when `host` cannot be bound.
+        `token`: 16 bytes, the same in one run; it travels in clear, see doorkeeper.py. `links`: emulated outgoing
+        links by peer. Raises InvalidInput for a token of another length, TransportError when `host` cannot be bound.
         """
         self.name = name
         self.epoch = 0

@@ -19,6 +19,7 @@ from ring_allreduce.transport import (
     TransportLimits,
     ZmqEndpoint,
 )
+from ring_allreduce.transport.doorkeeper import present_token
 from ring_allreduce.transport.frames import DTYPES
 
 pytestmark = pytest.mark.timeout(60)
@@ -121,28 +122,35 @@ def test_lanes_keep_their_order_and_pipeline_comes_first(pair):
     assert a.stats.sent["b", Lane.BULK] == b.stats.received["a", Lane.BULK]
 
 
-def raw_socket(address: PeerAddress):
+@pytest.fixture
+def raw_socket():
+    """Makes bare sockets that show the token, as a peer that sends what it likes."""
     context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(f"tcp://{address.host}:{address.pipeline_port}")
-    return context, dealer
+
+    def connect(address: PeerAddress):
+        dealer = context.socket(zmq.DEALER)
+        present_token(dealer, TOKEN)
+        dealer.connect(f"tcp://{address.host}:{address.pipeline_port}")
+        return dealer
+
+    yield connect
+    context.destroy(linger=0)
 
 
-def test_garbage_is_dropped_and_counted_and_the_good_still_arrives(pair):
+def test_garbage_is_dropped_and_counted_and_the_good_still_arrives(pair, raw_socket):
     a, b = pair
     strangers = [
-        endpoint("a", token=bytes(16)),
         endpoint("x"),
         endpoint("a", codec=Codec([Stranger])),
     ]
-    for stranger, message in zip(strangers, [Note(), Note(), Stranger()], strict=True):
+    for stranger, message in zip(strangers, [Note(), Stranger()], strict=True):
         stranger.connect({"b": b.address})
         stranger.send("b", Lane.PIPELINE, message)
-    context, dealer = raw_socket(b.address)
+    dealer = raw_socket(b.address)
     for frames in ([b""], [b"garbage"], [TOKEN], [TOKEN + b"\xc1"], [b"a", b"b", b"c"], [TOKEN + b"\x90", b""]):
         dealer.send_multipart(frames)
     expected = {
-        DropCause.WRONG_TOKEN: 4,
+        DropCause.WRONG_TOKEN: 3,
         DropCause.MALFORMED: 3,
         DropCause.UNKNOWN_SENDER: 1,
         DropCause.UNKNOWN_KIND: 1,
@@ -153,25 +161,57 @@ def test_garbage_is_dropped_and_counted_and_the_good_still_arrives(pair):
     assert b.stats.dropped == expected
     a.send("b", Lane.PIPELINE, Note(number=1))
     assert [delivery.message.number for delivery in receive(b, 1)] == [1]
-    context.destroy(linger=0)
     for stranger in strangers:
         stranger.close()
 
 
-def test_a_frame_beyond_the_limit_ends_that_connection_only():
-    b = endpoint("b", limits=TransportLimits(max_message_bytes=1000))
-    a = endpoint("a", limits=TransportLimits(max_message_bytes=1000))
+def test_a_message_beyond_the_limit_has_no_effect(raw_socket):
+    a, b = (endpoint(name, limits=TransportLimits(max_message_bytes=1000)) for name in "ab")
     a.connect({"b": b.address})
     b.connect({"a": a.address})
-    context, dealer = raw_socket(b.address)
-    dealer.send(TOKEN + bytes(100_000))
-    dealer.send_multipart([TOKEN, bytes(900), bytes(900)])
+    raw_socket(b.address).send_multipart([TOKEN, bytes(900), bytes(900)])
     with pytest.raises(MessageTooLarge):
         a.send("b", Lane.BULK, Note(), [torch.zeros(1000)])
     a.send("b", Lane.BULK, Note(number=4))
     assert [delivery.message.number for delivery in receive(b, 1)] == [4]
-    assert set(b.stats.dropped) <= {DropCause.TOO_LARGE}
-    context.destroy(linger=0)
+    end = time.monotonic() + DEADLINE_S
+    while not b.stats.dropped and time.monotonic() < end:
+        assert b.poll(0.05) == []
+    assert b.stats.dropped == {DropCause.TOO_LARGE: 1}
+    a.close()
+    b.close()
+
+
+def test_a_frame_beyond_the_limit_ends_its_connection_before_it_is_held():
+    a, b = endpoint("a"), endpoint("b", limits=TransportLimits(max_message_bytes=1000))
+    a.connect({"b": b.address})
+    b.connect({"a": a.address})
+    a.send("b", Lane.BULK, Note(), [torch.zeros(100_000)])
+    end = time.monotonic() + DEADLINE_S
+    while not b.poll(0.05):
+        # Lost, while the connection is down, until zmq has made a new one.
+        assert time.monotonic() < end
+        a.send("b", Lane.BULK, Note(number=4))
+    # It came first, on the same connection: it was never a message.
+    assert not b.stats.dropped
+    a.close()
+    b.close()
+
+
+def test_what_waits_unread_at_the_receiver_is_few_messages():
+    a, b = endpoint("a", limits=TransportLimits(queue_messages=4, linger_s=0.0)), endpoint("b")
+    a.connect({"b": b.address})
+    body, sent, full = torch.ones(1 << 18), 0, False
+    while not full and sent < 200:
+        try:
+            a.send("b", Lane.BULK, Note(number=sent), [body])
+            sent += 1
+        except PeerStalled:
+            started = time.monotonic()
+            a.poll(0.5)
+            full = time.monotonic() - started >= 0.5
+    # 4 here, 4 in zmq, 8 over there, and what the kernel's buffers take: some 10 of 1 MiB.
+    assert sent < 100
     a.close()
     b.close()
 
@@ -308,9 +348,27 @@ def test_refuses_impossible_arguments(pair):
         a.send("x", Lane.BULK, Note())
     with pytest.raises(InvalidInput):
         a.send("b", Lane.BULK, Stranger())
-    with pytest.raises(InvalidInput):
-        a.connect({"y": PeerAddress("127.0.0.1", 0, 1)})
+    for impossible in [PeerAddress("127.0.0.1", 0, 1), PeerAddress("bad host!!", 1, 1), PeerAddress("", 1, 1)]:
+        with pytest.raises(InvalidInput, match="peer 'y' has no valid"):
+            a.connect({"x": PeerAddress("127.0.0.1", 1, 1), "y": impossible})
+    with pytest.raises(UnknownPeer, match="'x'"):  # nothing of it had an effect
+        a.send("x", Lane.BULK, Note())
     with pytest.raises(InvalidInput):
         endpoint("z", token=b"short")
     with pytest.raises(TransportError, match="cannot listen"):
         endpoint("z", host="203.0.113.1")
+
+
+def test_an_address_that_zmq_cannot_use_is_an_error_and_closing_still_ends(pair, monkeypatch):
+    a, b = pair
+    monkeypatch.setattr(PeerAddress, "require_usable", lambda self, peer: None)
+    bad = PeerAddress("bad host!!", 1, 1)
+    for peer in "yb":
+        with pytest.raises(TransportError, match=f"cannot connect to peer '{peer}' at PeerAddress.*bad host"):
+            a.connect({peer: bad})
+    a.send("b", Lane.PIPELINE, Note(number=5))
+    assert [delivery.message.number for delivery in receive(b, 1)] == [5], "the old address was kept"
+    closer = threading.Thread(target=a.close, daemon=True)
+    closer.start()
+    closer.join(DEADLINE_S)
+    assert not closer.is_alive()

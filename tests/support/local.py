@@ -24,7 +24,6 @@ from cluster_planner import (
     validate,
 )
 from cluster_planner.segments import common_refinement
-from ravnest.cli.planning import workload
 from ravnest.job import JobConfig, job_from_mapping
 from ravnest.launch.driver import run_control
 from ravnest.launch.handout import StageState
@@ -33,6 +32,7 @@ from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_weights, search_dirs
 from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import CapturedModel
+from ravnest.workload import workload
 
 JOB_FILE = Path(__file__).parent / "jobs" / "job.yaml"
 
@@ -133,6 +133,7 @@ def setups_of(
         "search_dirs": search_dirs(JOB_FILE),
         "threads": {node.name: 1 for node in plan.fleet.nodes},
         "total_samples": job.stop.samples,
+        "token": b"t" * 16,
         **changes,
     }
     return stage_setups(plan, job, captured, **arguments), plan

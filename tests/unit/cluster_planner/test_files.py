@@ -93,7 +93,14 @@ def test_a_fleet_is_read_in_si_units(nodes_yaml: Callable[[str], Path]) -> None:
         ("up_mbps: 40", "", "nodes[0].up_mbps: is required and missing"),
         ("name: desk", "name: 7", "nodes[0].name: must be text, not 7"),
         ("name: desk", "name: ''", "nodes[0].name: must not be empty"),
-        ("device: cuda:0", "device: CUDA-0", "nodes[0].device: must match"),
+        ("device: cuda:0", "device: CUDA-0", "nodes[0].device: must be a device such as cpu, cuda or cuda:1"),
+        ("gflops: 4200", "gflops: 1e300", "nodes[0].gflops: must be from 1e-09 to 1e+15, not 1e+300"),
+        ("gflops: 4200", "gflops: 1e400", "nodes[0].gflops: must be a finite number"),
+        ("memory_gb: 16", "memory_gb: 1e308", "nodes[0].memory_gb: must be from"),
+        ("latency_ms: 3.1", "latency_ms: 1e300", "links[0].latency_ms: must be from"),
+        ("gflops: 4200", f"gflops: 1{'0' * 400}", "nodes[0].gflops: is too large"),
+        ("gflops: 4200", f"gflops: {'9' * 5000}", "holds a number of too many digits"),
+        ("nodes:", f"deep: {'[' * 5000}", "is nested too deeply"),
         ("name: desk", "name: laptop", "nodes[1].name: 'laptop' is already the name of nodes[0]"),
         ("[desk, laptop]", "[desk, lapptop]", "links[0].between: no node is named 'lapptop'; did you mean 'laptop'?"),
         ("[desk, laptop]", "[desk]", "links[0].between[1]: is required and missing"),
@@ -198,6 +205,41 @@ def test_a_hand_edited_plan_is_validated(plan: Plan, tmp_path: Path) -> None:
     assert "clusters[0].stages[0].units: must start at 0" in str(refusal(lambda: load_plan(path)))
     path.write_text(text.replace("version: 1", "version: 2", 1))
     assert "version: must be 1, not 2" in str(refusal(lambda: load_plan(path)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("clusters", 0, "stages", -1, "units"), [0, 8], "units: must start at"),
+        (("clusters", 0, "stages", 0, "units"), [-1, 1], "units[0]: must be 0 or more"),
+        (("clusters", 0, "stages", 0, "node"), "zzz", "clusters[0].stages[0].node: no node is named 'zzz'; there are"),
+        (("clusters", 0, "window"), 0, "clusters[0].window: must be 1 or more, not 0"),
+        (("clusters", 0, "window"), True, "clusters[0].window: must be a whole number, not true"),
+        (("clusters", 0, "window"), 10**6, "clusters[0].window: must be from 1 to"),
+        (("rings", 0, "members", 0, 0), "zzz", "rings[0].members: must be one stage of each cluster"),
+        (("rings", 0, "members", 0, 1), 99, "rings[0].members: "),
+        (("rings",), [], "rings: must be one ring per segment"),
+        (("units", 0, "flops"), -1, "units[0].flops: must be 0 or more, not -1"),
+        (("spares",), [{"node": "zz", "reason": "x"}], "spares[0].node: no node is named 'zz'; there are"),
+        (("predicted", "clusters"), [], "predicted.clusters: must have one entry per cluster"),
+        (("workload", "micro_batch"), 0, "workload.micro_batch: must be 1 or more, not 0"),
+        (("version",), "1", "version: must be 1, not the text '1'"),
+    ],
+)
+def test_each_bad_edit_of_a_plan_is_one_line(
+    plan: Plan, tmp_path: Path, keys: tuple[str | int, ...], value: object, message: str
+) -> None:
+    path = tmp_path / "plan.yaml"
+    save_plan(plan, path)
+    document = inner = yaml.safe_load(path.read_text())
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(yaml.safe_dump(document))
+    said = str(refusal(lambda: load_plan(path)))
+    assert said.startswith(f"{path}: ")
+    assert message in said
+    assert "\n" not in said
 
 
 def test_what_yaml_cannot_hold_is_refused_and_nothing_is_left(plan: Plan, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, call, resolve
 
+WHOLE = "; RAVNEST_TRACEBACK=1 shows the whole)"
 _names = (f"ravnest_test_module_{number}" for number in itertools.count())
 
 
@@ -64,22 +65,22 @@ def test_a_submodule_that_is_not_there(write, tmp_path):
 def test_an_import_that_the_module_misses_is_its_own_fault(write, tmp_path):
     name = write("x = 1\nimport ravnest_test_nowhere\n")
     said = fault(f"{name}:f", tmp_path)
-    assert f"importing {name!r} failed: ModuleNotFoundError: No module named 'ravnest_test_nowhere'" in said
-    assert said.endswith(f"({tmp_path / name}.py:2)")
+    assert f"importing {name!r} raised ModuleNotFoundError: No module named 'ravnest_test_nowhere'" in said
+    assert said.endswith(f"({tmp_path / name}.py:2{WHOLE}")
 
 
 def test_an_exception_in_the_module_is_told_with_its_line(write, tmp_path):
     name = write("def helper():\n    raise KeyError('two\\nlines')\n\nhelper()\n")
     said = fault(f"{name}:f", tmp_path)
     assert "KeyError: 'two\\\\nlines'" in said or "KeyError: 'two\\nlines'" in said
-    assert said.endswith(f"({tmp_path / name}.py:2)")
+    assert said.endswith(f"({tmp_path / name}.py:2{WHOLE}")
 
 
 def test_a_syntax_error_is_told_with_its_line(write, tmp_path):
     name = write("x = 1\ndef f(:\n")
     said = fault(f"{name}:f", tmp_path)
     assert "SyntaxError" in said
-    assert said.endswith(f"({tmp_path / name}.py:2)")
+    assert said.endswith(f"({tmp_path / name}.py:2{WHOLE}")
 
 
 def test_a_module_that_exits(write, tmp_path):
@@ -115,11 +116,36 @@ def test_call_names_the_line_that_raised(write, tmp_path):
     with pytest.raises(InvalidInput) as raised:
         call(FactoryConfig(factory=f"{name}:f", args={"text": "{"}), [tmp_path], path="job.yaml", key="data")
     said = str(raised.value)
-    assert said.startswith(f"job.yaml: data: '{name}:f' failed: JSONDecodeError: ")
-    assert said.endswith(f"({tmp_path / name}.py:4)")
+    assert said.startswith(f"job.yaml: data: '{name}:f' raised JSONDecodeError: ")
+    assert said.endswith(f"({tmp_path / name}.py:4{WHOLE}")
 
 
 def test_call_with_arguments_that_do_not_fit(write, tmp_path):
     name = write("def f(layers):\n    pass\n")
-    with pytest.raises(InvalidInput, match=r"failed: TypeError: f\(\) got an unexpected keyword argument 'layer'"):
-        call(FactoryConfig(factory=f"{name}:f", args={"layer": 1}), [tmp_path])
+    with pytest.raises(InvalidInput, match=r"does not take these arguments: .*'layer'; it takes \(layers\)") as raised:
+        call(FactoryConfig(factory=f"{name}:f", args={"layer": 1}), [tmp_path], path="job.yaml", key="data.factory")
+    assert (raised.value.path, raised.value.key) == ("job.yaml", "data.args")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("raise RuntimeError", "RuntimeError"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise StopIteration", "StopIteration"),
+        ("return len(3)", "TypeError: object of type 'int' has no len()"),
+        ("raise ValueError('x' * 9999)", "x …"),
+    ],
+)
+def test_whatever_a_factory_raises_is_one_line_of_bounded_length(write, tmp_path, body, said):
+    name = write(f"def f():\n    {body}\n")
+    with pytest.raises(InvalidInput) as raised:
+        call(FactoryConfig(factory=f"{name}:f"), [tmp_path], path="job.yaml", key="model.factory")
+    text = str(raised.value)
+    assert text.startswith(f"job.yaml: model.factory: '{name}:f' raised ")
+    assert said in text
+    assert text.endswith(f"({tmp_path / name}.py:2{WHOLE}")
+    assert "\n" not in text
+    assert len(text) < 600

@@ -1,10 +1,11 @@
+import json
 import math
 
 import pytest
 
 from cluster_planner.errors import InvalidInput as PlannerInvalidInput
 from ravnest.errors import InvalidInput
-from ravnest.job import FactoryConfig, JobConfig, job_from_mapping, load_job
+from ravnest.job import FactoryConfig, JobConfig, differs, job_from_mapping, load_job
 
 LEAST = {"model": {"factory": "model:gpt"}, "data": {"factory": "data:text"}, "stop": {"samples": 1000}}
 
@@ -170,3 +171,25 @@ def test_load_job_names_the_file_and_every_fault(tmp_path):
     first, second = str(raised.value).splitlines()
     assert first == f"{path}: stop.samples: must be above 0, not 0"
     assert second == f"{path}: los: is not a known key; did you mean 'loss'?"
+
+
+def test_a_job_file_that_was_edited_since_planning_is_noticed(tmp_path):
+    job = job_from_mapping(LEAST)
+    path = tmp_path / "job.yaml"
+    assert not differs(job, str(path))  # gone: the plan is complete in itself
+    path.write_text(json.dumps(job.model_dump(mode="json")))
+    assert not differs(job, str(path))
+    path.write_text(json.dumps({**job.model_dump(mode="json"), "seed": job.seed + 1}))
+    assert differs(job, str(path))
+    path.write_text("model: [")
+    assert differs(job, str(path))
+
+
+def test_a_fault_in_a_plan_s_job_is_told_at_its_key_there():
+    with pytest.raises(InvalidInput, match=r"^plan\.yaml: job\.micro_batch: "):
+        job_from_mapping({**LEAST, "micro_batch": 0}, "plan.yaml", under="job.")
+
+
+@pytest.mark.parametrize("key", ["seed", "micro_batch", "average_every"])
+def test_counts_are_such_as_a_machine_can_count(key):
+    assert fault(**{key: 2**64}).startswith(f"job.yaml: {key}: ")

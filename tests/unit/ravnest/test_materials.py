@@ -1,11 +1,12 @@
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ravnest.errors import InvalidInput
-from ravnest.materials import load_data, make_model, make_weights, search_dirs
+from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs, total_samples
 from tests.support.local import JOB_FILE, tiny_job
 
 FACTORIES = """
@@ -63,3 +64,45 @@ def test_weights_are_the_seed_s_and_leave_the_random_state_alone():
 
 def test_a_model_for_capture_allocates_nothing():
     assert {parameter.device.type for parameter in make_model(tiny_job(), JOB_FILE, "meta").parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [({"epochs": 1.5}, 60), ({"samples": 50}, 50), ({"minutes": 1}, None), ({"epochs": 0.3}, 12)],
+)
+def test_the_end_is_counted_in_samples(stop, expected):
+    assert total_samples(tiny_job(stop=stop), 40, "job.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [
+        (0.0001, r"0\.0001 of 1,797 samples is less than one update \(.* = 4 · 3 = 12\)"),
+        (1e308, "is more than can be counted"),
+    ],
+)
+def test_epochs_that_make_no_run_are_refused(epochs, said):
+    with pytest.raises(InvalidInput, match=rf"^job\.yaml: stop\.epochs: .*{said}"):
+        total_samples(tiny_job(stop={"epochs": epochs}), 1797, "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 3", "model.factory: 'broken_model:net' returned int, not a torch.nn.Module"),
+        ("return 1 / 0", "model.factory: 'broken_model:net' raised ZeroDivisionError"),
+        ("return float(torch.ones(1).sum())", "its constructor must not read values"),
+        ("a = nn.Linear(2, 2); return nn.Sequential(a, a)", "model: '0.weight' and '1.weight' are one parameter"),
+        ("return nn.BatchNorm1d(2, momentum=None)", "with momentum=None, which reads its counter: give it a momentum"),
+    ],
+)
+def test_a_model_that_cannot_be_captured_is_told_with_file_and_key(tmp_path, monkeypatch, body, said):
+    monkeypatch.delitem(sys.modules, "broken_model", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "broken_model.py").write_text(f"import torch\nfrom torch import nn\ndef net():\n    {body}\n")
+    job = tiny_job(model={"factory": "broken_model:net"})
+    data = SimpleNamespace(train=[(torch.ones(2), 0)] * 8, held_out=[])
+    with pytest.raises(InvalidInput) as caught:
+        capture_job(job, tmp_path / "job.yaml", data)
+    assert str(caught.value).startswith(f"{tmp_path / 'job.yaml'}: model")
+    assert said in str(caught.value)

@@ -25,8 +25,8 @@ from ring_allreduce.round import (
 RINGS = {"r0": ("a0", "b0"), "r1": ("a1", "b0")}
 
 
-def owner(every=100):
-    return RoundOwner(RINGS, every, epoch=3)
+def owner(every=100, **options):
+    return RoundOwner(RINGS, every, epoch=3, **options)
 
 
 def run(machine, *events):
@@ -59,11 +59,30 @@ def test_a_leap_over_several_thresholds_opens_one_round():
     assert run(machine, SamplesReported("a", 400)) == [OpenRound(2, 3, False)]
 
 
-def test_opening_is_not_held_back_by_rounds_that_are_under_way():
+@pytest.mark.parametrize("max_lag", [1, 3])
+def test_beyond_the_round_at_which_members_wait_none_opens(max_lag):
+    machine = owner(max_lag=max_lag)
+    opened = run(machine, *(SamplesReported("a", 100 * i) for i in range(1, 301)))
+    assert opened == [OpenRound(i, 3, False) for i in range(1, max_lag + 2)]
+    assert (machine.opened, machine.committed) == (max_lag + 1, 0)
+
+
+def test_a_commit_that_makes_room_opens_one_round_for_all_that_was_passed_meanwhile():
     machine = owner()
-    opened = run(machine, *(SamplesReported("a", 100 * i) for i in range(1, 6)))
-    assert opened == [OpenRound(i, 3, False) for i in range(1, 6)]
-    assert (machine.opened, machine.committed) == (5, 0)
+    run(machine, *(SamplesReported("a", 100 * i) for i in range(1, 6)))
+    assert run(machine, *finished(1)) == [CommitRound(1, 3), OpenRound(3, 3, False)]
+    assert run(machine, *finished(2)) == [CommitRound(2, 3)]
+    assert run(machine, SamplesReported("a", 599)) == []
+    assert run(machine, SamplesReported("a", 600)) == [OpenRound(4, 3, False)]
+
+
+def test_the_final_round_opens_whatever_is_open_and_no_other_after_it():
+    machine = owner()
+    run(machine, *(SamplesReported("a", 100 * i) for i in range(1, 6)))
+    assert run(machine, FinishRequested()) == [OpenRound(3, 3, True)]
+    reports = [report for i in (1, 2, 3) for report in finished(i)]
+    assert run(machine, *reports) == [CommitRound(i, 3) for i in (1, 2, 3)]
+    assert machine.finished
 
 
 def test_a_round_commits_over_all_rings_at_once():
@@ -71,7 +90,6 @@ def test_a_round_commits_over_all_rings_at_once():
     run(machine, SamplesReported("a", 100))
     *first, last = finished(1)
     assert run(machine, *first) == []
-    assert machine.waiting_for(1) == {(last.ring, last.member)}
     assert run(machine, first[0]) == [], "a repeated report"
     assert run(machine, last) == [CommitRound(1, 3)]
     assert run(machine, last) == []
@@ -119,22 +137,63 @@ def test_a_report_that_contradicts_the_plan_fails_the_run(event):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(RINGS, 0), ({"r": ()}, 1), ({"r": ("a", "a")}, 1)], ids=["samples", "empty", "twice"]
+    "arguments",
+    [(RINGS, 0), ({"r": ()}, 1), ({"r": ("a", "a")}, 1), (RINGS, 1, 0, 0)],
+    ids=["samples", "empty", "twice", "lag"],
 )
 def test_refuses_impossible_plans(arguments):
+    rings, every, *rest = arguments
     with pytest.raises(InvalidInput):
-        RoundOwner(*arguments)
+        RoundOwner(rings, every, **dict(zip(["epoch", "max_lag"], rest, strict=False)))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_any_order_of_reports_commits_every_round_once_and_in_order(seed, rounds):
-    machine = owner()
+    machine = owner(max_lag=8)
     run(machine, *(SamplesReported("a", 100 * i) for i in range(1, rounds + 1)))
     reports = [report for i in range(1, rounds + 1) for report in finished(i)]
     reports += random.Random(seed).choices(reports, k=5)
     random.Random(seed).shuffle(reports)
     assert run(machine, *reports) == [CommitRound(i, 3) for i in range(1, rounds + 1)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 300))
+def test_under_any_order_few_rounds_are_open_and_the_run_never_gets_stuck(data, max_lag, every):
+    """Reports and finishes in any order: the bound holds, and whatever is open at the end can be finished."""
+    machine = owner(every, max_lag=max_lag)
+    samples, pending, instructions = {"a": 0, "b": 0}, [], []
+
+    def tell(event):
+        answer = machine.handle(event, 0.0)
+        opened = [instruction for instruction in answer if isinstance(instruction, OpenRound)]
+        pending.extend(report for one in opened for report in finished(one.round))
+        instructions.extend(answer)
+        last_is_final = any(one.final for one in instructions if isinstance(one, OpenRound))
+        assert machine.opened - machine.committed <= max_lag + 1 + last_is_final
+
+    for step in data.draw(st.lists(st.integers(0, 2**16), max_size=60), label="steps"):
+        if step % 2 and pending:
+            tell(pending.pop(step // 2 % len(pending)))
+        else:
+            cluster = "ab"[step // 2 % 2]
+            samples[cluster] += step // 4 % 400
+            tell(SamplesReported(cluster, samples[cluster]))
+    # Once what is open is finished, a threshold that was passed has its round, and the next one opens in time.
+    while pending:
+        tell(pending.pop(0))
+    assert machine.opened == machine.committed
+    before = machine.opened
+    tell(SamplesReported("a", samples["a"] + every))
+    assert machine.opened == before + 1
+    tell(FinishRequested())
+    while pending:
+        tell(pending.pop())
+    assert machine.finished
+    commits = [one.round for one in instructions if isinstance(one, CommitRound)]
+    assert commits == list(range(1, machine.opened + 1))
+    assert not any(isinstance(one, FailRun) for one in instructions)
 
 
 def test_a_stage_merges_what_is_whole_and_committed():

@@ -247,3 +247,36 @@ def test_a_resumed_run_goes_on_where_the_last_round_was():
     later = second.run().losses["c0"]
     assert done + len(later) >= 120
     assert later == pytest.approx(expected[done : done + len(later)], abs=1e-5)
+
+
+def test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights():
+    """With three clusters and lag, commits come well after the snapshots."""
+    job = tiny_job(max_lag=3, update_every=2, average_every=16, evaluate_every=1, stop={"samples": 400})
+    run = local_run(job, parts=(2, 3, 1))
+    result = run.run()
+    assert len(result.begun) == len(result.checkpoints) > 5
+    per_update = job.micro_batch * job.update_every
+    for begun in result.begun:
+        assert begun.samples == per_update * sum(begun.updates.values())
+    assert result.begun[-1].samples == run.control.samples
+
+
+def test_a_run_resumed_from_mid_training_repeats_what_was_dropped_and_goes_on():
+    """Synchronous, one cluster, SGD without state: the checkpoint's position alone decides what follows."""
+    job = tiny_job(max_staleness=0, average_every=24, evaluate_every=60, optimizer={"name": "sgd", "lr": 0.05})
+    first = local_run(job, parts=(2,))
+    losses = first.run().losses["c0"]
+    begun, anchor = first.result.begun[1], first.result.checkpoints[1]
+    assert 0 < begun.samples < job.stop.samples - 60
+    bare: dict[str, dict] = {name: {} for name in first.stages}
+    second = local_run(job, parts=(2,), start=Start(anchor, bare, begun.updates, begun.samples))
+    at = begun.updates["c0"] * job.update_every
+    assert second.run().losses["c0"] == pytest.approx(losses[at:], abs=1e-5)
+    assert second.control.samples == first.control.samples
+
+
+def test_a_run_may_stop_by_minutes():
+    job = tiny_job(stop={"minutes": 0.001})  # of the run's own clock: a millisecond a turn
+    run = local_run(job, parts=(2,))
+    assert len(run.run().losses["c0"]) > 0
+    assert 0.06 <= run.now() < 1.0

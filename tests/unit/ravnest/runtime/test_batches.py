@@ -40,8 +40,31 @@ def test_a_dataset_that_fetches_many_at_once_is_asked_once():
 
 @pytest.mark.parametrize("sample", [("text", 1), (torch.ones(2), "label"), ((torch.ones(2), "text"), 1)])
 def test_what_is_no_tensor_is_refused_at_the_job_s_key(sample):
-    with pytest.raises(InvalidInput, match=r"^data: each sample must be \(inputs, target\)"):
+    with pytest.raises(InvalidInput, match=r"^data\.factory: each sample must be \(inputs, target\)"):
         fetch([sample], [0])
+
+
+@pytest.mark.parametrize("sample", [3, None, (1, 2, 3), {"x": 1}, torch.ones(2)])
+def test_what_is_no_pair_is_refused_with_its_number(sample):
+    with pytest.raises(InvalidInput, match=r"^data\.factory: sample 1 is .*; each sample must be"):
+        fetch([(torch.ones(2), 1), sample], [0, 1])
+
+
+def test_samples_that_do_not_join_are_refused():
+    with pytest.raises(
+        InvalidInput, match=r"^data\.factory: samples cannot be joined into a batch: RuntimeError: stack"
+    ):
+        fetch([(torch.ones(n), 1) for n in (1, 2)], [0, 1])
+
+
+def test_a_dataset_that_raises_is_the_user_s_fault_with_its_line():
+    class Broken:
+        def __getitem__(self, index):
+            raise KeyError(index)
+
+    with pytest.raises(InvalidInput, match=rf"reading samples 0, 1 raised KeyError: 0 \({__file__}:\d+;") as caught:
+        fetch(Broken(), [0, 1])
+    assert caught.value.key == "data.factory"
 
 
 def test_a_source_reads_micro_batches_by_number_and_held_out_spans():
@@ -57,5 +80,5 @@ def test_a_source_reads_micro_batches_by_number_and_held_out_spans():
 def test_the_sample_batch_is_the_beginning_of_the_training_set():
     data = SimpleNamespace(train=TensorDataset(X, Y))
     assert sample_batch(data, 10)[1].tolist() == list(range(10))
-    with pytest.raises(InvalidInput, match="10 samples, fewer than micro_batch = 11"):
+    with pytest.raises(InvalidInput, match="micro_batch: is 11, but the training set has only 10 samples"):
         sample_batch(data, 11)

@@ -46,8 +46,8 @@ def test_a_factory_is_resolved_and_called_with_its_arguments_on_the_device() -> 
     [
         ({}, make, "model: needs either"),
         ({"factory": "a", "huggingface": LLAMA}, make, "model: needs either"),
-        ({"factory": "a", "args": {"wide": 3}}, make, r"model.args: a does not take these arguments: .*wide"),
-        ({"factory": "a"}, dict, "model.factory: a returned dict, not a torch.nn.Module"),
+        ({"factory": "a", "args": {"wide": 3}}, make, r"model.args: 'a' does not take these arguments: .*wide"),
+        ({"factory": "a"}, dict, "model.factory: 'a' returned dict, not a torch.nn.Module"),
     ],
 )
 def test_refuses_a_wrong_configuration(config: dict[str, object], result: Callable[..., Any], message: str) -> None:
@@ -122,7 +122,7 @@ def test_llama_takes_an_attention_mask() -> None:
     ("change", "message"),
     [
         ({"model_type": None}, "model.huggingface.model_type: expected the name"),
-        ({"model_type": "no-such-model"}, "model.huggingface: Unrecognized"),
+        ({"model_type": "no-such-model"}, "model.huggingface.model_type: transformers has no"),
     ],
 )
 def test_refuses_a_wrong_hugging_face_configuration(change: dict[str, object], message: str) -> None:

@@ -1,0 +1,80 @@
+"""Trying the user's code once, on one micro-batch, before hours are planned for it.
+
+Decides what is tried: the model's own forward, the loss, the metrics, and whether the sample's factory is there. What
+fails is told with the job file, the key and the line in the user's code. Knows no stages.
+"""
+
+import copy
+import inspect
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from cluster_planner.plan import Plan
+from ravnest.errors import InvalidInput, naming
+from ravnest.factories import resolve, user_code
+from ravnest.job import JobConfig
+from ravnest.materials import search_dirs
+from ravnest.training.losses import build_loss, build_metrics
+from ravnest.training.sampler import Sampler
+
+
+def check_sample(job: JobConfig, job_file: str | Path) -> None:
+    """Raises InvalidInput where the job's `sample`, which is called after training, cannot be found."""
+    if job.sample is not None:
+        resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
+
+
+def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
+    """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch."""
+    with naming(job_file):
+        for cluster in plan.clusters:
+            Sampler(dataset_size, job.seed, plan.share(cluster.name), job.micro_batch)
+
+
+def run_once(model: nn.Module, inputs: tuple[Tensor, ...], job_file: str | Path) -> Tensor | None:
+    """What the model gives for `inputs` in training, with gradients: its first tensor; None where it gives none.
+
+    The model, on the CPU, is not changed. Raises InvalidInput where its own forward raises.
+    """
+    name = type(model).__name__
+    try:
+        inspect.signature(model.forward).bind(*inputs)
+    except TypeError as error:
+        message = f"{name}.forward does not take the inputs of a sample ({len(inputs)}): {error}"
+        raise InvalidInput(message, path=str(job_file), key="model") from error
+    with user_code(f"{name} cannot be copied: copy.deepcopy", path=str(job_file), key="model"):
+        twin = copy.deepcopy(model).train()
+    shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in inputs)
+    with (
+        torch.random.fork_rng(devices=[]),
+        user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
+    ):
+        found = twin(*(tensor.clone() for tensor in inputs))
+    leaves = torch.utils._pytree.tree_leaves(found)
+    return leaves[0] if leaves and isinstance(leaves[0], Tensor) else None
+
+
+def check_measures(job: JobConfig, job_file: str | Path, output: Tensor | None, target: Tensor) -> None:
+    """Makes the job's loss and metrics, and tries them on an output of the model, where there is one.
+
+    Raises InvalidInput at `loss` or `metrics`.
+    """
+    dirs = search_dirs(job_file)
+    with naming(job_file, "loss"):
+        loss = build_loss(job.loss, dirs)
+    with naming(job_file, "metrics"):
+        metrics = build_metrics(job.metrics, dirs)
+    if output is None:
+        return
+    batch = f"on an output of {tuple(output.shape)} and a target of {tuple(target.shape)} {target.dtype}"
+    with naming(job_file), user_code(f"{loss.name!r}, {batch},", key="loss"):
+        value = loss.mean(output, target)
+        loss.measure(output.detach(), target)
+    if output.requires_grad and not value.requires_grad:
+        message = f"{loss.name!r} returned a number that does not depend on the model's output: it has no gradient"
+        raise InvalidInput(message, path=str(job_file), key="loss")
+    for metric in metrics:
+        with naming(job_file), user_code(f"{metric.name!r}, {batch},", key="metrics"):
+            metric.measure(output.detach(), target)

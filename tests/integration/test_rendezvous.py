@@ -1,0 +1,229 @@
+"""The rendezvous against those who say nothing, or the wrong thing; and a member that meets a rendezvous not ours."""
+
+import contextlib
+import queue
+import resource
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, Rendezvous, RingError, ZmqEndpoint
+from ring_allreduce import rendezvous as module
+from ring_allreduce.control import (
+    Called,
+    Committed,
+    Failed,
+    Finished,
+    FrameReader,
+    Join,
+    MemberAddress,
+    Opened,
+    Refused,
+    Roster,
+    Welcome,
+    send_message,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+DEADLINE_S = 20.0
+
+
+def connect(rendezvous):
+    host, _, port = rendezvous.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+
+def hear(connection):
+    """The next messages on `connection`; none when it was closed."""
+    with contextlib.suppress(ConnectionError):
+        data = connection.recv(65536)
+        return FrameReader().feed(data)
+    return []
+
+
+def join(name="x", host="127.0.0.1"):
+    return Join(name=name, size=2, address=MemberAddress(host, 1, 1))
+
+
+def meet(rendezvous, *names):
+    """The groups of honest members that join at the same time."""
+    groups = queue.SimpleQueue()
+
+    def run(name):
+        try:
+            groups.put(Group.join(rendezvous.address, name=name, size=len(names), timeout_s=DEADLINE_S))
+        except RingError as error:
+            groups.put(error)
+
+    for name in names:
+        threading.Thread(target=run, args=(name,), daemon=True).start()
+    met = [groups.get(timeout=2 * DEADLINE_S) for _ in names]
+    for group in met:
+        if isinstance(group, Group):
+            group.close()
+    return met
+
+
+@pytest.fixture
+def rendezvous():
+    with Rendezvous(size=2) as here:
+        yield here
+
+
+def assert_still_serves(rendezvous):
+    assert [group.members for group in meet(rendezvous, "a", "b")] == [("a", "b")] * 2
+
+
+def test_any_number_of_silent_connections_keeps_nobody_out(rendezvous):
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connect(rendezvous)) for _ in range(module.SPARE_CONNECTIONS + 30)]
+        assert_still_serves(rendezvous)
+        assert isinstance(hear(silent[0])[0], Welcome)
+        assert hear(silent[0]) == [], "the oldest made room"
+
+
+def test_a_connection_that_does_not_join_is_closed(monkeypatch):
+    monkeypatch.setattr(module, "JOIN_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "TICK_S", 0.1)
+    with Rendezvous(size=2) as rendezvous, connect(rendezvous) as silent, connect(rendezvous) as dripping:
+        for one in (silent, dripping):
+            assert isinstance(hear(one)[0], Welcome)
+        dripping.sendall(b"\0")
+        assert hear(silent) == hear(dripping) == []
+        assert_still_serves(rendezvous)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [Called(calls=1)],
+        [Finished(round=1)],
+        [Committed(round=1)],
+        [join(), join()],
+        [join(), join(name="y")],
+        [join(), Called(calls=1)],
+        [join(), Finished(round=1)],
+        [join(), Roster(epoch=0, members={})],
+    ],
+    ids=lambda said: " ".join(type(message).__name__ for message in said),
+)
+def test_what_is_out_of_turn_ends_the_connection_without_an_answer(rendezvous, said):
+    with connect(rendezvous) as peer:
+        assert isinstance(hear(peer)[0], Welcome)
+        for message in said:
+            send_message(peer, message)
+        assert hear(peer) == []
+        assert_still_serves(rendezvous)
+
+
+def test_who_never_joined_has_no_say_in_a_complete_group(rendezvous):
+    with connect(rendezvous) as stranger:
+        assert isinstance(hear(stranger)[0], Welcome)
+        with connect(rendezvous) as a, connect(rendezvous) as b:
+            for name, member in (("a", a), ("b", b)):
+                assert isinstance(hear(member)[0], Welcome)
+                send_message(member, join(name=name))
+            assert isinstance(hear(a)[0], Roster)
+            send_message(stranger, Called(calls=100))
+            assert hear(stranger) == []
+            # No round was opened: what comes next is the end of the other member.
+            b.close()
+            (failed,) = hear(a)
+            assert isinstance(failed, Failed)
+
+
+def test_after_what_ended_a_connection_nothing_more_of_it_is_taken(rendezvous, monkeypatch):
+    taken, take = [], Rendezvous._take
+    monkeypatch.setattr(Rendezvous, "_take", lambda self, *said: (taken.append(said[1]), take(self, *said)))
+    with connect(rendezvous) as peer:
+        assert isinstance(hear(peer)[0], Welcome)
+        frames, pipe = socket.socketpair()
+        for message in (Called(calls=1), join(name="ghost"), join(name="ghost")):
+            send_message(pipe, message)
+        peer.sendall(frames.recv(65536))
+        assert hear(peer) == []
+        frames.close()
+        pipe.close()
+        assert taken == [Called(calls=1)]
+        assert_still_serves(rendezvous)
+
+
+@pytest.mark.parametrize("host", ["bad host!!", ""])
+def test_an_address_that_none_could_use_is_refused_and_the_honest_meet(rendezvous, host):
+    with connect(rendezvous) as peer:
+        assert isinstance(hear(peer)[0], Welcome)
+        send_message(peer, join(host=host))
+        (refused,) = hear(peer)
+        assert isinstance(refused, Refused)
+        assert "no valid host" in refused.reason
+        assert_still_serves(rendezvous)
+
+
+def test_a_complete_group_tells_its_token_to_nobody(rendezvous):
+    with contextlib.ExitStack() as stack:
+        groups = queue.SimpleQueue()
+        for name in "ab":
+            arguments = {"name": name, "size": 2, "timeout_s": DEADLINE_S}
+            run = threading.Thread(target=lambda kw=arguments: groups.put(Group.join(rendezvous.address, **kw)))
+            run.start()
+        for _ in "ab":
+            stack.enter_context(groups.get(timeout=DEADLINE_S))
+        late = stack.enter_context(connect(rendezvous))
+        assert hear(late) == [Refused(reason="the group is complete")]
+
+
+def test_without_file_descriptors_it_rests_and_goes_on(rendezvous, monkeypatch):
+    monkeypatch.setattr(module, "TICK_S", 0.1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(socket.socket()) for _ in range(3)]
+        highest = max(one.fileno() for one in waiting)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        try:
+            host, _, port = rendezvous.address.rpartition(":")
+            for one in waiting:
+                one.settimeout(0.5)
+                one.connect((host, int(port)))
+            with pytest.raises(TimeoutError):
+                waiting[-1].recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert_still_serves(rendezvous)
+
+
+def test_a_member_takes_the_epoch_of_the_roster():
+    token = bytes(range(16))
+    other = ZmqEndpoint("b", codec=Codec(RING_KINDS), token=token)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        outcome = queue.SimpleQueue()
+
+        def member():
+            try:
+                with Group.join(address, name="a", size=2, timeout_s=DEADLINE_S) as group:
+                    group.average([torch.ones(100)])
+            except RingError as error:
+                outcome.put(error)
+
+        threading.Thread(target=member, daemon=True).start()
+        listener.settimeout(DEADLINE_S)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            send_message(connection, Welcome(token=token))
+            (joined,) = hear(connection)
+            where = joined.address
+            other.connect({"a": PeerAddress(where.host, where.pipeline_port, where.bulk_port)})
+            here = MemberAddress(other.address.host, other.address.pipeline_port, other.address.bulk_port)
+            send_message(connection, Roster(epoch=7, members={"a": where, "b": here}))
+            send_message(connection, Opened(round=1))
+            end, deliveries = time.monotonic() + DEADLINE_S, []
+            while not deliveries and time.monotonic() < end:
+                deliveries = other.poll(0.1)
+        assert {delivery.epoch for delivery in deliveries} == {7}
+        assert isinstance(outcome.get(timeout=DEADLINE_S), PeerLost)
+    other.close()

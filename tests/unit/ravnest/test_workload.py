@@ -1,0 +1,32 @@
+from dataclasses import replace
+
+import pytest
+
+from ravnest.errors import InvalidInput
+from ravnest.workload import check_workload, workload
+from tests.support.local import setups_of, tiny_job
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"update_every": 8}, "workload.update_every: is 3, but job.update_every is 8: plan again"),
+        ({"micro_batch": 2}, "workload.micro_batch: is 4, but job.micro_batch is 2"),
+        ({"max_lag": 3}, "workload.max_lag: is 1, but job.max_lag is 3"),
+        (
+            {"optimizer": {"name": "sgd", "lr": 0.1}},
+            "workload.optimizer_state_bytes_per_parameter_byte: is 2.0, but what",
+        ),
+    ],
+)
+def test_a_plan_whose_job_was_edited_is_refused(change, said):
+    _, plan = setups_of(tiny_job())
+    check_workload(plan, tiny_job(), "plan.yaml")
+    with pytest.raises(InvalidInput) as caught:
+        check_workload(plan, tiny_job(**change), "plan.yaml")
+    assert str(caught.value).startswith(f"plan.yaml: {said}")
+
+
+def test_what_a_process_needs_is_no_matter_of_the_job():
+    _, plan = setups_of(tiny_job())
+    check_workload(replace(plan, workload=replace(workload(tiny_job()), process_bytes=1)), tiny_job(), "plan.yaml")
