@@ -1,92 +1,21 @@
-"""`ravnest plan` and `ravnest run` as a user starts them: processes, Ray, files, signals."""
+"""`ravnest plan` and `ravnest run` as a user starts them: processes, Ray, files."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 from torch.nn import functional
 
+from tests.support.commands import planned, ravnest
 from tests.support.jobs import tiny
 
-JOBS = Path(__file__).parent.parent / "support" / "jobs"
-RAVNEST = [sys.executable, "-m", "ravnest"]
-DEADLINE_S = 240
 pytestmark = pytest.mark.timeout(600)
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-
-
-def ravnest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RAVNEST, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S
-    )
-
-
-def planned(folder: Path, **changes: object) -> Path:
-    """A folder with the tiny job, changed, and its plan."""
-    shutil.copytree(JOBS, folder, dirs_exist_ok=True)
-    job_path = folder / "job.yaml"
-    job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
-    made = ravnest(folder, "plan", "nodes.yaml")
-    assert made.returncode == 0, made.stderr
-    return folder
-
-
-class Running:
-    """A run in the background, its output read line by line."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [*RAVNEST, "run", "--out", "r", *arguments],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.output = ""
-
-    def until(self, text: str) -> None:
-        """Read on until a line holds `text`."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output += line
-            if text in line:
-                return
-        pytest.fail(f"ended before {text!r}:\n{self.output}")
-
-    def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def stages(self) -> list[psutil.Process]:
-        """The stages' processes, as Ray names them."""
-        return [child for child in self.family() if "StageActor" in " ".join(child.cmdline())]
-
-    def end(self) -> int:
-        """Wait for the end; the exit code."""
-        rest, _ = self.process.communicate(timeout=DEADLINE_S)
-        self.output += rest
-        return self.process.returncode
-
-
-def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=within_s)
-    return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture(scope="module")
@@ -143,79 +72,6 @@ def test_a_finished_run_has_nothing_to_resume_until_the_plan_says_more(finished:
     assert result["samples"] >= 1400
     assert result["rounds"] > before["rounds"]
     assert result["held_out_loss"] < before["held_out_loss"] + 0.1
-
-
-def test_a_killed_stage_ends_the_run_by_name_and_leaves_a_good_checkpoint(tmp_path: Path) -> None:
-    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
-    running = Running(folder)
-    running.until("checkpoint of round")
-    family, (victim, *_) = running.family(), running.stages()
-    victim.kill()
-    killed_s = time.monotonic()
-    assert running.end() == 1
-    assert time.monotonic() - killed_s < 30
-    last = running.output.strip().splitlines()[-1]
-    assert last.startswith("ravnest: error: stage c")
-    assert "on node '" in last
-    assert "died" in last
-    assert "Traceback" not in running.output
-    assert gone(family)
-    assert last.endswith("go on from the last checkpoint with: ravnest run plan.yaml --resume --out r")
-    saved = json.loads(next((folder / "r/checkpoints").glob("*/manifest.json")).read_text())["samples"]
-    planned(tmp_path, optimizer={"name": "adamw", "lr": 1e-3}, stop={"minutes": 0.05})
-    resumed = ravnest(folder, "run", "--out", "r", "--resume", "--json")
-    assert resumed.returncode == 0, resumed.stderr
-    assert json.loads(resumed.stdout)["samples"] > saved
-
-
-def test_a_frozen_stage_ends_the_run_by_name(tmp_path: Path) -> None:
-    running = Running(planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3}))
-    running.until("training")
-    family, (victim, *_) = running.family(), running.stages()
-    victim.suspend()
-    frozen_s = time.monotonic()
-    assert running.end() == 1
-    assert time.monotonic() - frozen_s < 60
-    assert "on node '" in running.output.splitlines()[-1]
-    assert "has been silent for" in running.output.splitlines()[-1]
-    assert gone(family)
-
-
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_writes_a_checkpoint_and_stops(tmp_path: Path, which: signal.Signals) -> None:
-    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
-    running = Running(folder)
-    running.until("checkpoint of round")
-    family = running.family()
-    if which == signal.SIGINT:
-        os.killpg(running.process.pid, which)  # as a terminal does: the whole group
-    else:
-        running.process.send_signal(which)
-    assert running.end() == 130, running.output
-    assert (folder / "r/weights.safetensors").is_file()
-    assert json.loads((folder / "r/summary.json").read_text())["stopped_early"] is True
-    assert gone(family)
-
-
-def test_an_interrupt_before_training_ends_at_once(tmp_path: Path) -> None:
-    running = Running(planned(tmp_path))
-    running.until("placing stages")
-    family = running.family()
-    os.killpg(running.process.pid, signal.SIGINT)
-    assert running.end() == 130, running.output
-    assert "Traceback" not in running.output
-    assert gone(family)
-
-
-def test_a_killed_driver_takes_its_stages_along(tmp_path: Path) -> None:
-    folder = planned(tmp_path, stop={"samples": 500_000}, optimizer={"name": "adamw", "lr": 1e-3})
-    running = Running(folder)
-    running.until("checkpoint of round")
-    stages = running.stages()
-    assert len(stages) == 4
-    running.process.kill()
-    running.process.wait(timeout=DEADLINE_S)
-    assert gone(stages, within_s=60)
 
 
 BAD_INPUT: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
