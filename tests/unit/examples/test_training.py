@@ -50,7 +50,13 @@ def trained(name: str, parts: tuple[int, ...], **changes: Any) -> tuple[JobConfi
     plan = dataclasses.replace(plan, job_file=job_file)
     threads = {node.name: 1 for node in plan.fleet.nodes}
     setups = stage_setups(
-        plan, job, captured, search_dirs=search_dirs(job_file), threads=threads, total_samples=job.stop.samples
+        plan,
+        job,
+        captured,
+        search_dirs=search_dirs(job_file),
+        threads=threads,
+        total_samples=job.stop.samples,
+        token=b"t" * 16,
     )
     weights = make_weights(job, job_file)
     control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, None)
