@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cluster_planner import Plan
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import call, resolve, user_code
 from ravnest.job import JobConfig
 from ravnest.runtime.batches import fetch, sample_batch
 from ravnest.splitting import CapturedModel, build_model, capture, initial_weights
+from ravnest.training.sampler import Sampler
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
@@ -63,6 +65,13 @@ def total_samples(job: JobConfig, dataset_size: int, job_file: str | Path) -> in
             key="stop.epochs",
         )
     return int(samples)
+
+
+def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
+    """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch."""
+    with naming(job_file):
+        for cluster in plan.clusters:
+            Sampler(dataset_size, job.seed, plan.share(cluster.name), job.micro_batch)
 
 
 def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[tuple[Tensor, ...], Tensor]:

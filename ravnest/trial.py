@@ -11,26 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
 from ravnest.job import JobConfig
 from ravnest.materials import search_dirs
 from ravnest.training.losses import build_loss, build_metrics
-from ravnest.training.sampler import Sampler
 
 
 def check_sample(job: JobConfig, job_file: str | Path) -> None:
     """Raises InvalidInput where the job's `sample`, which is called after training, cannot be found."""
     if job.sample is not None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
-
-
-def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
-    """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch."""
-    with naming(job_file):
-        for cluster in plan.clusters:
-            Sampler(dataset_size, job.seed, plan.share(cluster.name), job.micro_batch)
 
 
 def run_once(model: nn.Module, inputs: tuple[Tensor, ...], job_file: str | Path) -> Tensor | None:

@@ -155,12 +155,14 @@ class Group:
             raise PeerLost("rendezvous", f"it answered with {roster}")
         self.members = tuple(roster.members)
         endpoint.epoch = roster.epoch
-        endpoint.connect(
-            {
-                name: PeerAddress(where.host, where.pipeline_port, where.bulk_port)
-                for name, where in roster.members.items()
-            }
-        )
+        peers = {
+            name: PeerAddress(where.host, where.pipeline_port, where.bulk_port)
+            for name, where in roster.members.items()
+        }
+        try:
+            endpoint.connect(peers)
+        except InvalidInput as error:  # no input of the caller's: it came over the network
+            raise PeerLost("rendezvous", f"its roster is wrong: {error}") from None
 
     def _reduce(self, reducer: RingReducer, deadline_s: float, limit_s: float) -> RingResult:
         while True:

@@ -69,10 +69,11 @@ def describe(error: Exception) -> tuple[list[str], int]:
     """What the user reads and the exit code: 2 for input they can mend, 1 for everything else.
 
     Every error that the packages raise on purpose carries its `exit_code`; they are not imported only to ask for its
-    class. An error without one is a mistake of ravnest's, and is said to be one.
+    class. Any other error is a mistake of ravnest's, and is said to be one.
     """
+    ours = type(error).__module__.partition(".")[0] in {"ravnest", "cluster_planner", "ring_allreduce"}
     exit_code = getattr(error, "exit_code", None)
-    if isinstance(exit_code, int):
+    if ours and isinstance(exit_code, int):
         return str(error).splitlines(), exit_code
     said = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where"

@@ -19,13 +19,14 @@ from ravnest.errors import InvalidInput, naming
 from ravnest.job import load_job
 from ravnest.materials import (
     capture_job,
+    check_shares,
     first_batch,
     load_data,
     make_model,
     total_samples,
 )
 from ravnest.splitting import verify
-from ravnest.trial import check_measures, check_sample, check_shares, run_once
+from ravnest.trial import check_measures, check_sample, run_once
 from ravnest.workload import workload
 
 

@@ -110,6 +110,8 @@ class RunControl:
         self._evaluating = False
         self._last_round = 0
         self._abandon = False
+        self.stopped_early = False
+        """Whether an order to stop, and not the job's own `stop`, cut something off."""
         self.phase = Phase.TRAINING
 
     @property
@@ -146,6 +148,7 @@ class RunControl:
         self._abandon = self._abandon or not evaluate
         if self.phase is not Phase.TRAINING:
             return []
+        self.stopped_early = not evaluate
         self.phase = Phase.DRAINING
         firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
         return [PhaseEntered(self.phase), *(Tell(first, m.Drain()) for first in firsts)]
@@ -160,7 +163,8 @@ class RunControl:
         cluster, index = _parse(sender)
         match message:
             case m.Updated() if index == self._shape.clusters[cluster] - 1:
-                self._updates[cluster] = message.update + 1
+                # Drained may have come first: it travels from another stage.
+                self._updates[cluster] = max(self._updates[cluster], message.update + 1)
                 return self._after_update(cluster)
             case m.SnapshotTaken():
                 self._snapshots.setdefault(message.round, {})[cluster] = message.update
@@ -173,7 +177,8 @@ class RunControl:
                 _require(expected, sender, message)
                 self._drained[cluster] = message
                 self._updates[cluster] = message.updates
-                return self._finish_rounds(cluster) + self._when_all_drained()
+                counted = self._count(cluster)
+                return counted + self._finish_rounds(cluster) + self._when_all_drained()
             case m.RoundsFinished():
                 _require(cluster in self._drained and message.up_to <= self._rounds.opened, sender, message)
                 self._rounds_finished[sender] = message.up_to
@@ -190,10 +195,14 @@ class RunControl:
             case _:
                 return []
 
-    def _after_update(self, cluster: str) -> list[Instruction]:
+    def _count(self, cluster: str) -> list[Instruction]:
+        """Tell the rounds' owner what the cluster has made by now."""
         made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
         event = OwnerSamples(cluster, made * self._shape.samples_per_update)
-        out = self._follow(self._rounds.handle(event, 0.0))
+        return self._follow(self._rounds.handle(event, 0.0))
+
+    def _after_update(self, cluster: str) -> list[Instruction]:
+        out = self._count(cluster)
         if self.phase is not Phase.TRAINING:
             return out
         if self._shape.stop_samples is not None and self.samples >= self._shape.stop_samples:
@@ -283,6 +292,7 @@ class RunControl:
         if self.phase is not Phase.FINISHING or not finished or self.saving or self._evaluating:
             return []
         if self._abandon or not self._shape.held_out_batches:
+            self.stopped_early = self._abandon
             return self._end()
         self.phase = Phase.EVALUATING
         return [PhaseEntered(self.phase), *self._evaluate()]

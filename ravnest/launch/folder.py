@@ -13,6 +13,7 @@ from ravnest.training.checkpoint import LATEST
 
 RUNS = Path("runs")
 _BEGINNINGS = {"plan.yaml", "metrics.jsonl", "logs", "checkpoints"}
+_LOGS = "logs/*.s[0-9]*.log"
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,25 @@ class RunFolder:
     def plan(self) -> Path:
         return self.path / "plan.yaml"
 
-    def advice(self, plan_path: Path) -> str:
-        """How to go on after a failure."""
-        if not _has_checkpoint(self.path):
-            return "there was no checkpoint yet"
-        return f"go on from the last checkpoint with: ravnest run {plan_path} --resume --out {self.path}"
+    @property
+    def has_checkpoint(self) -> bool:
+        return (self.checkpoints / LATEST).is_file()
 
-    def keep_plan(self, plan_path: Path) -> None:
-        """Copy the plan that runs into the folder, from which it may have been read."""
-        if not (self.plan.exists() and self.plan.samefile(plan_path)):
-            shutil.copyfile(plan_path, self.plan)
+    def begin(self, plan_path: Path) -> None:
+        """Make the folder, without what a run left in it that never came to a checkpoint, and copy the plan into it.
+
+        Raises InvalidInput where that cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.has_checkpoint:
+                for left in [self.metrics, *self.path.glob(_LOGS)]:
+                    left.unlink(missing_ok=True)
+            if not (self.plan.exists() and self.plan.samefile(plan_path)):
+                shutil.copyfile(plan_path, self.plan)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidInput(f"cannot be written ({reason}); name another with --out", path=str(self.path)) from None
 
     @property
     def metrics(self) -> Path:
@@ -57,44 +67,40 @@ class RunFolder:
         return self.path / "summary.json"
 
 
-def open_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
-    """The folder to write to, made if need be. Raises InvalidInput where a run would overwrite something."""
+def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
+    """The folder to write to. Changes nothing. Raises InvalidInput where a run would overwrite something."""
     if resume:
-        path = out_dir if out_dir is not None else _newest_run()
-        if not _has_checkpoint(path):
+        folder = RunFolder(out_dir if out_dir is not None else _newest_run())
+        if not folder.has_checkpoint:
             raise InvalidInput(
                 "no checkpoint here to resume from: name the run's folder with --out, or start without --resume",
-                path=str(path),
+                path=str(folder.path),
             )
-        return RunFolder(path)
-    path = out_dir if out_dir is not None else RUNS / time.strftime("%Y%m%d-%H%M%S")
-    if path.exists() and not path.is_dir():
-        raise InvalidInput("is a file; --out must name a folder", path=str(path))
-    if _has_checkpoint(path):
-        raise InvalidInput("holds a run already: add --resume to go on with it, or name another folder", path=str(path))
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        _clear_beginnings(path)
-    except OSError as error:
-        raise InvalidInput(f"cannot be written ({error.strerror}); name another with --out", path=str(path)) from None
-    return RunFolder(path)
+        return folder
+    folder = RunFolder(out_dir if out_dir is not None else RUNS / time.strftime("%Y%m%d-%H%M%S"))
+    if folder.path.exists() and not folder.path.is_dir():
+        raise InvalidInput("is a file; --out must name a folder", path=str(folder.path))
+    if folder.has_checkpoint:
+        raise InvalidInput(
+            "holds a run already: add --resume to go on with it, or name another folder", path=str(folder.path)
+        )
+    if folder.path.is_dir():
+        _refuse_foreign(folder.path)
+    return folder
 
 
-def _clear_beginnings(path: Path) -> None:
-    """Remove what a run that never got as far as a checkpoint left here; anything else stays, and is refused."""
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in _BEGINNINGS)
-    if others:
-        raise InvalidInput(f"holds {others[0]!r}, which is no run's: name an empty folder", path=str(path))
-    (path / "metrics.jsonl").unlink(missing_ok=True)
-    shutil.rmtree(path / "logs", ignore_errors=True)
-
-
-def _has_checkpoint(path: Path) -> bool:
-    return (path / "checkpoints" / LATEST).is_file()
+def _refuse_foreign(path: Path) -> None:
+    """What a run that never came to a checkpoint left may go; anything else is somebody's."""
+    logs = {*path.glob(_LOGS)}
+    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS]
+    foreign += [one for one in (path / "logs").glob("*") if one not in logs]
+    if foreign:
+        named = min(foreign).relative_to(path)
+        raise InvalidInput(f"holds {str(named)!r}, which is no run's: name an empty folder", path=str(path))
 
 
 def _newest_run() -> Path:
-    runs = sorted(path for path in RUNS.glob("*") if _has_checkpoint(path))
+    runs = sorted(path for path in RUNS.glob("*") if RunFolder(path).has_checkpoint)
     if not runs:
         raise InvalidInput("no run with a checkpoint to resume; name its folder with --out", path=str(RUNS))
     return runs[-1]

@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class StopOnInterrupt:
-    """While entered, SIGINT and SIGTERM are handled here. To be entered after Ray has started, which sets its own."""
+    """While entered, SIGINT and SIGTERM are handled here."""
 
     def __init__(self) -> None:
         self.gracefully = False
@@ -15,9 +15,14 @@ class StopOnInterrupt:
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopOnInterrupt":
-        for which in (signal.SIGINT, signal.SIGTERM):
-            self._before[which] = signal.signal(which, self._on_signal)
+        self._before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+        self.arm()
         return self
+
+    def arm(self) -> None:
+        """Take both signals, whoever else has taken them meanwhile."""
+        for which in self._before:
+            signal.signal(which, self._on_signal)
 
     def __exit__(self, *exc: object) -> None:
         for which, handler in self._before.items():

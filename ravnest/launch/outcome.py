@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from cluster_planner import Plan
-from ravnest.errors import Interrupted, InvalidInput
+from ravnest.errors import Interrupted, InvalidInput, RunFailed
 from ravnest.factories import FactoryConfig, call
 from ravnest.job import JobConfig
 from ravnest.launch import control as c
 from ravnest.launch import report
-from ravnest.launch.folder import RunFolder
+from ravnest.launch.preparing import Prepared
 from ravnest.launch.record import RunRecord
 from ravnest.materials import make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
@@ -24,20 +24,13 @@ from ravnest.training.checkpoint import load_latest, write_final_weights
 from ravnest.training.metrics import read_metrics
 
 
-def finish(
-    folder: RunFolder,
-    plan: Plan,
-    job: JobConfig,
-    data: Any,
-    record: RunRecord,
-    control: c.RunControl,
-    *,
-    rounds: int,
-    stopped_early: bool,
-) -> report.RunResult:
-    """Write what remains and return the result. Raises Interrupted when the run was stopped before its first update."""
+def finish(prepared: Prepared, record: RunRecord, control: c.RunControl) -> report.RunResult:
+    """Write what remains and return the result. Raises Interrupted or RunFailed where nothing was trained."""
+    folder, plan, job, data = prepared.folder, prepared.plan, prepared.job, prepared.data
     if record.checkpoint_path is None:
-        raise Interrupted("stopped before the first update: there is nothing to save")
+        if control.stopped_early:
+            raise Interrupted("stopped before the first update: there is nothing to save")
+        raise RunFailed("the run ended before its first update: `stop` is too short")
     weights = load_latest(folder.checkpoints).weights(None)
     write_final_weights(folder.weights, weights)
     baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
@@ -55,16 +48,16 @@ def finish(
         baselines=baselines,
         samples=control.samples,
         updates=sum(control.updates.values()),
-        rounds=rounds,
+        rounds=prepared.rounds_before + control.rounds_committed,
         seconds=seconds,
         samples_per_s=control.session_samples / seconds if seconds > 0 else 0.0,
         max_staleness=record.staleness_max,
         mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
         sample_text=None,
-        stopped_early=stopped_early,
+        stopped_early=control.stopped_early,
     )
     _write_summary(folder.summary, result)  # now: the user's own code below may fail
-    if job.sample is None or stopped_early:
+    if job.sample is None or control.stopped_early:
         return result
     result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
     _write_summary(folder.summary, result)

@@ -20,6 +20,7 @@ from ring_allreduce.transport import PeerAddress
 LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's minimum is about 75 MiB; no tensor ever goes there
 _PROBE_S = 10.0
+_KEY = "--address (or RAY_ADDRESS)"
 _RESOURCE_PREFIX = "ravnest-"
 
 
@@ -33,15 +34,21 @@ class Ended:
 
 
 def check_address(address: str) -> None:
-    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so."""
+    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so.
+
+    "auto", which Ray understands as the cluster of this machine, is left to it.
+    """
+    if address == "auto":
+        return
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InvalidInput(f"{address!r} is no HOST:PORT of a running Ray cluster", key="--address")
+    valid = host and "/" not in host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
+    if not valid:
+        raise InvalidInput(f"{address!r} is no HOST:PORT of a Ray cluster's head, such as 192.0.2.1:6379", key=_KEY)
     try:
-        socket.create_connection((host, int(port)), timeout=_PROBE_S).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInput(f"no Ray cluster answers at {address} ({reason})", key="--address") from None
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"no Ray cluster answers at {address} ({reason})", key=_KEY) from None
 
 
 class RayCluster:

@@ -64,7 +64,7 @@ class RunRecord:
         self._total_samples = total_samples
         self._metrics = metrics
         self._rounds_before = rounds_before
-        self._tallies = {cluster: _ClusterTally() for cluster in last_stages.values()}
+        self._tallies = {cluster: _ClusterTally(rounds_merged=rounds_before) for cluster in last_stages.values()}
         self._next_progress_s = 0.0
         self._progress_at_s: float | None = None
         self._now_s = 0.0

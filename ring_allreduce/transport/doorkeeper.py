@@ -50,6 +50,8 @@ class Doorkeeper:
         """Make it before the sockets that it guards, one for each context."""
         self.refused = 0
         """Connections that showed another token. Those that showed none end before anyone is asked."""
+        self.failure: Exception | None = None
+        """What ended it, other than stop(): from then on nobody is admitted."""
         self._password = _password(token)
         self._questions = context.socket(zmq.REP)
         self._questions.set(zmq.LINGER, 0)
@@ -68,11 +70,11 @@ class Doorkeeper:
         poller.register(self._questions, zmq.POLLIN)
         poller.register(self._stop_reader, zmq.POLLIN)
         with self._stop_reader, contextlib.closing(self._questions):
-            while True:
-                ready = dict(poller.poll())  # stop() ends it
-                if self._stop_reader.fileno() in ready:
-                    return
-                self._questions.send_multipart(self._answer(self._questions.recv_multipart()))
+            try:
+                while self._stop_reader.fileno() not in dict(poller.poll()):  # stop() ends it
+                    self._questions.send_multipart(self._answer(self._questions.recv_multipart()))
+            except Exception as error:  # noqa: BLE001 - told by the endpoint, whose thread can raise it
+                self.failure = error
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         _version, request, _domain, _address, _identity, mechanism, *credentials = question

@@ -167,15 +167,17 @@ class ZmqEndpoint:
             self._poller.register(outgoing.sockets[lane], zmq.POLLOUT)
             self._watched[outgoing.peer] = lane
 
-    def _count_refused(self) -> None:
-        """Connections refused at the handshake count like messages without the run's token."""
+    def _ask_doorkeeper(self) -> None:
+        """Whether it still serves; connections that it refused count like messages without the run's token."""
+        if self._doorkeeper.failure is not None:
+            raise TransportError(f"{self.name} admits no peers any more: {self._doorkeeper.failure!r}")
         refused = self._doorkeeper.refused
         if refused > self._refused:
             self.stats.dropped[DropCause.WRONG_TOKEN] += refused - self._refused
             self._refused = refused
 
     def _receive(self) -> list[Delivery]:
-        self._count_refused()
+        self._ask_doorkeeper()
         deliveries: list[Delivery] = []
         for lane, router in self._routers.items():
             for _ in range(TAKEN_PER_POLL[lane]):

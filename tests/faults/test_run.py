@@ -91,10 +91,14 @@ def test_an_interrupt_writes_a_checkpoint_and_stops(
     assert gone(family)
 
 
-def test_an_interrupt_before_training_ends_at_once(running: Running) -> None:
-    running.until("placing stages")
+@pytest.mark.parametrize(
+    ("which", "phase"),
+    [(signal.SIGINT, "placing stages"), (signal.SIGTERM, "placing stages"), (signal.SIGTERM, "preparing")],
+)
+def test_an_interrupt_before_training_ends_at_once(running: Running, which: signal.Signals, phase: str) -> None:
+    running.until(phase)
     family = running.family()
-    os.killpg(running.process.pid, signal.SIGINT)
+    os.killpg(running.process.pid, which)
     assert running.end() == 130, running.output
     assert "Traceback" not in running.output
     assert gone(family)

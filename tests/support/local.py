@@ -25,9 +25,9 @@ from cluster_planner import (
 )
 from cluster_planner.segments import common_refinement
 from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.driver import run_control
 from ravnest.launch.handout import StageState
 from ravnest.launch.local import LocalRun
+from ravnest.launch.session import run_control
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_weights, search_dirs
 from ravnest.runtime.setup import StageSetup

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from ravnest.job import JobConfig, job_from_mapping, load_job
-from ravnest.launch.driver import run_control
 from ravnest.launch.handout import StageState
 from ravnest.launch.local import LocalResult, LocalRun
+from ravnest.launch.session import run_control
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.runtime.batches import fetch

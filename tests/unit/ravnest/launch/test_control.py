@@ -315,3 +315,26 @@ def test_what_contradicts_the_run_ends_it_and_names_the_sender(name):
     run, sender, message = contradictions()[name]
     with pytest.raises(RunFailed, match=sender):
         run.handle(sender, message)
+
+
+def test_a_drained_report_that_overtakes_an_update_still_counts():
+    """They come from two stages, the first and the last, over connections of their own."""
+    run = control()
+    told_to_stop = run.stop(evaluate=True)
+    assert told(told_to_stop, m.Drain)
+    run.handle("a.s0", m.Drained(micro_batches=3, updates=1))
+    out = run.handle("b.s0", m.Drained(micro_batches=0, updates=0))
+    assert run.samples == 12
+    last = {message.up_to for _, message in told(out, m.FinishRounds) if message.final}
+    assert last == {1}  # a last round, which saves what was made
+    updated(run, "a", 0)
+    assert run.samples == 12
+
+
+def test_an_order_to_stop_that_comes_after_the_end_of_training_cuts_nothing_off():
+    run = control(held_out_batches=0)
+    run.stop(evaluate=True)
+    assert not run.stopped_early
+    early = control()
+    early.stop(evaluate=False)
+    assert early.stopped_early

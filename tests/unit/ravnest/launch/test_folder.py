@@ -18,8 +18,9 @@ def run_with_checkpoint(path):
 
 def test_a_new_run_gets_a_folder_and_keeps_a_copy_of_its_plan(here):
     (here / "plan.yaml").write_text("version: 1\n")
-    made = f.open_folder(here / "deep" / "er", resume=False)
-    made.keep_plan(here / "plan.yaml")
+    made = f.choose_folder(here / "deep" / "er", resume=False)
+    assert not made.path.exists()
+    made.begin(here / "plan.yaml")
     assert made.plan.read_text() == "version: 1\n"
     assert {made.metrics.parent, made.weights.parent, made.loss_curve.parent, made.summary.parent} == {made.path}
 
@@ -27,22 +28,22 @@ def test_a_new_run_gets_a_folder_and_keeps_a_copy_of_its_plan(here):
 def test_the_plan_may_lie_in_the_folder_already(here):
     (here / "run").mkdir()
     (here / "run" / "plan.yaml").write_text("version: 1\n")
-    made = f.open_folder(here / "run", resume=False)
-    made.keep_plan(here / "run" / "plan.yaml")
+    made = f.choose_folder(here / "run", resume=False)
+    made.begin(here / "run" / "plan.yaml")
     assert made.plan.read_text() == "version: 1\n"
 
 
 def test_without_a_name_it_goes_under_runs(here):
-    made = f.open_folder(None, resume=False)
+    made = f.choose_folder(None, resume=False)
     assert made.path.parent.resolve() == (here / "runs").resolve()
-    assert made.path.is_dir()
+    assert not made.path.exists()  # not before the run begins
 
 
 def test_a_folder_with_something_in_it_is_left_alone(here):
     (here / "out").mkdir()
     (here / "out" / "weights.safetensors").write_text("precious")
     with pytest.raises(InvalidInput, match=r"holds 'weights\.safetensors', which is no run's"):
-        f.open_folder(here / "out", resume=False)
+        f.choose_folder(here / "out", resume=False)
     assert [path.name for path in (here / "out").iterdir()] == ["weights.safetensors"]
 
 
@@ -50,7 +51,7 @@ def test_a_run_with_a_checkpoint_is_left_alone(here):
     out = run_with_checkpoint(here / "out")
     (out / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(InvalidInput, match="holds a run already: add --resume"):
-        f.open_folder(out, resume=False)
+        f.choose_folder(out, resume=False)
     assert (out / "metrics.jsonl").read_text() == "{}\n"
 
 
@@ -60,33 +61,45 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_its_folder_usable(
         (out / name).mkdir(parents=True)
     (out / "logs" / "c0.s0.log").write_text("died")
     (out / "metrics.jsonl").write_text("{}\n")
-    f.open_folder(out, resume=False)
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoints"]
+    (here / "plan.yaml").write_text("version: 1\n")
+    chosen = f.choose_folder(out, resume=False)
+    assert (out / "metrics.jsonl").exists()  # until the run begins
+    chosen.begin(here / "plan.yaml")
+    left = sorted(str(path.relative_to(out)) for path in out.rglob("*"))
+    assert left == ["checkpoints", "logs", "plan.yaml"]
+
+
+def test_logs_of_somebody_else_are_left_alone(here):
+    (here / "out" / "logs").mkdir(parents=True)
+    (here / "out" / "logs" / "precious.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match=r"holds 'logs/precious\.txt', which is no run's"):
+        f.choose_folder(here / "out", resume=False)
+    assert (here / "out" / "logs" / "precious.txt").read_text() == "mine"
 
 
 def test_a_file_is_no_folder(here):
     (here / "plan.yaml").write_text("version: 1\n")
     with pytest.raises(InvalidInput, match="is a file"):
-        f.open_folder(here / "plan.yaml", resume=False)
+        f.choose_folder(here / "plan.yaml", resume=False)
     assert (here / "plan.yaml").read_text() == "version: 1\n"
 
 
 def test_a_folder_that_cannot_be_made_is_named(here):
     (here / "file").write_text("")
     with pytest.raises(InvalidInput, match=r"cannot be written.*name another with --out"):
-        f.open_folder(here / "file" / "under", resume=False)
+        f.choose_folder(here / "file" / "under", resume=False).begin(here / "file")
 
 
 def test_a_resume_goes_on_in_the_named_folder(here):
     out = run_with_checkpoint(here / "out")
-    assert f.open_folder(out, resume=True).path == out
+    assert f.choose_folder(out, resume=True).path == out
 
 
 def test_a_resume_keeps_the_plan_with_which_it_goes_on(here):
     out = run_with_checkpoint(here / "out")
     (out / "plan.yaml").write_text("as it was")
     (here / "plan.yaml").write_text("with a later stop")
-    f.open_folder(out, resume=True).keep_plan(here / "plan.yaml")
+    f.choose_folder(out, resume=True).begin(here / "plan.yaml")
     assert (out / "plan.yaml").read_text() == "with a later stop"
 
 
@@ -96,16 +109,16 @@ def test_a_resume_needs_a_checkpoint(here, name):
     (here / "unfinished" / "checkpoints").mkdir(parents=True)
     (here / "file").write_text("")
     with pytest.raises(InvalidInput, match="no checkpoint here"):
-        f.open_folder(here / name, resume=True)
+        f.choose_folder(here / name, resume=True)
 
 
 def test_a_resume_without_a_name_takes_the_latest_run_that_has_a_checkpoint(here):
     for name in ("20250101-000000", "20260101-000000"):
         run_with_checkpoint(here / "runs" / name)
     (here / "runs" / "20270101-000000" / "checkpoints").mkdir(parents=True)
-    assert f.open_folder(None, resume=True).path.name == "20260101-000000"
+    assert f.choose_folder(None, resume=True).path.name == "20260101-000000"
 
 
 def test_a_resume_without_any_run_says_so(here):
     with pytest.raises(InvalidInput, match="no run with a checkpoint"):
-        f.open_folder(None, resume=True)
+        f.choose_folder(None, resume=True)

@@ -30,6 +30,15 @@ def test_a_termination_is_a_wish_however_often_it_comes():
         assert interrupt.wanted
 
 
+def test_it_takes_the_signals_back_from_whoever_has_taken_them():
+    with StopOnInterrupt() as interrupt:
+        interrupt.gracefully = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        interrupt.arm()
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.wanted
+
+
 def test_the_handlers_of_before_come_back():
     before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
     with StopOnInterrupt():

@@ -11,7 +11,6 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.launch import control as c
 from ravnest.launch.actor import StageOutcome
 from ravnest.launch.collect import CheckpointCollector
-from ravnest.launch.driver import run_control
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import needed
 from ravnest.launch.loop import DriverLoop
@@ -19,6 +18,7 @@ from ravnest.launch.membership import FailStop
 from ravnest.launch.ray_cluster import Ended
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import Resumed, states_for, writer_opener
+from ravnest.launch.session import run_control
 from ravnest.runtime import messages as m
 from ravnest.runtime.deadline import SILENCE_FLOOR_S
 from ravnest.runtime.executor import InlineExecutor

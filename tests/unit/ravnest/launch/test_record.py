@@ -125,10 +125,12 @@ def test_the_last_progress_is_told_once_however_early_it_comes(watched):
 
 def test_rounds_count_on_over_a_resume(tmp_path):
     made = Watched(tmp_path, rounds_before=7)
+    made.tick(0.0, a=0, b=0)
+    made.tick(1.0, a=0, b=0)
+    assert [one.rounds_merged for one in made.progress()[0].clusters] == [7, 7]
     made.record.round_done(c.RoundDone(2, 96))
     made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
     made.record.merged("a.s1", m.RoundMerged(round=2))
-    made.tick(0.0, a=1, b=1)
-    made.tick(1.0, a=1, b=1)
+    made.tick(2.0, a=1, b=1)
     assert [made.lines("round")[0]["round"], made.lines("checkpoint")[0]["round"]] == [9, 9]
-    assert [one.rounds_merged for one in made.progress()[0].clusters] == [9, 0]
+    assert [one.rounds_merged for one in made.progress()[1].clusters] == [9, 7]

@@ -1,0 +1,67 @@
+"""All that can be known of a run before anything is started or written: its job, its data, the captured model, where it
+goes on. Whatever is wrong with the user's input is told here.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster_planner import Plan
+from ravnest.errors import InvalidInput
+from ravnest.job import JobConfig, differs, job_from_mapping
+from ravnest.launch import report
+from ravnest.launch.folder import RunFolder, choose_folder
+from ravnest.launch.resume import Resumed
+from ravnest.launch.setups import check_fingerprint
+from ravnest.materials import capture_job, check_shares, load_data, total_samples
+from ravnest.splitting import CapturedModel
+from ravnest.workload import check_workload
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    plan: Plan
+    plan_path: Path
+    job: JobConfig
+    data: Any
+    captured: CapturedModel
+    folder: RunFolder
+    resumed: Resumed | None
+    total_samples: int | None
+    """Of the fleet, at which the run ends; None when it ends by time."""
+
+    @property
+    def rounds_before(self) -> int:
+        """Those of the sessions that are resumed."""
+        return 0 if self.resumed is None else self.resumed.rounds
+
+
+def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, observer: report.Observer) -> Prepared:
+    """Raises InvalidInput; nothing is written."""
+    job = job_from_mapping(plan.job, path=str(plan_path), under="job.")
+    check_workload(plan, job, plan_path)
+    folder = choose_folder(out_dir, resume=resume)
+    resumed = Resumed.load(folder, plan, job) if resume else None
+    if differs(job, plan.job_file):
+        observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
+    if not Path(plan.job_file).parent.is_dir():
+        raise InvalidInput(
+            f"the job's folder {Path(plan.job_file).parent} is gone: plan again where the job lies now",
+            path=str(plan_path),
+            key="job_file",
+        )
+    observer.on(report.Phase("preparing", "reading the data and capturing the model"))
+    data = load_data(job, plan.job_file)
+    captured = capture_job(job, plan.job_file, data)
+    check_fingerprint(plan, captured, plan_path)
+    total = total_samples(job, len(data.train), plan.job_file)
+    check_shares(job, plan.job_file, plan, len(data.train))
+    if resumed is not None and total is not None and resumed.samples >= total:
+        raise InvalidInput(
+            f"the run has made {resumed.samples} of {total} samples: nothing is left to do; plan again with a later"
+            " `stop` to go on",
+            path=str(folder.path),
+        )
+    return Prepared(plan, plan_path, job, data, captured, folder, resumed, total)

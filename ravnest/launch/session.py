@@ -1,0 +1,169 @@
+"""One session of a run: Ray starts its actors, the weights go out, the loop runs until the stages have left.
+
+Holds the whole model's initial weights once, in this process, unless it resumes (docs/limits.md).
+"""
+
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from cluster_planner import Plan
+from ravnest.job import JobConfig
+from ravnest.launch import control as c
+from ravnest.launch import report
+from ravnest.launch.collect import CheckpointCollector
+from ravnest.launch.handout import hand_out
+from ravnest.launch.interrupt import StopOnInterrupt
+from ravnest.launch.loop import DriverLoop
+from ravnest.launch.membership import FailStop
+from ravnest.launch.preparing import Prepared
+from ravnest.launch.ray_cluster import RayCluster
+from ravnest.launch.record import RunRecord
+from ravnest.launch.resume import states_for, writer_opener
+from ravnest.launch.setups import stage_setups
+from ravnest.materials import search_dirs
+from ravnest.runtime import messages as m
+from ravnest.runtime.deadline import START_DEADLINE_S
+from ravnest.runtime.outbox import Outbox
+from ravnest.runtime.setup import StageSetup
+from ravnest.training.losses import build_metrics
+from ravnest.training.metrics import MetricsWriter
+from ravnest.training.sampler import evaluation_batches
+from ring_allreduce import RoundOwner
+from ring_allreduce.transport import TransportLimits, ZmqEndpoint
+
+_QUEUE_MESSAGES = 4096
+_TOKEN_BYTES = 16
+
+
+def train(
+    prepared: Prepared,
+    address: str | None,
+    *,
+    imitate: bool,
+    observer: report.Observer,
+    interrupt: StopOnInterrupt,
+) -> tuple[RunRecord, c.RunControl]:
+    """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
+    plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
+    observer.on(report.Phase("starting Ray", address or "on this machine"))
+    with RayCluster(address) as ray:
+        interrupt.arm()  # again: Ray has set a handler of its own
+        setups = stage_setups(
+            plan,
+            job,
+            prepared.captured,
+            search_dirs=search_dirs(plan.job_file),
+            threads=ray.threads(plan),
+            total_samples=prepared.total_samples,
+            token=secrets.token_bytes(_TOKEN_BYTES),
+            imitate=imitate,
+        )
+        nodes = {
+            m.stage_name(cluster.name, index): stage.node
+            for cluster in plan.clusters
+            for index, stage in enumerate(cluster.stages)
+        }
+        observer.on(report.Phase("placing stages", f"{len(setups)} processes"))
+        ray.place(plan, setups, nodes)
+        states = states_for(setups, plan, job, resumed)  # while the actors import torch
+        peers = {stage: address.peer for stage, address in ray.prepare(START_DEADLINE_S).items()}
+        endpoint = _endpoint(next(iter(setups.values())), ray.host)
+        try:
+            endpoint.connect(peers)
+            ray.start({**peers, m.DRIVER: endpoint.address})
+            with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
+                record = _record(prepared, observer, writer, setups)
+                observer.on(report.Phase("handing out weights"))
+                outbox = Outbox(endpoint)
+                hand_out(outbox, endpoint, setups.values(), states)
+                del states
+                round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
+                held_out = len(prepared.data.held_out)
+                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed)
+                loop = DriverLoop(
+                    endpoint=endpoint,
+                    news=ray,
+                    outbox=outbox,
+                    control=control,
+                    membership=FailStop(nodes, time.monotonic(), round_trip_s=round_trip_s),
+                    collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
+                    record=record,
+                    firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+                    stop_wanted=lambda: interrupt.wanted,
+                )
+                interrupt.gracefully = True
+                loop.run()
+        finally:
+            endpoint.close()
+    return record, control
+
+
+def _endpoint(any_setup: StageSetup, host: str) -> ZmqEndpoint:
+    return ZmqEndpoint(
+        m.DRIVER,
+        codec=m.codec(),
+        token=any_setup.token,
+        host=host,
+        limits=TransportLimits(max_message_bytes=any_setup.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
+    )
+
+
+def _record(
+    prepared: Prepared, observer: report.Observer, writer: MetricsWriter, setups: Mapping[str, StageSetup]
+) -> RunRecord:
+    job = prepared.job
+    dirs = [Path(path) for path in next(iter(setups.values())).search_dirs]
+    return RunRecord(
+        prepared.folder.path,
+        observer,
+        writer,
+        stages=list(setups),
+        last_stages={name: setup.cluster for name, setup in setups.items() if setup.is_last},
+        samples_per_update=job.micro_batch * job.update_every,
+        total_samples=prepared.total_samples,
+        metrics=build_metrics(job.metrics, dirs),
+        rounds_before=prepared.rounds_before,
+    )
+
+
+class Position(Protocol):
+    """How far a resumed run has come."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def updates(self) -> Mapping[str, int]: ...
+
+
+def run_control(
+    plan: Plan,
+    job: JobConfig,
+    setups: Mapping[str, StageSetup],
+    held_out: int,
+    total_samples: int | None,
+    resumed: Position | None,
+) -> c.RunControl:
+    rates = {
+        cluster.name: predicted.samples_per_s
+        for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
+    }
+    any_setup = next(iter(setups.values()))
+    batches = evaluation_batches(held_out, any_setup.evaluation_batch, short_last=any_setup.evaluation_short_last)
+    shape = c.RunShape(
+        clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
+        evaluator=max(rates, key=lambda name: rates[name]),
+        samples_per_update=job.micro_batch * job.update_every,
+        stop_samples=total_samples,
+        stop_s=None if job.stop.minutes is None else 60.0 * job.stop.minutes,
+        evaluate_every=job.evaluate_every,
+        held_out_batches=len(batches),
+        start_samples=0 if resumed is None else resumed.samples,
+        start_updates={} if resumed is None else resumed.updates,
+    )
+    rings = {str(number): [m.stage_name(*member) for member in ring.members] for number, ring in enumerate(plan.rings)}
+    return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
