@@ -81,10 +81,7 @@ def test_an_interrupt_writes_a_checkpoint_and_stops(
 ) -> None:
     running.until_update(chance.randrange(5, 60))
     family = running.family()
-    if which == signal.SIGINT:
-        os.killpg(running.process.pid, which)  # as a terminal does: the whole group
-    else:
-        running.process.send_signal(which)
+    running.send(which)
     assert running.end() == 130, running.output
     assert (running.folder / "r/weights.safetensors").is_file()
     assert json.loads((running.folder / "r/summary.json").read_text())["stopped_early"] is True
@@ -98,7 +95,7 @@ def test_an_interrupt_writes_a_checkpoint_and_stops(
 def test_an_interrupt_before_training_ends_at_once(running: Running, which: signal.Signals, phase: str) -> None:
     running.until(phase)
     family = running.family()
-    os.killpg(running.process.pid, which)
+    running.send(which)
     assert running.end() == 130, running.output
     assert "Traceback" not in running.output
     assert gone(family)

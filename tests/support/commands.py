@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -73,6 +74,13 @@ class Running:
                 return
             time.sleep(0.05)
         pytest.fail(f"never came to update {update}:\n{self.output}")
+
+    def send(self, which: signal.Signals) -> None:
+        """Send it as it comes in life: Ctrl-C goes to all processes of a terminal, a termination to one."""
+        if which == signal.SIGINT:
+            os.killpg(self.process.pid, which)
+        else:
+            self.process.send_signal(which)
 
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
