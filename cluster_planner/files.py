@@ -46,6 +46,13 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Unquoted, a line break of Unicode's (NEL, LS, PS) is folded, and NEL comes back as a space.
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

@@ -281,3 +281,12 @@ def test_any_plan_of_a_file_comes_back_bit_for_bit(
     )
     save_plan(made, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == made
+
+
+@pytest.mark.parametrize(
+    "mark", ["\n", "\r", "\t", "\x85", "\u2028", "\u2029", "\ufeff", "\U0001f600", " ", "#", "NEL\x85 ends\n"]
+)
+def test_text_of_any_kind_comes_back_from_a_plan(plan: Plan, tmp_path: Path, mark: str) -> None:
+    made = replace(plan, job={mark: f"a{mark}b{mark}", "list": [mark, f"{mark}b"]})
+    save_plan(made, tmp_path / "plan.yaml")
+    assert load_plan(tmp_path / "plan.yaml").job == made.job
