@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ravnest.errors import RunFailed
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.runtime import messages as m
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import CheckpointWriter
@@ -37,7 +37,7 @@ class CheckpointCollector:
     def __init__(
         self,
         setups: Mapping[str, StageSetup],
-        begin: Callable[[c.CheckpointBegun], CheckpointWriter],
+        begin: Callable[[o.CheckpointBegun], CheckpointWriter],
         disk: Executor,
     ) -> None:
         """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
@@ -48,7 +48,7 @@ class CheckpointCollector:
         self._disk = disk
         self._writing: deque[tuple[int, Future[Path | None]]] = deque()
 
-    def begin(self, begun: c.CheckpointBegun) -> None:
+    def begin(self, begun: o.CheckpointBegun) -> None:
         self._writers[begun.round] = self._begin(begun)
 
     def take(self, stage: str, message: m.StateTensor, tensors: tuple[Tensor, ...]) -> None:

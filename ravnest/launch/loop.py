@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ravnest.errors import RunFailed
 from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.membership import Membership
 from ravnest.launch.ray_cluster import Ended
@@ -69,7 +70,7 @@ class DriverLoop:
 
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
-        while self._control.phase is not c.Phase.DONE or self._collector.busy:
+        while self._control.phase is not o.Phase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
 
@@ -89,7 +90,7 @@ class DriverLoop:
             self._next_news_s = now_s + _NEWS_EVERY_S
             for end in self._news.ended():
                 self._take_end(end)
-        if self._control.phase is not c.Phase.DONE:
+        if self._control.phase is not o.Phase.DONE:
             self._membership.check(now_s)
         if self._stop_wanted() and not self._stopping:
             self._stopping = True
@@ -127,25 +128,25 @@ class DriverLoop:
         if not isinstance(message, _SIGNS_OF_LIFE):
             self._follow(self._control.handle(delivery.sender, message))
 
-    def _follow(self, instructions: list[c.Instruction]) -> None:
+    def _follow(self, instructions: list[o.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case c.Tell():
+                case o.Tell():
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.PhaseEntered():
+                case o.PhaseEntered():
                     self._record.phase(instruction.phase)
-                case c.RoundDone():
+                case o.RoundDone():
                     self._record.round_done(instruction)
-                case c.CheckpointBegun():
+                case o.CheckpointBegun():
                     self._collector.begin(instruction)
-                case c.CheckpointArrived():
+                case o.CheckpointArrived():
                     self._collector.commit(instruction.round)
-                case c.EvaluationDone():
+                case o.EvaluationDone():
                     self._record.evaluated(instruction)
 
     def _take_end(self, end: Ended) -> None:
         self._stages.discard(end.stage)
-        if self._control.phase is c.Phase.DONE:
+        if self._control.phase is o.Phase.DONE:
             return  # however it left: the driver has all that it needs of it
         if end.outcome is None:
             self._membership.ended(end.stage, end.reason)

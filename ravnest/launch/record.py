@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch import report
 from ravnest.runtime import messages as m
 from ravnest.training.losses import Measure, Metric
@@ -15,10 +16,10 @@ from ravnest.training.metrics import MetricsWriter
 
 PROGRESS_EVERY_S = 1.0
 _PHASE_NAMES = {
-    c.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
-    c.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
-    c.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
-    c.Phase.DONE: ("saving", ""),
+    o.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    o.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    o.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    o.Phase.DONE: ("saving", ""),
 }
 
 
@@ -73,7 +74,7 @@ class RunRecord:
     def training(self) -> None:
         self._emit(report.Phase("training"))
 
-    def phase(self, phase: c.Phase) -> None:
+    def phase(self, phase: o.Phase) -> None:
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.Phase(name, detail))
 
@@ -106,14 +107,14 @@ class RunRecord:
         if cluster is not None:
             self._tallies[cluster].rounds_merged = self._rounds_before + message.round
 
-    def round_done(self, done: c.RoundDone) -> None:
+    def round_done(self, done: o.RoundDone) -> None:
         self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples))
 
     def checkpoint(self, path: Path, round_: int) -> None:
         self.checkpoint_path = path
         self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
 
-    def evaluated(self, done: c.EvaluationDone) -> None:
+    def evaluated(self, done: o.EvaluationDone) -> None:
         loss = Measure(*done.evaluated.loss).mean
         metrics = {
             metric.name: metric.finish(Measure(*sums).mean)
@@ -127,7 +128,7 @@ class RunRecord:
         """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
         self._now_s = elapsed_s
         self.training_s = elapsed_s
-        done = control.phase is c.Phase.DONE
+        done = control.phase is o.Phase.DONE
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended = done

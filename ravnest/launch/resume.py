@@ -13,7 +13,7 @@ from torch import Tensor
 from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import StageState, needed
 from ravnest.materials import make_weights
@@ -93,11 +93,11 @@ def states_for(
 
 def writer_opener(
     folder: RunFolder, plan: Plan, job: JobConfig, resumed: Resumed | None
-) -> Callable[[c.CheckpointBegun], CheckpointWriter]:
+) -> Callable[[o.CheckpointBegun], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
-    def begin(begun: c.CheckpointBegun) -> CheckpointWriter:
+    def begin(begun: o.CheckpointBegun) -> CheckpointWriter:
         return CheckpointWriter(
             folder.checkpoints,
             round=rounds_before + begun.round,

@@ -13,6 +13,7 @@ from typing import Protocol
 from cluster_planner import Plan
 from ravnest.job import JobConfig
 from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch import report
 from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.handout import hand_out
@@ -154,7 +155,7 @@ def run_control(
     }
     any_setup = next(iter(setups.values()))
     batches = evaluation_batches(held_out, any_setup.evaluation_batch, short_last=any_setup.evaluation_short_last)
-    shape = c.RunShape(
+    shape = o.RunShape(
         clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
         evaluator=max(rates, key=lambda name: rates[name]),
         samples_per_update=job.micro_batch * job.update_every,

@@ -127,6 +127,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/runtime/deadline.py": WORLD | TENSORS,
     "ravnest/runtime/segments.py": WORLD,
     "ravnest/launch/control.py": WORLD | TENSORS,
+    "ravnest/launch/orders.py": WORLD | TENSORS,
     "ravnest/launch/membership.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/words.py": WORLD | TENSORS,

@@ -7,7 +7,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from ravnest.job import StopConfig
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.materials import load_data, make_model, make_weights
 from ravnest.runtime.batches import fetch
 from ravnest.training.sampler import Sampler
@@ -224,7 +224,7 @@ def test_a_stop_at_once_ends_with_the_update_that_was_begun():
     run = local_run(tiny_job(), parts=(2,))
     run.follow(run.control.stop(evaluate=False))
     run.run()
-    assert run.control.phase is c.Phase.DONE
+    assert run.control.phase is o.Phase.DONE
     assert run.control.samples == 12
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ravnest.errors import NodeLost, RunFailed
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch.actor import StageOutcome
 from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.folder import RunFolder
@@ -176,7 +176,7 @@ def test_long_work_without_a_report_is_no_stall_while_computations_finish(bench)
     """A first update on a slow node, or an evaluation of a large held-out set, takes minutes."""
     bench.start()
     alive_for(bench, 300, lambda second: second // 20)
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is o.Phase.TRAINING
 
 
 def test_life_without_work_is_a_stall(bench):
@@ -196,7 +196,7 @@ def test_the_wish_to_stop_drains_once(bench):
 def test_a_wish_before_the_start_waits_for_it(bench):
     bench.wish = True
     bench.turn()
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is o.Phase.TRAINING
     for stage in STAGES:
         bench.say(stage, m.Started(process_bytes=1))
     bench.turn()
@@ -208,9 +208,9 @@ def test_a_run_that_stops_by_time_counts_from_the_start_of_training(tmp_path):
     bench.now_s = 15.0
     bench.start()
     alive_for(bench, 59, lambda second: second)
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is o.Phase.TRAINING
     alive_for(bench, 1, lambda second: 99)
-    assert bench.control.phase is c.Phase.DRAINING
+    assert bench.control.phase is o.Phase.DRAINING
     bench.writer.close()
 
 
@@ -235,7 +235,7 @@ def train(bench, states):
         for stage in stages.values():
             if not stage.stopped:
                 stage.turn(0.0)
-        if bench.control.phase is c.Phase.DONE:
+        if bench.control.phase is o.Phase.DONE:
             break
     bench.news.ends += [Ended("c0.s0", None, "died while leaving"), *(Ended(name, StageOutcome()) for name in STAGES)]
     bench.turn(after_s=1.0)
@@ -247,7 +247,7 @@ def train(bench, states):
 def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 120})
     stages = train(bench, states_for(bench.setups, bench.plan, bench.job, None))
-    assert bench.control.phase is c.Phase.DONE
+    assert bench.control.phase is o.Phase.DONE
     records = read_metrics(bench.folder.metrics)
     assert json.dumps(records, allow_nan=False)
     evaluated = [record for record in records if record["kind"] == "evaluated"]

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch import report
 from ravnest.launch.record import RunRecord
 from ravnest.runtime import messages as m
@@ -28,7 +28,7 @@ class Watched:
             **changes,
         )
 
-    def tick(self, elapsed_s, phase=c.Phase.TRAINING, **updates):
+    def tick(self, elapsed_s, phase=o.Phase.TRAINING, **updates):
         state = SimpleNamespace(phase=phase, updates=updates, samples=12 * sum(updates.values()))
         self.record.tick(state, elapsed_s)
 
@@ -109,7 +109,7 @@ def test_rounds_merged_are_those_of_the_last_stage(watched):
 
 def test_an_evaluation_is_told_as_means(watched):
     evaluated = m.Evaluated(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
-    watched.record.evaluated(c.EvaluationDone(48, evaluated, final=True))
+    watched.record.evaluated(o.EvaluationDone(48, evaluated, final=True))
     assert watched.record.evaluations == [report.Evaluated(48, 1.5, {"accuracy": 0.75}, True)]
     assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
 
@@ -117,8 +117,8 @@ def test_an_evaluation_is_told_as_means(watched):
 def test_the_last_progress_is_told_once_however_early_it_comes(watched):
     watched.tick(0.0, a=0, b=0)
     watched.tick(1.0, a=1, b=1)
-    watched.tick(1.2, phase=c.Phase.DONE, a=2, b=1)
-    watched.tick(5.0, phase=c.Phase.DONE, a=2, b=1)
+    watched.tick(1.2, phase=o.Phase.DONE, a=2, b=1)
+    watched.tick(5.0, phase=o.Phase.DONE, a=2, b=1)
     assert [one.samples for one in watched.progress()] == [24, 36]
     assert watched.record.training_s == 5.0
 
@@ -128,7 +128,7 @@ def test_rounds_count_on_over_a_resume(tmp_path):
     made.tick(0.0, a=0, b=0)
     made.tick(1.0, a=0, b=0)
     assert [one.rounds_merged for one in made.progress()[0].clusters] == [7, 7]
-    made.record.round_done(c.RoundDone(2, 96))
+    made.record.round_done(o.RoundDone(2, 96))
     made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
     made.record.merged("a.s1", m.RoundMerged(round=2))
     made.tick(2.0, a=1, b=1)

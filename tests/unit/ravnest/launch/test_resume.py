@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ravnest.errors import InvalidInput
-from ravnest.launch import control as c
+from ravnest.launch import orders as o
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import needed
 from ravnest.launch.resume import Resumed, made_with, states_for, writer_opener
@@ -23,7 +23,7 @@ def made(job):
 
 
 def save(folder, plan, setups, weights, updates, round_=3, resumed=None):
-    writer = writer_opener(folder, plan, tiny_job(), resumed)(c.CheckpointBegun(round_, 96, updates))
+    writer = writer_opener(folder, plan, tiny_job(), resumed)(o.CheckpointBegun(round_, 96, updates))
     writer.add_segment(0, weights)
     for setup in setups.values():
         writer.add_optimizer(setup.cluster, setup.index, {("w", "step"): torch.tensor(float(setup.index))})
