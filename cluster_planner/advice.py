@@ -14,6 +14,7 @@ from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict import Forecast, Limit, predict
 from cluster_planner.spans import SpanCosts
 from cluster_planner.timing import host_key
+from cluster_planner.words import rate
 
 WORTHWHILE = 0.01
 """Gains below this fraction are not worth a line of advice."""
@@ -32,7 +33,7 @@ def advise(
                 best = (then, words, index)
     if best[1]:
         then, words, index = best
-        return f"{words} would raise the fleet from {_rate(now)} to {_rate(then)} samples/s with the same cuts", index
+        return f"{words} would raise the fleet from {rate(now)} to {rate(then)} samples/s with the same cuts", index
     if any(limit.kind == "averaging" for limit in forecast.limits):
         return "a larger average_every would help most: the clusters wait for their averaging", 0
     if any(limit.kind == "round trip" for limit in forecast.limits):
@@ -85,7 +86,3 @@ def _with_link(fleet: Fleet, a: str, b: str, *, latency: float, rate: float) -> 
     new = Link(old.a, old.b, old.latency_s * latency, old.bytes_per_s * rate)
     others = tuple(link for link in fleet.links if {link.a, link.b} != {a, b})
     return replace(fleet, links=(*others, new))
-
-
-def _rate(samples_per_s: float) -> str:
-    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"

@@ -13,6 +13,7 @@ from cluster_planner.order import EXACT_NODES
 from cluster_planner.pipeline import Pipeline, plan_pipeline
 from cluster_planner.plan import Cluster, Spare
 from cluster_planner.spans import SpanCosts
+from cluster_planner.words import rate
 
 
 def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
@@ -52,7 +53,7 @@ def _reason(
         including = plan_pipeline(fleet, spans, nodes, averaged, least, required=name)
     if including is None or without is None:
         return f"{cluster.name} found no better use for it than to leave it out"
-    rates = f"{including.samples_per_s:.3g} samples/s with it, {without.samples_per_s:.3g} without"
+    rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"
     if including.samples_per_s < without.samples_per_s * (1 - 1e-9):
         return f"would slow {cluster.name}: {rates}"
     if including.samples_per_s > without.samples_per_s * (1 + 1e-9):

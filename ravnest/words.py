@@ -1,4 +1,4 @@
-"""How quantities read in a terminal: losses, durations, sizes, rates, a loss beside its baselines. Pure."""
+"""How quantities read in a terminal: losses, durations, sizes, a loss beside its baselines. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def rate(samples_per_s: float) -> str:
-    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
 def beside_baselines(loss: float, baselines: Mapping[str, float]) -> str:

@@ -15,9 +15,10 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from cluster_planner.words import rate
 from ravnest.cli.plain_view import event_line
 from ravnest.launch.report import Evaluated, Phase, Progress, RoundCommitted, RunEvent
-from ravnest.words import duration, loss_text, rate
+from ravnest.words import duration, loss_text
 
 
 class LiveView:

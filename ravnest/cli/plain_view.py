@@ -9,6 +9,7 @@ from types import TracebackType
 
 from rich.console import Console
 
+from cluster_planner.words import rate
 from ravnest.launch.report import (
     CheckpointWritten,
     ClusterProgress,
@@ -19,7 +20,7 @@ from ravnest.launch.report import (
     RoundCommitted,
     RunEvent,
 )
-from ravnest.words import duration, loss_text, rate
+from ravnest.words import duration, loss_text
 
 
 class PlainView:

@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
-from ravnest.words import duration, rate, size
+from cluster_planner.words import rate
+from ravnest.words import duration, size
 
 _WIDE = 110
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from cluster_planner.words import rate
 from ravnest.launch.report import RunResult
-from ravnest.words import beside_baselines, duration, rate
+from ravnest.words import beside_baselines, duration
 
 
 def show_result(result: RunResult, plan_path: Path, console: Console) -> None:

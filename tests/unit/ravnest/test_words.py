@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.words import beside_baselines, duration, loss_text, rate, size
+from ravnest.words import beside_baselines, duration, loss_text, size
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,6 @@ def test_duration(seconds: float, text: str) -> None:
 )
 def test_size(count: float, text: str) -> None:
     assert size(count) == text
-
-
-def test_rate_keeps_three_figures() -> None:
-    assert [rate(12345.6), rate(99.6), rate(0.12345)] == ["12,346", "99.6", "0.123"]
 
 
 def test_loss_may_be_missing() -> None:
