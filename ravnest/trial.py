@@ -4,7 +4,6 @@ Decides what is tried: the model's own forward, the loss, the metrics, and wheth
 fails is told with the job file, the key and the line in the user's code. Knows no stages.
 """
 
-import copy
 import inspect
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
 from ravnest.job import JobConfig
 from ravnest.materials import search_dirs
+from ravnest.splitting import twin_of
 from ravnest.training.losses import build_loss, build_metrics
 
 
@@ -35,8 +35,8 @@ def run_once(model: nn.Module, inputs: tuple[Tensor, ...], job_file: str | Path)
     except TypeError as error:
         message = f"{name}.forward does not take the inputs of a sample ({len(inputs)}): {error}"
         raise InvalidInput(message, path=str(job_file), key="model") from error
-    with user_code(f"{name} cannot be copied: copy.deepcopy", path=str(job_file), key="model"):
-        twin = copy.deepcopy(model).train()
+    with naming(job_file):
+        twin = twin_of(model).train()
     shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in inputs)
     with (
         torch.random.fork_rng(devices=[]),

@@ -30,22 +30,6 @@ class RunFolder:
     def has_checkpoint(self) -> bool:
         return (self.checkpoints / LATEST).is_file()
 
-    def begin(self, plan_path: Path) -> None:
-        """Make the folder, without what a run left in it that never came to a checkpoint, and copy the plan into it.
-
-        Raises InvalidInput where that cannot be written.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not self.has_checkpoint:
-                for left in [self.metrics, *self.path.glob(_LOGS)]:
-                    left.unlink(missing_ok=True)
-            if not (self.plan.exists() and self.plan.samefile(plan_path)):
-                shutil.copyfile(plan_path, self.plan)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InvalidInput(f"cannot be written ({reason}); name another with --out", path=str(self.path)) from None
-
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
@@ -65,6 +49,22 @@ class RunFolder:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    def begin(self, plan_path: Path) -> None:
+        """Make the folder, without what a run left in it that never came to a checkpoint, and copy the plan into it.
+
+        Raises InvalidInput where that cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.has_checkpoint:
+                for left in [self.metrics, *self.path.glob(_LOGS)]:
+                    left.unlink(missing_ok=True)
+            if not (self.plan.exists() and self.plan.samefile(plan_path)):
+                shutil.copyfile(plan_path, self.plan)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidInput(f"cannot be written ({reason}); name another with --out", path=str(self.path)) from None
 
 
 def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:

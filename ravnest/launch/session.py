@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol
 
 from cluster_planner import Plan
@@ -117,7 +116,6 @@ def _record(
     prepared: Prepared, observer: report.Observer, writer: MetricsWriter, setups: Mapping[str, StageSetup]
 ) -> RunRecord:
     job = prepared.job
-    dirs = [Path(path) for path in next(iter(setups.values())).search_dirs]
     return RunRecord(
         prepared.folder.path,
         observer,
@@ -126,7 +124,7 @@ def _record(
         last_stages={name: setup.cluster for name, setup in setups.items() if setup.is_last},
         samples_per_update=job.micro_batch * job.update_every,
         total_samples=prepared.total_samples,
-        metrics=build_metrics(job.metrics, dirs),
+        metrics=build_metrics(job.metrics, search_dirs(prepared.plan.job_file)),
         rounds_before=prepared.rounds_before,
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cluster_planner.costs import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
-from ravnest.splitting.exporting import Exported, batch_size, refusal, ways_to_export
+from ravnest.splitting.exporting import Exported, UnfitError, batch_size, refusal, ways_to_export
 from ravnest.splitting.fingerprint import fingerprint
 from ravnest.splitting.liveness import Layout, changed_weights, lay_out
 from ravnest.splitting.measure import measure
@@ -159,10 +159,15 @@ def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Ten
     failure: Exception | None = None
     for way in ways_to_export(model, args, kwargs or {}):
         try:
-            return _captured(model, way.export())
+            exported = way.export()
         except InvalidInput:
             raise
         except Exception as error:  # noqa: BLE001 - torch.export raises errors of any kind
+            failure = error
+            continue
+        try:
+            return _captured(model, exported)
+        except UnfitError as error:
             failure = error
     assert failure is not None
     raise refusal(model, failure) from failure

@@ -3,6 +3,7 @@
 Decides nothing about splitting. A Hugging Face model stays the unmodified class with its weight names; only
 its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
 
+import copy
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
-from ravnest.factories import describe, invoke
+from ravnest.factories import describe, invoke, user_code
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns `package.module:function` into the function."""
@@ -66,6 +67,12 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 weights[f"{path}.{name}" if path else name] = value.detach()
     return weights
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """A copy to try things with. Raises InvalidInput where the user's class cannot be copied."""
+    with user_code(f"{type(model).__name__} cannot be copied: copy.deepcopy", key="model"):
+        return copy.deepcopy(model)
 
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:

@@ -4,7 +4,6 @@ In both modes, with equal random numbers: the model itself, the whole program as
 one stage per unit, on the sample. Outputs, gradients and changed buffers must agree. This catches what no
 rule of the capture foresaw; it knows nothing of these rules."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.factories import describe
 from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
-from ravnest.splitting.model_source import weights_of
+from ravnest.splitting.model_source import twin_of, weights_of
 from ravnest.splitting.stage import StageModule
 
 _TOLERANCE = 1e-4
@@ -64,11 +62,7 @@ def verify(
 def _eager(
     model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], training: bool, seed: int
 ) -> dict[str, Tensor]:
-    try:
-        twin = copy.deepcopy(model).train(training)
-    except Exception as error:
-        message = f"{type(model).__name__} cannot be copied (copy.deepcopy): {describe(error)}"
-        raise ModelNotSplittable(message) from error
+    twin = twin_of(model).train(training)
     twin.zero_grad(set_to_none=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

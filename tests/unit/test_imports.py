@@ -36,7 +36,7 @@ ROOMS: Mapping[str, set[str]] = {
     "pipeline": {"errors"},
     "job": {"errors", "factories", "training"},
     "materials": {"errors", "factories", "job", "runtime", "splitting", "training"},
-    "trial": {"errors", "factories", "job", "materials", "training"},
+    "trial": {"errors", "factories", "job", "materials", "splitting", "training"},
     "workload": {"errors", "job", "training"},
     "runtime": {"errors", "factories", "splitting", "training", "pipeline", "materials", "job"},
 }
