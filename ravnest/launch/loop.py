@@ -112,6 +112,7 @@ class DriverLoop:
         match message:
             case m.Started():
                 self._starting.discard(delivery.sender)
+                self._record.started(delivery.sender, message)
                 if not self._starting and self._training_since_s is None:
                     self._training_since_s = now_s
                     for stage in self._firsts:

@@ -71,6 +71,10 @@ class RunRecord:
         self._now_s = 0.0
         self._ended = False
 
+    def started(self, stage: str, message: m.Started) -> None:
+        cluster, _, index = stage.rpartition(".s")
+        self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
+
     def training(self) -> None:
         self._emit(report.Phase("training"))
 

@@ -143,7 +143,7 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
 
 
 class Started(Message, frozen=True, kw_only=True, tag="started"):
-    """The stage holds its state and has entered the pipeline."""
+    """The stage holds its state and has entered the pipeline. `process_bytes`: its resident memory by then."""
 
     process_bytes: int
 

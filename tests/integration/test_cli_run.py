@@ -45,6 +45,9 @@ def test_a_run_learns_and_writes_down_what_it_did(finished: Path) -> None:
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert {"update", "round", "evaluated", "checkpoint", "progress", "phase"} <= {line["kind"] for line in lines}
     assert all(max(line["staleness"]) <= 1 for line in lines if line["kind"] == "update")
+    started = [line["process_bytes"] for line in lines if line["kind"] == "stage"]
+    assert len(started) == 4
+    assert min(started) > 50 << 20  # torch alone is more
     assert (finished / "r/loss.png").stat().st_size > 10_000
 
 

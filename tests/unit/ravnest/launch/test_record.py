@@ -51,6 +51,12 @@ def update(number, staleness=(0,), losses=()):
     return m.Updated(update=number, staleness=staleness, losses=losses, lr=0.1)
 
 
+def test_each_stage_says_what_memory_it_starts_with(watched):
+    watched.record.started("a.s1", m.Started(process_bytes=123))
+    (line,) = watched.lines("stage")
+    assert (line["cluster"], line["stage"], line["process_bytes"]) == ("a", 1, 123)
+
+
 def test_progress_comes_once_a_second_with_rates_since_the_last(watched):
     watched.tick(0.0, a=0, b=0)
     watched.tick(0.5, a=1, b=0)
