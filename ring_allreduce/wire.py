@@ -1,0 +1,167 @@
+"""One chunk as it travels: exact, bfloat16, float16 or blockwise int8, and what the receiver makes of it. Pure.
+
+Decides the arithmetic of each form, what is left for error feedback, and what is refused. Knows no ring, no member
+and no round: who keeps a residual, and when it is added to what, is the reducer's.
+
+    exact      the numbers themselves, of any floating dtype
+    bfloat16   2 bytes a number, float32's range, 8 bits of it; float32 vectors only, as below
+    float16    2 bytes a number, 11 bits; the mean is sent, so that a sum over many samples does not overflow 65504
+    int8       round(x / scale), scale = max|x| / 127 of each BLOCK numbers, the scales beside them in float32
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ring_allreduce.errors import InvalidInput
+
+Wire = Literal["exact", "bfloat16", "float16", "int8"]
+
+WIRES: tuple[Wire, ...] = get_args(Wire)
+
+BLOCK = 256
+"""Numbers that share one scale in int8; the last block of a chunk may be shorter."""
+
+_LEVELS = 127
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+"""Where |x| / scale could overflow the block is sent as zeros, less than 2e-36 away, and the residual has the rest."""
+_MOST_SCALE = torch.finfo(torch.float32).max / (_LEVELS + 1)
+_MEAN_WEIGHTS = (1e-30, 1e30)
+"""float16: a sum behind another weight (none at all, for instance) is sent as it is."""
+
+
+def check_wire(wire: Wire, dtype: torch.dtype) -> None:
+    """Raises InvalidInput unless a vector of `dtype` can travel as `wire`."""
+    if wire not in WIRES:
+        raise InvalidInput(f"a wire is one of {', '.join(WIRES)}, not {wire!r}")
+    if not dtype.is_floating_point:
+        raise InvalidInput(f"only floating vectors can be averaged, not {dtype}")
+    if wire != "exact" and dtype != torch.float32:
+        raise InvalidInput(f"wire {wire!r} carries float32 vectors only: send {dtype} as exact")
+
+
+def bytes_per_element(wire: Wire, dtype: torch.dtype = torch.float32) -> float:
+    """Bytes that one number of a vector of `dtype` takes on the wire, scales included, headers not."""
+    check_wire(wire, dtype)
+    return {"exact": float(dtype.itemsize), "bfloat16": 2.0, "float16": 2.0, "int8": 1.0 + 4.0 / BLOCK}[wire]
+
+
+def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) -> list[Tensor]:
+    """The tensors that carry `partial` (elements,), a sum Σ n p with the weight Σ n = `weight` behind it.
+
+    `residual`, of the same shape, grows by partial − decode(…), bit by bit what the receiver will make of it; None:
+    nobody keeps it. exact: `partial` itself, without a copy, and no residual. Numbers beyond the range of a float16
+    become infinite, which the receiver refuses, as it does NaN. Raises InvalidInput as check_wire does.
+    """
+    if wire == "exact":
+        return [partial]
+    check_wire(wire, partial.dtype)
+    if wire == "int8":
+        return _encode_int8(partial, residual)
+    factor = _mean_weight(weight) if wire == "float16" else 1.0
+    values = (partial if factor == 1.0 else partial / factor).to(_cast(wire))
+    if residual is not None:
+        error = values.to(torch.float32)
+        if factor != 1.0:
+            error *= factor
+        residual += torch.sub(partial, error, out=error)
+    return [values]
+
+
+def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, dtype: torch.dtype) -> Tensor:
+    """The vector (elements,) of `dtype` that `tensors` carry, a sum with `weight` behind it. exact: the tensor itself.
+
+    Raises InvalidInput that names what is wrong: how many tensors, a dtype, a shape, NaN or infinite numbers.
+    """
+    check_wire(wire, dtype)
+    if wire == "int8":
+        return _decode_int8(tensors, elements)
+    sent = dtype if wire == "exact" else _cast(wire)
+    _check_form(tensors, [("values", sent, elements)])
+    (values,) = tensors
+    vector = values.to(dtype)
+    factor = _mean_weight(weight) if wire == "float16" else 1.0
+    if factor != 1.0:
+        vector *= factor
+    if not is_finite(vector):
+        raise InvalidInput("it holds NaN or infinite numbers" + (", or some beyond float16" if sent != dtype else ""))
+    return vector
+
+
+def is_finite(vector: Tensor) -> bool:
+    """Whether `vector` holds neither NaN nor infinities."""
+    # The sum of finite numbers is finite unless it overflows: one cheap pass decides nearly always.
+    return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())
+
+
+def _cast(wire: Wire) -> torch.dtype:
+    return torch.bfloat16 if wire == "bfloat16" else torch.float16
+
+
+def _mean_weight(weight: float) -> float:
+    least, most = _MEAN_WEIGHTS
+    return weight if least <= weight <= most else 1.0
+
+
+def _blocks(vector: Tensor) -> Iterator[Tensor]:
+    """`vector` in rows of BLOCK numbers, then what is left as one shorter row. Views."""
+    whole = vector.numel() // BLOCK * BLOCK
+    if whole:
+        yield vector[:whole].view(-1, BLOCK)
+    if whole < vector.numel():
+        yield vector[whole:].view(1, -1)
+
+
+def _scales_of(scales: Tensor, elements: int) -> Iterator[Tensor]:
+    """The scales of each of `_blocks`, as columns. Views."""
+    rows = elements // BLOCK
+    if rows:
+        yield scales[:rows, None]
+    if rows < scales.numel():
+        yield scales[rows:, None]
+
+
+def _encode_int8(partial: Tensor, residual: Tensor | None) -> list[Tensor]:
+    elements = partial.numel()
+    values = torch.empty(elements, dtype=torch.int8)
+    scales = torch.empty(-(-elements // BLOCK), dtype=torch.float32)
+    rounded = torch.empty_like(partial)  # the only temporary of the chunk's size
+    columns = list(_scales_of(scales, elements))
+    for block, scale, rows in zip(_blocks(partial), columns, _blocks(rounded), strict=True):
+        # Two passes without a temporary are faster than one over |x|.
+        largest = torch.maximum(block.amax(1, keepdim=True), -block.amin(1, keepdim=True))
+        torch.div(largest, _LEVELS, out=scale)
+        scale[scale < _LEAST_SCALE] = 0.0
+        per_scale = scale.reciprocal()
+        per_scale[scale == 0.0] = 0.0
+        torch.mul(block, per_scale, out=rows).round_()
+    values.copy_(rounded)
+    if residual is not None:
+        for scale, rows in zip(columns, _blocks(rounded), strict=True):
+            rows *= scale
+        residual += torch.sub(partial, rounded, out=rounded)
+    return [values, scales]
+
+
+def _decode_int8(tensors: Sequence[Tensor], elements: int) -> Tensor:
+    _check_form(tensors, [("values", torch.int8, elements), ("scales", torch.float32, -(-elements // BLOCK))])
+    values, scales = tensors
+    vector = values.to(torch.float32)
+    if elements:
+        least, most = (limit.item() for limit in torch.aminmax(scales))
+        if not (least >= 0.0 and most <= _MOST_SCALE):  # NaN fails either
+            raise InvalidInput(f"its scales must be finite and at least 0, not {least:g} to {most:g}")
+        for scale, rows in zip(_scales_of(scales, elements), _blocks(vector), strict=True):
+            rows *= scale
+    return vector
+
+
+def _check_form(tensors: Sequence[Tensor], expected: Sequence[tuple[str, torch.dtype, int]]) -> None:
+    if len(tensors) != len(expected):
+        raise InvalidInput(f"{len(tensors)} tensors in a chunk, not {len(expected)}")
+    for tensor, (what, dtype, elements) in zip(tensors, expected, strict=True):
+        if tensor.dtype != dtype or tensor.shape != (elements,):
+            raise InvalidInput(f"{what} {tensor.dtype} {tuple(tensor.shape)} for {dtype} ({elements},)")
