@@ -23,8 +23,8 @@ class Progress:
     def __init__(self, weights: Tensor, outer: Callable[[Tensor], Tensor] | None = None) -> None:
         """`weights`: the flat start, float32, the same at every member; copied.
 
-        `outer` turns an average into the step that the anchor takes; None: the average itself. It must not
-        write to its argument.
+        `outer` turns an average into the step that the anchor takes (see outer.py); None: the average itself. It
+        must not write to its argument.
         """
         if weights.dim() != 1 or weights.dtype != torch.float32:
             raise InvalidInput(f"progress needs a flat float32 vector, got {weights.dtype} {tuple(weights.shape)}")
@@ -64,15 +64,17 @@ class Progress:
         self._pending[round] = progress
         return progress
 
-    def merge(self, round: int, average: Tensor) -> Tensor:  # noqa: A002 - our word
+    def merge(self, round: int, average: Tensor, total_weight: float = 1.0) -> Tensor:  # noqa: A002 - our word
         """δ − p_r, a new tensor that the caller adds to its live weights; the anchor moves by δ.
 
-        `average` is left as it is. Raises InvalidInput when `round` is not the oldest pending one.
+        `total_weight`: what is behind the average. When it is 0 nobody trained: δ is the average (zeros), and
+        the outer optimizer, which would go on by its momentum, is not asked. `average` is left as it is.
+        Raises InvalidInput when `round` is not the oldest pending one.
         """
         if not self._pending or round != next(iter(self._pending)):
             raise InvalidInput(f"round {round} is not the oldest of the pending rounds {list(self._pending)}")
         self._check(average)
-        step = average if self._outer is None else self._outer(average)
+        step = average if self._outer is None or total_weight == 0 else self._outer(average)
         self._anchor += step
         return step - self._pending.pop(round)
 

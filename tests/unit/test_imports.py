@@ -115,6 +115,7 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/progress.py": WORLD,  # arithmetic on tensors
     "ring_allreduce/flight.py": WORLD,
     "ring_allreduce/wire.py": WORLD,
+    "ring_allreduce/outer.py": WORLD,
     "ring_allreduce/transport/emulation.py": (WORLD | TENSORS) - {"random"},  # its jitter has a seed
     "ring_allreduce/transport/inbound.py": WORLD | TENSORS,
     "ravnest/pipeline/": WORLD | TENSORS,
