@@ -5,6 +5,14 @@ Knows peers, not stages, rings or actors; zmq is imported nowhere else.
 
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
+from ring_allreduce.transport.key_files import (
+    read_allow_list,
+    read_key_pair,
+    read_keys,
+    write_allow_list,
+    write_key_pair,
+)
+from ring_allreduce.transport.keys import KeyPair, Keys
 from ring_allreduce.transport.memory import InProcessEndpoint, InProcessNetwork
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause, Lane, Traffic, TransportStats
@@ -18,6 +26,8 @@ __all__ = [
     "Endpoint",
     "InProcessEndpoint",
     "InProcessNetwork",
+    "KeyPair",
+    "Keys",
     "Lane",
     "LinkShape",
     "Message",
@@ -26,4 +36,9 @@ __all__ = [
     "TransportLimits",
     "TransportStats",
     "ZmqEndpoint",
+    "read_allow_list",
+    "read_key_pair",
+    "read_keys",
+    "write_allow_list",
+    "write_key_pair",
 ]

@@ -1,8 +1,9 @@
-"""Who may connect: a run's token is asked for in the handshake, before any message of a connection is accepted.
+"""Who may connect: decided in the handshake, before any message of a connection is accepted.
 
-ZeroMQ's PLAIN mechanism, and the one who answers its questions (ZAP, ZeroMQ RFC 27). The token crosses the network
-in clear, here as in the head of each message: this keeps out strangers that reach a port, not those who read
-the traffic. Only `guard` and `present_token` name the mechanism, so that CurveZMQ can take its place.
+Two mechanisms of ZeroMQ, and the one who answers their questions (ZAP, ZeroMQ RFC 27). Without keys PLAIN: the run's
+token is asked for; it crosses the network in clear, here as in the head of each message, which keeps out strangers
+that reach a port, not those who read the traffic. With keys CURVE: who connects proves that it holds the secret behind
+an allowed public key, and everything after that is encrypted. Only this module names the mechanisms.
 """
 
 import contextlib
@@ -12,8 +13,10 @@ import threading
 
 import zmq
 
+from ring_allreduce.transport.keys import Keys
+
 HANDSHAKE_S = 10
-"""A connection that has not shown the token by then is closed; zmq tries again by itself when it was a peer's."""
+"""A connection that has not been admitted by then is closed; zmq tries again by itself when it was a peer's."""
 
 STOP_S = 5.0
 """How long stop() waits for a thread that has nothing to do but to end."""
@@ -25,9 +28,13 @@ _USER = b"member"
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
-def guard(listening: "zmq.Socket[bytes]") -> None:
+def guard(listening: "zmq.Socket[bytes]", keys: Keys | None = None) -> None:
     """Let `listening` accept only connections that its context's doorkeeper admits. Before bind()."""
-    listening.set(zmq.PLAIN_SERVER, 1)
+    if keys is None:
+        listening.set(zmq.PLAIN_SERVER, 1)
+    else:
+        listening.set(zmq.CURVE_SERVER, 1)
+        listening.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.own.secret))
     listening.set(zmq.ZAP_DOMAIN, b"run")
     listening.set(zmq.HANDSHAKE_IVL, HANDSHAKE_S * 1000)
 
@@ -38,6 +45,18 @@ def present_token(connecting: "zmq.Socket[bytes]", token: bytes) -> None:
     connecting.set(zmq.PLAIN_PASSWORD, _password(token))
 
 
+def present_keys(connecting: "zmq.Socket[bytes]", keys: Keys, peer: str) -> None:
+    """Let `connecting` talk to `peer` and to nobody else, and prove who it is itself. Before connect()."""
+    connecting.set(zmq.CURVE_SERVERKEY, bytes.fromhex(keys.public_of(peer)))
+    connecting.set(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.own.public))
+    connecting.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.own.secret))
+
+
+def proven_name(frame: zmq.Frame) -> str:
+    """The member whose key opened the connection that a frame came through: a guarded one, with keys."""
+    return str(frame.get("User-Id"))
+
+
 class Doorkeeper:
     """Answers, in a thread of its own, whether a new connection may stay.
 
@@ -46,13 +65,14 @@ class Doorkeeper:
     logs the token, and its stop() has no deadline.
     """
 
-    def __init__(self, context: Context, token: bytes) -> None:
-        """Make it before the sockets that it guards, one for each context."""
+    def __init__(self, context: Context, token: bytes, keys: Keys | None = None) -> None:
+        """Make it before the sockets that it guards, one for each context. With `keys`, the token admits nobody."""
         self.refused = 0
-        """Connections that showed another token. Those that showed none end before anyone is asked."""
+        """Connections with another token, or a key that is not allowed. Others end before anyone is asked."""
         self.failure: Exception | None = None
         """What ended it, other than stop(): from then on nobody is admitted."""
         self._password = _password(token)
+        self._keys = keys
         self._questions = context.socket(zmq.REP)
         self._questions.set(zmq.LINGER, 0)
         self._questions.bind(_ZAP)
@@ -78,11 +98,19 @@ class Doorkeeper:
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         _version, request, _domain, _address, _identity, mechanism, *credentials = question
-        shown = b"".join(credentials)
-        if mechanism == b"PLAIN" and hmac.compare_digest(shown, _USER + self._password):
-            return [_ZAP_VERSION, request, b"200", b"OK", _USER, b""]
-        self.refused += 1
-        return [_ZAP_VERSION, request, b"400", b"not of this run", b"", b""]
+        name = self._admitted(mechanism, b"".join(credentials))
+        if name is None:
+            self.refused += 1
+            return [_ZAP_VERSION, request, b"400", b"not of this run", b"", b""]
+        return [_ZAP_VERSION, request, b"200", b"OK", name, b""]
+
+    def _admitted(self, mechanism: bytes, shown: bytes) -> bytes | None:
+        """The name that the connection's messages will carry; None for strangers."""
+        if self._keys is not None:
+            name = self._keys.names.get(shown) if mechanism == b"CURVE" else None
+            return None if name is None else name.encode()
+        known = mechanism == b"PLAIN" and hmac.compare_digest(shown, _USER + self._password)
+        return _USER if known else None
 
 
 def _password(token: bytes) -> bytes:

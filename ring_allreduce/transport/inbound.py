@@ -15,10 +15,12 @@ def open_delivery(
     epoch: int,
     lane: Lane,
     stats: TransportStats,
+    proven: str | None = None,
 ) -> Delivery | None:
     """The delivery in `frames`, counted in `stats`; None, counted by cause, when it has to be dropped.
 
-    A sender name is a claim: it has to be one of `peers`. Messages of an epoch before `epoch` have no effect.
+    A sender name is a claim: it has to be one of `peers`, and `proven`, the name that the connection's key stands for
+    (None: without keys nothing is proven). Messages of an epoch before `epoch` have no effect.
     """
     try:
         opened = envelope.open(frames)
@@ -27,6 +29,9 @@ def open_delivery(
         return None
     if opened.sender not in peers:
         stats.dropped[DropCause.UNKNOWN_SENDER] += 1
+        return None
+    if proven is not None and opened.sender != proven:
+        stats.dropped[DropCause.FALSE_SENDER] += 1
         return None
     if opened.epoch < epoch:
         stats.dropped[DropCause.OLDER_EPOCH] += 1

@@ -11,9 +11,10 @@ from collections import deque
 import zmq
 
 from ring_allreduce.errors import PeerStalled, TransportError
-from ring_allreduce.transport.doorkeeper import Context, present_token
+from ring_allreduce.transport.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.endpoint import PeerAddress, TransportLimits
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.stats import Lane
 
 HANDED_TO_ZMQ = {Lane.PIPELINE: 16, Lane.BULK: 4}
@@ -34,6 +35,7 @@ class OutgoingPeer:
         limits: TransportLimits,
         link: LinkShape | None,
         seed: str,
+        keys: Keys | None = None,
     ) -> None:
         """Connects in the background. Raises TransportError when zmq cannot use `address`."""
         self.peer = peer
@@ -46,8 +48,12 @@ class OutgoingPeer:
         ports = {Lane.PIPELINE: address.pipeline_port, Lane.BULK: address.bulk_port}
         try:
             for lane, port in ports.items():
-                self.sockets[lane] = _dealer(context, address.host, lane, token)
-                self.sockets[lane].connect(endpoint_url(address.host, port))
+                self.sockets[lane] = dealer = _dealer(context, address.host, lane)
+                if keys is None:
+                    present_token(dealer, token)
+                else:
+                    present_keys(dealer, keys, peer)
+                dealer.connect(endpoint_url(address.host, port))
         except zmq.ZMQError as error:
             self.close(linger_ms=0)
             raise TransportError(f"cannot connect to peer {peer!r} at {address}: {error}") from error
@@ -110,9 +116,8 @@ def endpoint_url(host: str, port: int | str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _dealer(context: Context, host: str, lane: Lane, token: bytes) -> "zmq.Socket[bytes]":
+def _dealer(context: Context, host: str, lane: Lane) -> "zmq.Socket[bytes]":
     socket = context.socket(zmq.DEALER)
-    present_token(socket, token)
     socket.set(zmq.SNDHWM, HANDED_TO_ZMQ[lane])
     socket.set(zmq.IPV6, int(":" in host))
     socket.set(zmq.RECONNECT_IVL, 50)

@@ -15,10 +15,11 @@ class Lane(Enum):
 class DropCause(StrEnum):
     """Why an arrived message had no effect."""
 
-    WRONG_TOKEN = "wrong_token"  # a message, or a whole connection, not of this run
+    WRONG_TOKEN = "wrong_token"  # a message not of this run, or a whole connection (or with a key not allowed)
     MALFORMED = "malformed"  # a head or header that does not parse, or fields of wrong types
     UNKNOWN_KIND = "unknown_kind"  # a kind that nobody registered
     UNKNOWN_SENDER = "unknown_sender"  # a name that was never given to connect()
+    FALSE_SENDER = "false_sender"  # a member's name, from a connection that another member's key opened
     WRONG_SIZE = "wrong_size"  # frame count or byte counts that do not match the stated tensors
     TOO_LARGE = "too_large"  # over TransportLimits.max_message_bytes
     OLDER_EPOCH = "older_epoch"  # of an epoch before the endpoint's

@@ -14,11 +14,12 @@ import zmq
 from torch import Tensor
 
 from ring_allreduce.errors import TransportError, UnknownPeer
-from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard
+from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.emulation import LinkShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
 from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
@@ -42,28 +43,34 @@ class ZmqEndpoint:
         host: str = "127.0.0.1",
         limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
         links: Mapping[str, LinkShape] | None = None,
+        keys: Keys | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
-        `token`: 16 bytes, the same in one run; it travels in clear, see doorkeeper.py. `links`: emulated outgoing
-        links by peer. Raises InvalidInput for a token of another length, TransportError when `host` cannot be bound.
+        `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `links`: emulated
+        outgoing links by peer. `keys`: encrypt everything, and hear only the members of their allow-list, of which
+        `name` is one. Raises InvalidInput for a token of another length or an allow-list without this member,
+        TransportError when `host` cannot be bound.
         """
+        if keys is not None:
+            keys.require_own_name(name)
         self.name = name
         self.epoch = 0
         self.stats = TransportStats()
         self._envelope = Envelope(codec, token, limits.max_message_bytes)
         self._token = token
+        self._keys = keys
         self._limits = limits
         self._links = dict(links or {})
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
         self._closed = False
         self._context: Context = zmq.Context()
-        self._doorkeeper = Doorkeeper(self._context, token)
+        self._doorkeeper = Doorkeeper(self._context, token, keys)
         self._refused = 0
         try:
-            self._routers = {lane: _router(self._context, host, lane, limits) for lane in Lane}
+            self._routers = {lane: _router(self._context, host, lane, limits, keys) for lane in Lane}
         except zmq.ZMQError as error:
             self._doorkeeper.stop()
             self._context.destroy(linger=0)
@@ -84,12 +91,14 @@ class ZmqEndpoint:
         others = {peer: address for peer, address in peers.items() if peer != self.name}
         for peer, address in others.items():
             address.require_usable(peer)
+            if self._keys is not None:
+                self._keys.public_of(peer)
         for peer, address in others.items():
             known = self._peers.get(peer)
             if known and known.address == address:
                 continue
             link, seed = self._links.get(peer), f"{self.name}->{peer}"
-            outgoing = OutgoingPeer(self._context, peer, address, self._token, self._limits, link, seed)
+            outgoing = OutgoingPeer(self._context, peer, address, self._token, self._limits, link, seed, self._keys)
             if known:
                 self._watch(known, None)
                 known.close(linger_ms=0)
@@ -187,7 +196,8 @@ class ZmqEndpoint:
                     break
                 # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
                 views = [frame.buffer for frame in frames[1:]]
-                delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats)
+                proven = None if self._keys is None else proven_name(frames[0])
+                delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats, proven)
                 if delivery is not None:
                     deliveries.append(delivery)
         return deliveries
@@ -203,9 +213,9 @@ class ZmqEndpoint:
         return [time_s for time_s in times if time_s is not None]
 
 
-def _router(context: Context, host: str, lane: Lane, limits: TransportLimits) -> "zmq.Socket[bytes]":
+def _router(context: Context, host: str, lane: Lane, limits: TransportLimits, keys: Keys | None) -> "zmq.Socket[bytes]":
     router = context.socket(zmq.ROUTER)
-    guard(router)
+    guard(router, keys)
     router.set(zmq.MAXMSGSIZE, limits.max_message_bytes)  # of one frame: the envelope checks the sum
     router.set(zmq.RCVHWM, HELD_UNREAD[lane])
     router.set(zmq.IPV6, int(":" in host))
