@@ -12,6 +12,8 @@ Compute is one thing at a time. When idle, the first of these that is ready:
     4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
     5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
 
+A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and that one is waited for.
+
 Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
 what they need is computed. Design §6 and §7.
 """
@@ -96,7 +98,7 @@ class StageMachine:
             self.running = self._choose()
             if self.running is not None:
                 instructions.append(self.running)
-        self.ledger.enter(self._state(), now_s)
+        self.ledger.enter(self._state(), now_s, self.running)
         return instructions
 
     def check(self) -> None:
@@ -219,9 +221,9 @@ class StageMachine:
             if flow.update_due:
                 if self._norms.is_ready(flow.version):
                     return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
-            elif flow.backward_ready:
+            elif flow.backward_ready and flow.may_backward:
                 return ins.RunBackward(flow.backwards)
-            else:
+            elif flow.may_forward:
                 forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
         if self._evaluations.is_ready and not (forward and self._evaluated_last):
             self._evaluated_last = True
@@ -258,4 +260,6 @@ class StageMachine:
             return "norm"
         if self._boundary.last_update == self.version:
             return "drain"
-        return (self._refusal() or "input") if self.shape.is_first else "input"
+        if self.shape.is_first and self._flow.may_forward:
+            return self._refusal() or "input"
+        return "input"
