@@ -21,9 +21,10 @@ from ring_allreduce.errors import (
 )
 from ring_allreduce.flight import RingSpec
 from ring_allreduce.lines import parse_line
-from ring_allreduce.messages import RING_KINDS, Chunk
+from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
+from ring_allreduce.outer import Nesterov
 from ring_allreduce.progress import Progress
-from ring_allreduce.reducer import RingReducer, RingResult
+from ring_allreduce.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.rendezvous import Rendezvous
 from ring_allreduce.ring import Ring
 from ring_allreduce.round import (
@@ -68,6 +69,7 @@ __all__ = [
     "FailRun",
     "FinishRequested",
     "Group",
+    "HandedOn",
     "InProcessNetwork",
     "InvalidInput",
     "InvalidMessage",
@@ -79,6 +81,7 @@ __all__ = [
     "MergeRound",
     "Message",
     "MessageTooLarge",
+    "Nesterov",
     "OpenRound",
     "PeerAddress",
     "PeerLost",
@@ -88,6 +91,7 @@ __all__ = [
     "Ring",
     "RingError",
     "RingFinished",
+    "RingProgress",
     "RingReducer",
     "RingResult",
     "RingSpec",

@@ -5,11 +5,13 @@ overwritten only by the final chunk, which exists only because the sent one has 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring import Ring
 from ring_allreduce.ring_events import AddChunk, AddOwn, DivideChunk, ScaleOwn, StoreChunk, StoreOwn
 
@@ -37,6 +39,8 @@ class Flight:
     own: Tensor = field(default_factory=lambda: torch.empty(0))
     weight: float = 0.0
     buffer: Tensor | None = None
+    sent: int = 0
+    """Chunks that the machine said to send."""
 
     def room(self) -> Tensor:
         """The accumulating vector, made when the first number needs it."""
@@ -68,6 +72,17 @@ class Flight:
                 target.copy_(arrived)
             case DivideChunk(total_weight=total):
                 target.div_(total) if total else target.zero_()
+
+
+def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:
+    """The rings of one member by name. Raises InvalidInput for one that it cannot be in, or two of one name."""
+    for spec in rings:
+        if not spec.dtype.is_floating_point or me not in spec.members:
+            raise InvalidInput(f"ring {spec.name!r} needs a floating dtype and {me!r} in it: {spec}")
+    by_name = {spec.name: spec for spec in rings}
+    if len(by_name) != len(rings):
+        raise InvalidInput(f"two rings have one name: {[spec.name for spec in rings]}")
+    return by_name
 
 
 def is_finite(vector: Tensor) -> bool:

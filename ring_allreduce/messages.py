@@ -21,5 +21,16 @@ class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
     counters: tuple[int, ...] = ()
 
 
-RING_KINDS: tuple[type[Message], ...] = (Chunk,)
+class HandedOn(Message, frozen=True, kw_only=True, tag="ring_handed_on"):
+    """One chunk of a whole average, from a member that holds it; its one tensor is the span [start, stop)."""
+
+    ring: str
+    round: int
+    start: int
+    stop: int
+    total_weight: float
+    counters: tuple[int, ...] = ()
+
+
+RING_KINDS: tuple[type[Message], ...] = (Chunk, HandedOn)
 """What a codec has to know for a RingReducer to work on its endpoint."""

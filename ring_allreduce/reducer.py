@@ -1,20 +1,24 @@
 """The rings of one member in motion: buffers, arithmetic and sending for the ring machines, on one endpoint.
 
-Owns the accumulating vectors of every (ring, round) in flight and does what the machines instruct; decides
-nothing about rounds (when they open, when they are merged). It never waits: the owner of the endpoint polls,
-hands in what arrived, and calls pump() after each poll.
+Owns the memory of every (ring, round) in flight and does what the machines instruct; decides nothing about rounds
+(when they open, when they are merged) or members (who is lost, what starts again). It never waits: the owner of the
+endpoint polls, hands in what arrived, and calls pump() after each poll.
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ring_allreduce.errors import ContributionRefused, InvalidInput, PeerStalled
-from ring_allreduce.flight import Flight, RingSpec, is_finite
-from ring_allreduce.messages import Chunk
+from ring_allreduce.checks import checked
+from ring_allreduce.errors import ContributionRefused, InvalidInput
+from ring_allreduce.flight import Flight, RingSpec, is_finite, require_usable
+from ring_allreduce.handover import Handovers, pieces
+from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.messages import Chunk, HandedOn
+from ring_allreduce.outbox import Outbox
 from ring_allreduce.ring import Ring
 from ring_allreduce.ring_events import (
     ChunkArrived,
@@ -26,18 +30,18 @@ from ring_allreduce.ring_events import (
     SendChunk,
 )
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
-from ring_allreduce.transport.stats import Lane
+
+__all__ = ["RingProgress", "RingReducer", "RingResult"]
 
 
 @dataclass(frozen=True)
-class RingResult:
-    """The average of one ring in one round. Read `average`, never write to it: parts may still be leaving."""
+class RingProgress:
+    """How far one ring is in one round, in chunks; `waits_for` is whose chunks are missing, None for nobody's."""
 
-    ring: str
-    round: int
-    average: Tensor
-    total_weight: float
-    counters: tuple[int, ...]
+    received: int
+    expected: int
+    sent: int
+    waits_for: str | None
 
 
 class RingReducer:
@@ -56,20 +60,15 @@ class RingReducer:
 
         `endpoint`'s codec knows RING_KINDS, and its peers are connected before the first contribution.
         """
-        if max_rounds < 1 or len({spec.name for spec in rings}) != len(rings):
-            raise InvalidInput(f"a reducer needs max_rounds >= 1 (got {max_rounds}) and no ring twice")
-        for spec in rings:
-            if not spec.dtype.is_floating_point or endpoint.name not in spec.members:
-                raise InvalidInput(f"ring {spec.name!r} needs a floating dtype and {endpoint.name!r} in it: {spec}")
+        if max_rounds < 1:
+            raise InvalidInput(f"a reducer needs max_rounds >= 1, got {max_rounds}")
         self._endpoint = endpoint
-        self._specs = {spec.name: spec for spec in rings}
-        self._max_rounds = max_rounds
+        self._specs = require_usable(rings, endpoint.name)
         self._now = now
-        self._flights: dict[tuple[str, int], Flight] = {}
-        # Per ring: every round up to this one is finished here, and those beyond that are.
-        self._finished_to = {spec.name: first_round - 1 for spec in rings}
-        self._finished_beyond: dict[str, set[int]] = {spec.name: set() for spec in rings}
-        self._outbox: dict[str, deque[tuple[Flight, SendChunk]]] = {}
+        self._kept = KeptRounds(self._specs, max_rounds, first_round - 1)
+        self._flights: dict[Key, Flight] = {}
+        self._handovers = Handovers()
+        self._outbox = Outbox(endpoint)
         self._results: list[RingResult] = []
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
@@ -84,36 +83,185 @@ class RingReducer:
     ) -> None:
         """Give this member's part to a ring: `vector` (elements,), flat; `weight`: the samples behind it.
 
-        `vector` is kept, not copied: read it, never write to it, until the ring has finished. Raises
-        InvalidInput for a part of the wrong form, ContributionRefused (naming this member) when it is not
-        finite.
+        `vector` is kept, not copied: read it, never write to it, until commit(round): the round may have to start
+        again. Raises InvalidInput for a part of the wrong form, ContributionRefused (naming this member) when it is
+        not finite.
         """
-        flight = self._own_flight(round, ring)
-        spec = flight.spec
+        self._require_open(round, ring)
+        spec = self._specs[ring]
         if vector.shape != (spec.elements,) or vector.dtype != spec.dtype:
             expected = f"{spec.dtype} ({spec.elements},)"
             raise InvalidInput(f"ring {ring!r} expects {expected}, got {vector.dtype} {tuple(vector.shape)}")
+        if (ring, round) in self._kept.contributions:
+            raise InvalidInput(f"a member contributes once to round {round} of ring {ring!r}")
         if not is_finite(vector):
             raise ContributionRefused(self._endpoint.name, ring, round, "it holds NaN or infinite numbers")
-        instructions = flight.machine.handle(ContributionReady(weight, counters), self._now())
-        flight.own, flight.weight = vector.detach(), weight
-        self._follow(flight, instructions, None)
+        self._begin((ring, round), Contribution(vector.detach(), weight, counters))
         self.pump()
 
     def on_delivery(self, delivery: Delivery) -> bool:
-        """Take what arrived; False when it is no chunk of a ring (and nothing was done).
+        """Take what arrived; False when it is nothing of a ring (and nothing was done).
 
-        Raises ContributionRefused, naming the sender, for a chunk that disagrees with this member or is not
-        finite. Chunks that are merely late or repeated are counted in `drops`. Either way they have no
-        effect.
+        Raises ContributionRefused, naming the sender, for a chunk that disagrees with this member or is not finite.
+        Chunks that are merely late or repeated are counted in `drops`. Either way they have no effect.
         """
-        chunk = delivery.message
-        if not isinstance(chunk, Chunk):
+        message = delivery.message
+        if isinstance(message, Chunk):
+            self._take_chunk(delivery, message)
+        elif isinstance(message, HandedOn):
+            self._take_piece(delivery, message)
+        else:
             return False
-        flight = self._flight_of(delivery.sender, chunk)
+        self.pump()
+        return True
+
+    def pump(self) -> None:
+        """Send the chunks that the endpoint had no room for. Call it after each poll()."""
+        self._outbox.pump()
+
+    def finished(self) -> list[RingResult]:
+        """The averages that became whole since the last call, in the order in which they did."""
+        results, self._results = self._results, []
+        return results
+
+    def commit(self, round: int) -> None:  # noqa: A002 - our word
+        """All members hold the averages of the rounds up to `round`, over all rings: forget them here.
+
+        Until then contributions and averages are kept, to start again or to hand on. Their memory is used for later
+        rounds: merge or copy an average first. Raises InvalidInput while one of them is not whole here.
+        """
+        open_keys = [key for key in self._kept.contributions if key[1] <= round and self._kept.whole(*key) is None]
+        if open_keys:
+            raise InvalidInput(f"round {round} cannot be committed: not whole here are {sorted(open_keys)}")
+        self._kept.commit(round)
+        self._results = [result for result in self._results if result.round > round]
+        for key in [key for key in self._unfinished() if key[1] <= round]:
+            self._abandon(key)
+
+    # Membership: an epoch begins. The caller sets endpoint.epoch, calls reform(), and calls nothing that sends
+    # (contribute, restart, hand_on) until it knows that every member is in the new epoch.
+
+    def reform(self, specs: Sequence[RingSpec]) -> None:
+        """The same rings among new members, in the epoch that `endpoint` has now.
+
+        Unfinished rounds are abandoned; contributions and whole averages are kept; nothing is sent. Raises
+        InvalidInput, and changes nothing, when the rings differ in name, elements or dtype.
+        """
+        new = require_usable(specs, self._endpoint.name)
+        shapes = {(name, spec.elements, spec.dtype) for name, spec in new.items()}
+        if shapes != {(name, spec.elements, spec.dtype) for name, spec in self._specs.items()}:
+            raise InvalidInput(f"the rings of an epoch cannot become others: {sorted(self._specs)} to {sorted(new)}")
+        self._specs = new
+        self._outbox.clear()
+        for key in self._unfinished():
+            self._abandon(key)
+
+    def holding(self) -> list[Key]:
+        """(ring, round) of the whole averages that were not committed: what this member can hand on."""
+        return self._kept.holding()
+
+    def contributed(self) -> list[Key]:
+        """(ring, round) of the contributions that were not committed: what this member can start again."""
+        return sorted(self._kept.contributions)
+
+    def restart(self, round: int) -> None:  # noqa: A002 - our word
+        """Average `round` again among the members of this epoch, in all rings, from what was contributed to it.
+
+        An average of it that is whole is forgotten. A ring to which this member has not contributed waits for
+        contribute(), as ever. Raises InvalidInput for a committed round.
+        """
+        if round <= self._kept.committed:
+            raise InvalidInput(f"round {round} was committed: it cannot start again")
+        self._results = [result for result in self._results if result.round != round]
+        for ring in sorted(self._specs):
+            self._kept.forget(ring, round)
+            contribution = self._kept.contributions.get((ring, round))
+            if contribution:
+                self._begin((ring, round), contribution)
+        self.pump()
+
+    def hand_on(self, round: int, ring: str, to: Sequence[str]) -> None:  # noqa: A002 - our word
+        """Send the whole average, byte for byte, to those members that miss it. Raises InvalidInput if I do, too."""
+        result = self._kept.whole(ring, round)
+        if result is None:
+            raise InvalidInput(f"round {round} of ring {ring!r} is not whole here: it cannot be handed on")
+        for peer in to:
+            for message, span in pieces(result, self._specs[ring].chunk_elements):
+                self._outbox.put(peer, message, [span])
+        self.pump()
+
+    def accept(self, round: int, ring: str, holder: str) -> None:  # noqa: A002 - our word
+        """Take the average of a ring from `holder`, and from nobody else; it ends in finished().
+
+        Raises InvalidInput when it is whole or committed here, or `holder` is no other member of the ring.
+        """
+        self._require_open(round, ring)
+        if holder not in self._specs[ring].members or holder == self._endpoint.name:
+            raise InvalidInput(f"{holder!r} is no other member of ring {ring!r}: {self._specs[ring].members}")
+        result = self._handovers.expect(self._specs[ring], round, holder)
+        if result:
+            self._finish(result)
+
+    def progress(self) -> dict[Key, RingProgress]:
+        """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
+        found = {}
+        for key, flight in sorted(self._flights.items()):
+            machine = flight.machine
+            sent = flight.sent - self._outbox.waiting(*key)
+            found[key] = RingProgress(machine.received, machine.expected, sent, machine.waits_for)
+        for key, holder, handover in self._handovers.awaited():
+            found[key] = RingProgress(handover.received, handover.expected, 0, holder)
+        return found
+
+    def waiting_for(self) -> list[tuple[str, int, str]]:
+        """(ring, round, member whose chunks are missing) of what I contributed to, for error messages."""
+        return [(*key, at.waits_for) for key, at in sorted(self.progress().items()) if at.waits_for is not None]
+
+    def _begin(self, key: Key, contribution: Contribution) -> None:
+        flight = self._flight(key)
+        event = ContributionReady(contribution.weight, contribution.counters)
+        instructions = flight.machine.handle(event, self._now())
+        self._kept.contributions[key] = contribution
+        flight.own, flight.weight = contribution.vector, contribution.weight
+        self._follow(flight, instructions, None)
+
+    def _require_open(self, round: int, ring: str) -> None:  # noqa: A002 - our word
+        if ring not in self._specs:
+            raise InvalidInput(f"{ring!r} is none of this member's rings {sorted(self._specs)}")
+        if round <= self._kept.committed or self._kept.whole(ring, round):
+            raise InvalidInput(f"round {round} of ring {ring!r} is finished")
+        reason = self._kept.too_far(ring, round)
+        if reason:
+            raise InvalidInput(f"round {round} of ring {ring!r} is {reason}")
+
+    def _admitted(self, sender: str, message: Chunk | HandedOn) -> Key | None:
+        """Where an arrival belongs; None when its round has finished here. Raises ContributionRefused."""
+        key = message.ring, message.round
+        if message.ring not in self._specs:
+            raise ContributionRefused(sender, *key, "this member is not in the ring")
+        if self._kept.closed(*key, self._endpoint.epoch):
+            self.drops["of a finished round"] += 1
+            return None
+        reason = self._kept.too_far(*key)
+        if reason:
+            raise ContributionRefused(sender, *key, reason)
+        return key
+
+    def _flight(self, key: Key) -> Flight:
+        flight = self._flights.get(key)
         if flight is None:
-            return True
-        arrived = self._checked(delivery, chunk, flight.spec)
+            spec = self._specs[key[0]]
+            me, epoch = self._endpoint.name, self._endpoint.epoch
+            machine = Ring(spec.members, me, spec.elements, spec.chunk_elements, key[1], epoch)
+            flight = self._flights[key] = Flight(spec, machine)
+        return flight
+
+    def _take_chunk(self, delivery: Delivery, chunk: Chunk) -> None:
+        key = self._admitted(delivery.sender, chunk)
+        if key is None:
+            return
+        arrived = checked(delivery, chunk, self._specs[chunk.ring].dtype)
+        flight = self._flight(key)
         event = ChunkArrived(
             delivery.sender,
             delivery.epoch,
@@ -126,100 +274,33 @@ class RingReducer:
             chunk.counters,
         )
         self._follow(flight, flight.machine.handle(event, self._now()), arrived)
-        self.pump()
-        return True
 
-    def pump(self) -> None:
-        """Send the chunks that the endpoint had no room for. Call it after each poll()."""
-        for peer, waiting in self._outbox.items():
-            while waiting:
-                flight, send = waiting[0]
-                header = Chunk(
-                    ring=flight.spec.name,
-                    round=flight.machine.round,
-                    phase=send.phase,
-                    block=send.block,
-                    start=send.start,
-                    stop=send.stop,
-                    weight=send.weight,
-                    counters=send.counters,
-                )
-                try:
-                    self._endpoint.send(peer, Lane.BULK, header, [flight.room()[send.start : send.stop]])
-                except PeerStalled:
-                    break
-                waiting.popleft()
-
-    def finished(self) -> list[RingResult]:
-        """The averages that became whole since the last call, in the order in which they did."""
-        results, self._results = self._results, []
-        return results
-
-    def waiting_for(self) -> list[tuple[str, int, str]]:
-        """(ring, round, member whose chunks are missing) of what I contributed to, for error messages."""
-        flights = sorted(self._flights.items())
-        return [(*key, who) for key, flight in flights if (who := flight.machine.waits_for) is not None]
-
-    def _own_flight(self, round: int, ring: str) -> Flight:  # noqa: A002 - our word
-        if ring not in self._specs:
-            raise InvalidInput(f"{ring!r} is none of this member's rings {sorted(self._specs)}")
-        if self._is_finished(ring, round) or not self._in_window(ring, round):
-            raise InvalidInput(
-                f"round {round} of ring {ring!r} is finished, or more than {self._max_rounds} ahead of "
-                f"round {self._finished_to[ring]}, up to which all are"
-            )
-        return self._flight(ring, round)
-
-    def _flight_of(self, sender: str, chunk: Chunk) -> Flight | None:
-        """Where a chunk belongs; None when its round has finished here."""
-        if chunk.ring not in self._specs:
-            raise ContributionRefused(sender, chunk.ring, chunk.round, "this member is not in the ring")
-        if self._is_finished(chunk.ring, chunk.round):
-            self.drops["of a finished round"] += 1
-            return None
-        if not self._in_window(chunk.ring, chunk.round):
-            reason = f"more than {self._max_rounds} rounds ahead of round {self._finished_to[chunk.ring]}"
-            raise ContributionRefused(sender, chunk.ring, chunk.round, reason)
-        return self._flight(chunk.ring, chunk.round)
-
-    def _flight(self, ring: str, round: int) -> Flight:  # noqa: A002 - our word
-        key = (ring, round)
-        if key not in self._flights:
-            spec = self._specs[ring]
-            me, epoch = self._endpoint.name, self._endpoint.epoch
-            machine = Ring(spec.members, me, spec.elements, spec.chunk_elements, round, epoch)
-            self._flights[key] = Flight(spec, machine)
-        return self._flights[key]
-
-    def _is_finished(self, ring: str, round: int) -> bool:  # noqa: A002 - our word
-        return round <= self._finished_to[ring] or round in self._finished_beyond[ring]
-
-    def _in_window(self, ring: str, round: int) -> bool:  # noqa: A002 - our word
-        # A round is committed only when all have finished it, and nobody contributes max_lag beyond a commit.
-        return round <= self._finished_to[ring] + self._max_rounds
-
-    def _checked(self, delivery: Delivery, chunk: Chunk, spec: RingSpec) -> Tensor:
-        def refuse(reason: str) -> ContributionRefused:
-            return ContributionRefused(delivery.sender, chunk.ring, chunk.round, reason)
-
-        if len(delivery.tensors) != 1:
-            raise refuse(f"{len(delivery.tensors)} tensors in a chunk")
-        (arrived,) = delivery.tensors
-        if arrived.shape != (chunk.stop - chunk.start,) or arrived.dtype != spec.dtype:
-            span = f"[{chunk.start}, {chunk.stop})"
-            raise refuse(f"{arrived.dtype} {tuple(arrived.shape)} for {spec.dtype} {span}")
-        if not is_finite(arrived):
-            raise refuse("it holds NaN or infinite numbers")
-        return arrived
+    def _take_piece(self, delivery: Delivery, piece: HandedOn) -> None:
+        sender, key = delivery.sender, self._admitted(delivery.sender, piece)
+        if key is None:
+            return
+        if delivery.epoch != self._endpoint.epoch:
+            self.drops[f"epoch {delivery.epoch}, not {self._endpoint.epoch}"] += 1
+            return
+        spec = self._specs[piece.ring]
+        reason = self._handovers.why_not(spec, sender, piece)
+        if reason:
+            raise ContributionRefused(sender, *key, reason)
+        new, result = self._handovers.take(spec, sender, piece, checked(delivery, piece, spec.dtype))
+        if not new:
+            self.drops["a chunk that was there before"] += 1
+        if result:
+            self._finish(result)
 
     def _follow(self, flight: Flight, instructions: Sequence[RingInstruction], arrived: Tensor | None) -> None:
         refused: RefuseChunk | None = None
         for instruction in instructions:
             match instruction:
                 case SendChunk():
-                    self._outbox.setdefault(instruction.to, deque()).append((flight, instruction))
-                case FinishRing():
-                    self._finish(flight, instruction)
+                    self._send(flight, instruction)
+                case FinishRing(total_weight, counters):
+                    name, round_ = flight.spec.name, flight.machine.round
+                    self._finish(RingResult(name, round_, flight.room(), total_weight, counters))
                 case DropChunk():
                     self.drops[instruction.reason] += 1
                 case RefuseChunk():
@@ -230,12 +311,28 @@ class RingReducer:
             machine = flight.machine
             raise ContributionRefused(refused.sender, flight.spec.name, machine.round, refused.reason)
 
-    def _finish(self, flight: Flight, finish: FinishRing) -> None:
-        ring, round_ = flight.spec.name, flight.machine.round
-        self._results.append(RingResult(ring, round_, flight.room(), finish.total_weight, finish.counters))
-        del self._flights[ring, round_]
-        beyond = self._finished_beyond[ring]
-        beyond.add(round_)
-        while self._finished_to[ring] + 1 in beyond:
-            self._finished_to[ring] += 1
-            beyond.discard(self._finished_to[ring])
+    def _send(self, flight: Flight, send: SendChunk) -> None:
+        header = Chunk(
+            ring=flight.spec.name,
+            round=flight.machine.round,
+            phase=send.phase,
+            block=send.block,
+            start=send.start,
+            stop=send.stop,
+            weight=send.weight,
+            counters=send.counters,
+        )
+        flight.sent += 1
+        self._outbox.put(send.to, header, [flight.room()[send.start : send.stop]])
+
+    def _finish(self, result: RingResult) -> None:
+        self._kept.add(result, self._endpoint.epoch)
+        self._results.append(result)
+        self._abandon((result.ring, result.round))
+
+    def _unfinished(self) -> set[Key]:
+        return {*self._flights, *self._handovers.keys()}
+
+    def _abandon(self, key: Key) -> None:
+        self._flights.pop(key, None)
+        self._handovers.forget(key)

@@ -62,7 +62,15 @@ class Ring:
         self._reduced: set[tuple[int, int]] = set()
         self._final: set[tuple[int, int]] = set()
         self._missing = self._layout.chunk_count
+        self.received = 0
+        """Chunks that arrived and had an effect."""
         self._total: tuple[float, tuple[int, ...]] = (0.0, ())
+
+    @property
+    def expected(self) -> int:
+        """Chunks that are to arrive in all: partial sums of every block but mine, final ones of all but one."""
+        blocks = [len(self._layout.chunks(block)) for block in range(self._size)]
+        return 2 * sum(blocks) - blocks[self._me] - blocks[(self._me + 1) % self._size] if self._size > 1 else 0
 
     @property
     def waits_for(self) -> str | None:
@@ -76,6 +84,7 @@ class Ring:
         verdict = self._judge(event)
         if verdict:
             return [verdict]
+        self.received += 1
         if self._own is None:
             self._early[event.block, event.start] = event
             return [StoreChunk(event.start, event.stop)]

@@ -7,58 +7,14 @@ import pytest
 import torch
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.flight import RingSpec
-from ring_allreduce.messages import RING_KINDS, Chunk
+from ring_allreduce.messages import RING_KINDS
 from ring_allreduce.reducer import RingReducer
 from ring_allreduce.transport.emulation import LinkShape
 from ring_allreduce.transport.endpoint import TransportLimits
 from ring_allreduce.transport.memory import InProcessNetwork
-from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.message import Codec
 from ring_allreduce.transport.stats import Lane
-
-
-class Other(Message, frozen=True, kw_only=True, tag="other"):
-    pass
-
-
-class Fleet:
-    """Members on one in-process network, driven by hand."""
-
-    def __init__(self, specs, max_rounds=1, **network):
-        self.network = InProcessNetwork(**network)
-        names = sorted({name for spec in specs for name in spec.members})
-        codec = Codec([*RING_KINDS, Other])
-        self.endpoints = {name: self.network.endpoint(name, codec) for name in names}
-        self.network.connect_all()
-        self.reducers = {
-            name: RingReducer(endpoint, [spec for spec in specs if name in spec.members], max_rounds=max_rounds)
-            for name, endpoint in self.endpoints.items()
-        }
-        self.results = {name: {} for name in names}
-
-    def turn(self, name):
-        """One poll of one member; whether anything arrived."""
-        deliveries = self.endpoints[name].poll(0.0)
-        for delivery in deliveries:
-            assert self.reducers[name].on_delivery(delivery)
-        self.reducers[name].pump()
-        for result in self.reducers[name].finished():
-            assert (result.ring, result.round) not in self.results[name]
-            self.results[name][result.ring, result.round] = result
-        return bool(deliveries)
-
-    def settle(self):
-        while sum(self.turn(name) for name in self.endpoints):
-            pass
-
-
-def spec(name="r", members="abc", elements=50, chunk=7, dtype=torch.float32):
-    return RingSpec(name, tuple(members), elements, chunk, dtype)
-
-
-def header(**changes):
-    fields = {"ring": "r", "round": 1, "phase": "reduce", "block": 1, "start": 25, "stop": 32, "weight": 1.0}
-    return Chunk(**{**fields, **changes})
+from tests.unit.ring_allreduce.fleet import Fleet, Other, header, spec
 
 
 @pytest.mark.parametrize("elements", [0, 1, 2, 50, 1000])
