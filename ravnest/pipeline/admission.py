@@ -5,7 +5,7 @@ The rule, with U = `update_every`, S = `max_staleness`, W = `window`:
     inject m  iff  in flight < W  and  version >= m // U - S  and  no drain ends before m
 
 where version counts the updates that the first stage has finished. S = 0 gives the flush of synchronous
-training.
+training. A synchronous schedule bounds what is in flight itself (`StageShape.held`): W plays no part then.
 
 Why staleness <= S at every stage. Micro-batch m is part of update g = m // U, and its gradient is applied
 when the stage's version is g. *First stage*: it ran m forward at version >= g - S, so the staleness is at
@@ -49,6 +49,6 @@ class Admission:
             return "drain"
         if version < micro_batch // self._shape.update_every - self._shape.max_staleness:
             return "staleness"
-        if in_flight >= self.window:
+        if in_flight >= self.window and not self._shape.is_synchronous:
             return "window"
         return None

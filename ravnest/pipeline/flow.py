@@ -51,6 +51,18 @@ class Flow:
         return self.gradients > self.backwards
 
     @property
+    def may_forward(self) -> bool:
+        """Whether the schedule lets the next forward come now. Asynchronous: always."""
+        shape = self._shape
+        begun = self.forwards - self.version * shape.update_every
+        return not shape.is_synchronous or (begun < shape.update_every and self.in_flight < shape.held)
+
+    @property
+    def may_backward(self) -> bool:
+        """Whether the schedule lets the next backward come now: with a fixed order, when no forward may."""
+        return not (self._shape.is_synchronous and self.may_forward)
+
+    @property
     def untouched(self) -> bool:
         """Nothing is accumulated and no live graph holds the present weights."""
         return self.accumulated == 0 and all(weights != self._weights for _, weights in self._live)
@@ -109,6 +121,7 @@ class Flow:
         assert self.backwards <= self.gradients <= self.forwards <= self.activations
         assert 0 <= self.accumulated <= shape.update_every
         assert self.in_flight <= (shape.max_staleness + 1) * shape.update_every
+        assert not shape.is_synchronous or self.in_flight <= shape.held
         assert self.versions_alive <= shape.max_staleness + 1
         assert list(self._live) == sorted(self._live)
         assert all(0 <= staleness <= shape.max_staleness for staleness in self.staleness)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster_planner.schedules import SYNCHRONOUS, Schedule, held
+
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
@@ -18,11 +20,13 @@ class StageShape:
     max_staleness: int
     """Updates; 0 is synchronous training."""
     window: int
-    """Micro-batches in flight at most, to begin with (W). Only the first stage looks at it."""
+    """Micro-batches in flight at most, to begin with (W). Only the first stage looks at it, and only when
+    asynchronous."""
     max_lag: int
     """Rounds contributed to but not yet merged, at most."""
     clip: bool = False
     """Whether gradients are clipped by their global norm."""
+    schedule: Schedule = "async"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -37,6 +41,8 @@ class StageShape:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.index >= self.stages:
             raise ValueError(f"index {self.index} is not a stage of {self.stages}")
+        if self.is_synchronous and self.max_staleness:
+            raise ValueError(f"schedule {self.schedule} has no staleness: max_staleness must be 0")
 
     @property
     def is_first(self) -> bool:
@@ -45,6 +51,16 @@ class StageShape:
     @property
     def is_last(self) -> bool:
         return self.index == self.stages - 1
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether the order of forwards and backwards is fixed, with a flush at each update."""
+        return self.schedule in SYNCHRONOUS
+
+    @property
+    def held(self) -> int:
+        """Synchronous: micro-batches between forward and backward here, at most."""
+        return held(self.schedule, self.stages, self.index, self.update_every)
 
     def ends_group(self, micro_batch: int) -> bool:
         return (micro_batch + 1) % self.update_every == 0

@@ -12,7 +12,8 @@ Compute is one thing at a time. When idle, the first of these that is ready:
     4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
     5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
 
-A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and that one is waited for.
+A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and that one is
+waited for.
 
 Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
 what they need is computed. Design §6 and §7.

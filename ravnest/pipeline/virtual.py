@@ -199,4 +199,5 @@ def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageSha
         window=cluster.window,
         max_lag=fleet.max_lag,
         clip=fleet.clip,
+        schedule=fleet.schedule,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cluster_planner.schedules import Schedule
 from ring_allreduce.transport.emulation import LinkShape
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
@@ -66,6 +67,7 @@ class VirtualFleet:
     clip: bool = False
     links: Mapping[tuple[str, str], LinkShape] = field(default_factory=dict)
     """From one stage to another."""
+    schedule: Schedule = "async"
     default_link: LinkShape = INSTANT
     """For pairs that `links` does not name."""
     control_latency_s: float = 0.0

@@ -1,0 +1,23 @@
+"""The schedules of a pipeline: in which order a stage runs the forwards and backwards of an update. Pure.
+
+    async    no flush: backward before forward, up to W micro-batches in flight, staleness up to `max_staleness`
+    1f1b     stages − 1 − s forwards, then one forward and one backward in turn; flushed at each update
+    gpipe    all forwards of the update, then all its backwards; flushed at each update
+
+1f1b and gpipe are synchronous (PipeDream-flush, Narayanan et al. 2021; GPipe, Huang et al. 2019). Both are one rule
+with two limits: forward as long as the update has one left and fewer than `held` micro-batches are between forward and
+backward, else backward. The order is the same whatever arrives first. `async` with `max_staleness` 0 is synchronous,
+too, but greedy: it takes what is ready, backward first, and holds what its window admits.
+"""
+
+from typing import Literal, TypeAlias
+
+Schedule: TypeAlias = Literal["async", "1f1b", "gpipe"]
+SYNCHRONOUS: tuple[Schedule, ...] = ("1f1b", "gpipe")
+
+
+def held(schedule: Schedule, stages: int, index: int, update_every: int) -> int:
+    """Micro-batches that stage `index` of a synchronous schedule has run forward, at most, and not yet backward."""
+    if schedule == "gpipe":
+        return update_every
+    return min(stages - index, update_every)
