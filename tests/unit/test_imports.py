@@ -47,6 +47,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "zmq": ("ring_allreduce/transport/",),
     "yaml": ("cluster_planner/files.py",),
     "sklearn": ("cluster_planner/clustering.py", "examples/digits/data.py"),
+    "scipy": ("ring_allreduce/shares.py",),
     "networkx": ("cluster_planner/graph.py",),
     "safetensors": ("ravnest/training/checkpoint.py", "ravnest/training/durable.py"),
     "transformers": ("ravnest/splitting/model_source.py",),
@@ -115,6 +116,7 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/progress.py": WORLD,  # arithmetic on tensors
     "ring_allreduce/flight.py": WORLD,
     "ring_allreduce/wire.py": WORLD,
+    "ring_allreduce/shares.py": WORLD | TENSORS,
     "ring_allreduce/outer.py": WORLD,
     "ring_allreduce/transport/emulation.py": (WORLD | TENSORS) - {"random"},  # its jitter has a seed
     "ring_allreduce/transport/inbound.py": WORLD | TENSORS,
