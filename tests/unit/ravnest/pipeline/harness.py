@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cluster_planner.schedules import Schedule
 from ravnest.pipeline import StageMachine, StageShape
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
@@ -34,6 +35,7 @@ class Scenario:
     evaluations: int = 1
     seed: int = 0
     drain_at_s: float = 60.0
+    schedule: Schedule = "async"
 
 
 @dataclass
@@ -58,7 +60,9 @@ class Fleet:
         self.contributed: dict[int, set[Who]] = defaultdict(set)
         self.opened = self.committed = self.evaluation_count = 0
         self.machines = {
-            (c, i): StageMachine(StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip))
+            (c, i): StageMachine(
+                StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip, s.schedule)
+            )
             for c, n in enumerate(s.stages)
             for i in range(n)
         }

@@ -1,15 +1,24 @@
 """Whatever the delays, speeds, rounds and the moment of the drain: the bounds hold and the end is reached."""
 
+from typing import Any
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cluster_planner.schedules import Schedule, held
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from tests.unit.ravnest.pipeline.harness import Fleet, Scenario
 
+
+def _scenario(schedule: Schedule, max_staleness: int, **rest: Any) -> Scenario:
+    return Scenario(schedule=schedule, max_staleness=max_staleness if schedule == "async" else 0, **rest)
+
+
 SCENARIOS = st.builds(
-    Scenario,
+    _scenario,
+    schedule=st.sampled_from(["async", "async", "1f1b", "gpipe"]),
     stages=st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
     update_every=st.integers(1, 5),
     max_staleness=st.integers(0, 3),
@@ -66,6 +75,24 @@ def test_staleness_lag_and_snapshots_counted_from_outside(scenario: Scenario) ->
             pending += isinstance(instruction, ins.TakeSnapshot)
             pending -= isinstance(instruction, ins.ApplyMerge)
             assert pending <= scenario.max_lag, trace[: at + 1]
+
+
+@settings(RELAXED, max_examples=60)
+@given(SCENARIOS.filter(lambda s: s.schedule != "async"))
+def test_a_synchronous_schedule_has_one_order_whatever_the_delays(scenario: Scenario) -> None:
+    fleet = Fleet(scenario).run()
+    for (cluster, stage), trace in fleet.trace.items():
+        limit = held(scenario.schedule, scenario.stages[cluster], stage, scenario.update_every)
+        of_one_update = [("F", i) for i in range(limit)]
+        for i in range(scenario.update_every):
+            of_one_update += [("B", i)] + ([("F", i + limit)] if i + limit < scenario.update_every else [])
+        passes = [i for i in trace if isinstance(i, ins.RunForward | ins.RunBackward)]
+        expected = [
+            (kind, update * scenario.update_every + i)
+            for update in range(fleet.drained[cluster].updates)
+            for kind, i in of_one_update
+        ]
+        assert [(str(i)[0], i.micro_batch) for i in passes] == expected
 
 
 @settings(RELAXED, max_examples=60)
