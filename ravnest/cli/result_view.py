@@ -33,8 +33,9 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
     console.print()
     console.print(_pairs(_paths(result)))
     if result.stopped_early:
+        encrypted = " --encrypt" if result.encrypted else ""
         console.print(
-            f"\nStopped early. To go on: ravnest run {plan_path} --resume --out {result.out_dir}",
+            f"\nStopped early. To go on: ravnest run {plan_path} --resume --out {result.out_dir}{encrypted}",
             markup=False,
             highlight=False,
         )
@@ -47,8 +48,9 @@ def _pairs(rows: list[tuple[str, str]]) -> Text:
 
 
 def _figures(result: RunResult) -> list[tuple[str, str]]:
+    mode = ", encrypted" if result.encrypted else ""
     return [
-        ("samples", f"{result.samples:,} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s)"),
+        ("samples", f"{result.samples:,} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s{mode})"),
         ("updates", f"{result.updates:,}"),
         ("rounds of averaging", f"{result.rounds:,}"),
         ("staleness", f"at most {result.max_staleness}, {result.mean_staleness:.2f} on average (updates)"),

@@ -23,12 +23,14 @@ def run(
     out_dir: Path | None = None,
     observer: report.Observer,
     imitate: bool = False,
+    encrypt: bool = False,
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
     `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
     starts one on this machine and places every stage on it. `imitate`: pad each stage's compute and shape each link to
-    what the plan says of its node. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
+    what the plan says of its node. `encrypt`: with keys made for this run; tensors travel encrypted, among its own
+    processes alone. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
     """
     with StopOnInterrupt() as interrupt:
         if address is not None:
@@ -36,17 +38,20 @@ def run(
         prepared = prepare(plan, plan_path, out_dir, resume=resume, observer=observer)
         prepared.folder.begin(plan_path)
         try:
-            record, control = train(prepared, address, imitate=imitate, observer=observer, interrupt=interrupt)
+            record, control = train(
+                prepared, address, imitate=imitate, encrypt=encrypt, observer=observer, interrupt=interrupt
+            )
         except (RunFailed, RingError) as error:
             kind = type(error) if isinstance(error, RunFailed) else RunFailed
-            raise kind(f"{error}; {_advice(prepared, address)}") from error
-        return finish(prepared, record, control)
+            raise kind(f"{error}; {_advice(prepared, address, encrypt=encrypt)}") from error
+        return finish(prepared, record, control, encrypted=encrypt)
 
 
-def _advice(prepared: Prepared, address: str | None) -> str:
+def _advice(prepared: Prepared, address: str | None, *, encrypt: bool) -> str:
     """How to go on after a failure."""
     if not prepared.folder.has_checkpoint:
         return "there was no checkpoint yet"
     command = ["ravnest", "run", str(prepared.plan_path), "--resume", "--out", str(prepared.folder.path)]
     command += [] if address is None else ["--address", address]
+    command += ["--encrypt"] if encrypt else []
     return f"go on from the last checkpoint with: {shlex.join(command)}"

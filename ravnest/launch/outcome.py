@@ -24,7 +24,9 @@ from ravnest.training.checkpoint import load_latest, write_final_weights
 from ravnest.training.metrics import read_metrics
 
 
-def finish(prepared: Prepared, record: RunRecord, control: c.RunControl) -> report.RunResult:
+def finish(
+    prepared: Prepared, record: RunRecord, control: c.RunControl, *, encrypted: bool = False
+) -> report.RunResult:
     """Write what remains and return the result. Raises Interrupted or RunFailed where nothing was trained."""
     folder, plan, job, data = prepared.folder, prepared.plan, prepared.job, prepared.data
     if record.checkpoint_path is None:
@@ -55,6 +57,7 @@ def finish(prepared: Prepared, record: RunRecord, control: c.RunControl) -> repo
         mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
         sample_text=None,
         stopped_early=control.stopped_early,
+        encrypted=encrypted,
     )
     _write_summary(folder.summary, result)  # now: the user's own code below may fail
     if job.sample is None or control.stopped_early:

@@ -93,7 +93,7 @@ class Observer(Protocol):
 @dataclass(frozen=True)
 class RunResult:
     """What a run came to. `baselines`: held-out losses to compare with. `stopped_early`: by Ctrl-C, and
-    resumable.
+    resumable. `encrypted`: the mode in which its speed was measured.
     """
 
     out_dir: Path
@@ -113,6 +113,7 @@ class RunResult:
     mean_staleness: float
     sample_text: str | None
     stopped_early: bool
+    encrypted: bool = False
 
 
 _KINDS = {

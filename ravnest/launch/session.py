@@ -5,7 +5,7 @@ Holds the whole model's initial weights once, in this process, unless it resumes
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from ravnest.training.losses import build_metrics
 from ravnest.training.metrics import MetricsWriter
 from ravnest.training.sampler import evaluation_batches
 from ring_allreduce import RoundOwner
-from ring_allreduce.transport import TransportLimits, ZmqEndpoint
+from ring_allreduce.transport import KeyPair, Keys, TransportLimits, ZmqEndpoint
 
 _QUEUE_MESSAGES = 4096
 _TOKEN_BYTES = 16
@@ -44,11 +44,18 @@ def train(
     address: str | None,
     *,
     imitate: bool,
+    encrypt: bool = False,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
     """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
     plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
+    nodes = {
+        m.stage_name(cluster.name, index): stage.node
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+    keys = run_keys([*nodes, m.DRIVER]) if encrypt else None
     observer.on(report.Phase("starting Ray", address or "on this machine"))
     with RayCluster(address) as ray:
         interrupt.arm()  # again: Ray has set a handler of its own
@@ -60,18 +67,14 @@ def train(
             threads=ray.threads(plan),
             total_samples=prepared.total_samples,
             token=secrets.token_bytes(_TOKEN_BYTES),
+            keys=keys,
             imitate=imitate,
         )
-        nodes = {
-            m.stage_name(cluster.name, index): stage.node
-            for cluster in plan.clusters
-            for index, stage in enumerate(cluster.stages)
-        }
-        observer.on(report.Phase("placing stages", f"{len(setups)} processes"))
+        observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
         states = states_for(setups, plan, job, resumed)  # while the actors import torch
         peers = {stage: address.peer for stage, address in ray.prepare(START_DEADLINE_S).items()}
-        endpoint = _endpoint(next(iter(setups.values())), ray.host)
+        endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
         try:
             endpoint.connect(peers)
             ray.start({**peers, m.DRIVER: endpoint.address})
@@ -102,13 +105,21 @@ def train(
     return record, control
 
 
-def _endpoint(any_setup: StageSetup, host: str) -> ZmqEndpoint:
+def run_keys(names: Sequence[str]) -> dict[str, Keys]:
+    """Keys for one run: a new pair for each name, and an allow-list of all of them."""
+    pairs = {name: KeyPair.make() for name in names}
+    allowed = {name: pair.public for name, pair in pairs.items()}
+    return {name: Keys(pair, allowed) for name, pair in pairs.items()}
+
+
+def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None) -> ZmqEndpoint:
     return ZmqEndpoint(
         m.DRIVER,
         codec=m.codec(),
         token=any_setup.token,
         host=host,
         limits=TransportLimits(max_message_bytes=any_setup.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
+        keys=None if keys is None else keys[m.DRIVER],
     )
 
 

@@ -16,7 +16,7 @@ from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
 from ravnest.splitting import CapturedModel, StageProgram
 from ravnest.training.schedule import expected_updates
 from ring_allreduce import chunk_elements_for
-from ring_allreduce.transport import LinkShape
+from ring_allreduce.transport import Keys, LinkShape
 
 _HEADER_ALLOWANCE_BYTES = 1 << 20
 _FLOAT_BYTES = 4
@@ -42,11 +42,12 @@ def stage_setups(
     threads: Mapping[str, int],
     total_samples: int | None,
     token: bytes,
+    keys: Mapping[str, Keys] | None = None,
     imitate: bool = False,
 ) -> dict[str, StageSetup]:
     """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
 
-    `token`: the run's secret, by which its messages are known.
+    `token`: the run's secret, by which its messages are known. `keys`: of an encrypted run, by transport name.
     """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
@@ -82,6 +83,7 @@ def stage_setups(
                 device=plan.fleet.node(stage.node).device,
                 max_message_bytes=limit,
                 token=token,
+                keys=None if keys is None else keys[name],
                 links=_links(plan, stage.node) if imitate else {},
                 pace=_pace(plan, stage.node, stage.units) if imitate else None,
             )

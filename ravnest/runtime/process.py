@@ -23,6 +23,7 @@ from ravnest.runtime.pace import PacedCompute
 from ravnest.runtime.segments import StageSegments
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.stage import StageRuntime
+from ravnest.runtime.timeline import Timeline
 from ravnest.training.losses import build_loss, build_metrics
 from ravnest.training.sampler import Sampler, evaluation_batches
 from ravnest.training.weights import VersionedWeights
@@ -50,6 +51,7 @@ class StageProcess:
                 max_message_bytes=setup.max_message_bytes, queue_messages=2 * window + _QUEUE_SPARE_MESSAGES
             ),
             links=setup.links,
+            keys=setup.keys,
         )
 
     @property
@@ -140,4 +142,5 @@ def assemble(
         build_metrics(job.metrics, dirs),
     )
     exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
-    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version, now=now)
+    timeline = Timeline() if setup.timeline else None
+    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version, timeline=timeline, now=now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ravnest.job import JobConfig
 from ravnest.runtime.messages import stage_name
 from ravnest.splitting import StageProgram
-from ring_allreduce.transport import LinkShape, PeerAddress
+from ring_allreduce.transport import Keys, LinkShape, PeerAddress
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,11 @@ class StageSetup:
     device: str
     max_message_bytes: int
     token: bytes = field(repr=False)
+    keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
     links: Mapping[str, LinkShape] = field(default_factory=dict)
     pace: Pace | None = None
+    timeline: bool = False
+    """Record what is done and when, for trace.json."""
 
     @property
     def name(self) -> str:
