@@ -1,7 +1,7 @@
 """Moves and averages vectors between peers. Knows no model, cluster or plan.
 
 Alone:            Group, Rendezvous (average.py, rendezvous.py)
-Inside a run:     RoundOwner and RoundMember (round.py), Progress (progress.py), RingReducer (reducer.py)
+Inside a run:     RoundOwner, RoundMember (round_*.py), Progress (progress.py), RingReducer (reducer.py)
 Underneath:       Ring, the sans-I/O machine (ring.py); chunks.py; transport/
 """
 
@@ -27,7 +27,7 @@ from ring_allreduce.progress import Progress
 from ring_allreduce.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.rendezvous import Rendezvous
 from ring_allreduce.ring import Ring
-from ring_allreduce.round import (
+from ring_allreduce.round_events import (
     CommitRound,
     FailRun,
     FinishRequested,
@@ -35,12 +35,14 @@ from ring_allreduce.round import (
     MemberLost,
     MergeRound,
     OpenRound,
+    OwnerEvent,
+    OwnerInstruction,
     RingFinished,
     RoundCommitted,
-    RoundMember,
-    RoundOwner,
     SamplesReported,
 )
+from ring_allreduce.round_member import RoundMember
+from ring_allreduce.round_owner import RoundOwner
 from ring_allreduce.transport import (
     Codec,
     Delivery,
@@ -83,6 +85,8 @@ __all__ = [
     "MessageTooLarge",
     "Nesterov",
     "OpenRound",
+    "OwnerEvent",
+    "OwnerInstruction",
     "PeerAddress",
     "PeerLost",
     "PeerStalled",

@@ -31,16 +31,16 @@ from ring_allreduce.control import (
     send_message,
 )
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
-from ring_allreduce.round import (
+from ring_allreduce.round_events import (
     CommitRound,
     FailRun,
     MemberFinished,
     MemberLost,
     OpenRound,
     OwnerEvent,
-    RoundOwner,
     SamplesReported,
 )
+from ring_allreduce.round_owner import RoundOwner
 from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.message import Message
 

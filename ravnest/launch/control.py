@@ -22,7 +22,15 @@ from ravnest.launch.orders import (
     Tell,
 )
 from ravnest.runtime import messages as m
-from ring_allreduce import CommitRound, FailRun, FinishRequested, MemberFinished, OpenRound, RoundOwner
+from ring_allreduce import (
+    CommitRound,
+    FailRun,
+    FinishRequested,
+    MemberFinished,
+    OpenRound,
+    OwnerInstruction,
+    RoundOwner,
+)
 from ring_allreduce import SamplesReported as OwnerSamples
 from ring_allreduce.transport import Message
 
@@ -164,7 +172,7 @@ class RunControl:
         done = EvaluationDone(self._evaluated_at, message, final)
         return [done, *self._end()] if final else [done, *self._when_finished()]
 
-    def _follow(self, orders: list[OpenRound | CommitRound | FailRun]) -> list[Instruction]:
+    def _follow(self, orders: list[OwnerInstruction]) -> list[Instruction]:
         out: list[Instruction] = []
         for order in orders:
             match order:

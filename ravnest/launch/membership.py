@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ravnest.errors import NodeLost
-from ravnest.runtime.deadline import STALL_FLOOR_S, SilenceDeadline
+from ravnest.runtime.deadline import STALL_FLOOR_S
+from ring_allreduce.patience import SilenceDeadline
 
 _STALL_FACTOR = 50.0
 

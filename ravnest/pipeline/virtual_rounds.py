@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import ring_allreduce as rounds
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.virtual_fleet import PARAMETER_BYTES, VirtualFleet
 from ring_allreduce import ring_events
-from ring_allreduce import round as rounds
 from ring_allreduce.ring import Ring
 from ring_allreduce.transport.stats import Lane
 
@@ -124,7 +124,7 @@ class VirtualRounds:
                 case _:
                     pass  # arithmetic, which takes no time here
 
-    def _at_member(self, who: str, event: rounds.MemberEvent) -> None:
+    def _at_member(self, who: str, event: rounds.RingFinished | rounds.RoundCommitted) -> None:
         for merge in self._members[who].handle(event, self._clock.now_s):
             for name in self._rings:
                 self._machines.pop((who, merge.round, name), None)

@@ -16,12 +16,13 @@ from ravnest.pipeline import instructions as ins
 from ravnest.runtime import messages as m
 from ravnest.runtime.arrivals import check_tensors, expected_sender
 from ravnest.runtime.compute import StageCompute
-from ravnest.runtime.deadline import ALIVE_EVERY_S, SilenceDeadline
+from ravnest.runtime.deadline import ALIVE_EVERY_S
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
 from ravnest.runtime.segments import StatePiece
 from ravnest.runtime.setup import StageSetup
+from ring_allreduce.patience import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
 _IDLE_POLL_S = 0.25

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from ring_allreduce import ring_events
-from ring_allreduce import round as rounds
+from ring_allreduce import round_events as rounds
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.lines import parse_line
 
@@ -27,10 +27,16 @@ SAMPLES = [
     rounds.SamplesReported("c0", 100),
     rounds.MemberFinished(1, "c0/0", "r0"),
     rounds.MemberLost("c0/0", "killed"),
+    rounds.MemberSuspected(3, "c0/0", "nothing came", True),
+    rounds.MemberHeld(3, "c0/0", (("r0", 1),), "float32 (10,)"),
+    rounds.ClusterJoined("c1", {"c1/0": ("r0",)}),
     rounds.FinishRequested(),
     rounds.OpenRound(1, 0, False),
     rounds.CommitRound(1, 0),
     rounds.FailRun("lost 'c0/0'"),
+    rounds.Reform(3, {"r0": ("c0/0", "c1/0")}, 1, {"c2/0": "killed"}),
+    rounds.Resume(3, (2,), (("r0", 2, "c0/0", ("c1/0",)),), {"c0/0": 1, "c1/0": 1}),
+    rounds.LeaveOut("c2/0", 3, "killed", False),
     rounds.RingFinished("r0", 1),
     rounds.RoundCommitted(1),
     rounds.MergeRound(1),

@@ -20,11 +20,11 @@ from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import Resumed, states_for, writer_opener
 from ravnest.launch.session import run_control
 from ravnest.runtime import messages as m
-from ravnest.runtime.deadline import SILENCE_FLOOR_S
 from ravnest.runtime.executor import InlineExecutor
 from ravnest.runtime.outbox import Outbox
 from ravnest.runtime.process import assemble, batch_source
 from ravnest.training.metrics import MetricsWriter, read_metrics
+from ring_allreduce.patience import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import setups_of, tiny_job
 

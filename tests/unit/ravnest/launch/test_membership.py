@@ -2,7 +2,8 @@ import pytest
 
 from ravnest.errors import NodeLost
 from ravnest.launch.membership import FailStop
-from ravnest.runtime.deadline import SILENCE_FLOOR_S, STALL_FLOOR_S
+from ravnest.runtime.deadline import STALL_FLOOR_S
+from ring_allreduce.patience import SILENCE_FLOOR_S
 
 NODES = {"c0.s0": "desk", "c0.s1": "laptop"}
 

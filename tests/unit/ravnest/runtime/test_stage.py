@@ -7,11 +7,11 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.launch.handout import needed
 from ravnest.materials import make_weights
 from ravnest.runtime import messages as m
-from ravnest.runtime.deadline import SILENCE_FLOOR_S
 from ravnest.runtime.executor import InlineExecutor
 from ravnest.runtime.process import assemble, batch_source
 from ring_allreduce import ContributionRefused
 from ring_allreduce.messages import Chunk
+from ring_allreduce.patience import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 

@@ -1,4 +1,4 @@
-"""The round machine: when rounds open, commit, fail and merge."""
+"""The rounds of a run: when they open, commit and fail."""
 
 import random
 
@@ -7,20 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.round import (
+from ring_allreduce.round_events import (
     CommitRound,
     FailRun,
     FinishRequested,
     MemberFinished,
     MemberLost,
-    MergeRound,
     OpenRound,
-    RingFinished,
-    RoundCommitted,
-    RoundMember,
-    RoundOwner,
     SamplesReported,
 )
+from ring_allreduce.round_owner import RoundOwner
 
 RINGS = {"r0": ("a0", "b0"), "r1": ("a1", "b0")}
 
@@ -194,29 +190,3 @@ def test_under_any_order_few_rounds_are_open_and_the_run_never_gets_stuck(data, 
     commits = [one.round for one in instructions if isinstance(one, CommitRound)]
     assert commits == list(range(1, machine.opened + 1))
     assert not any(isinstance(one, FailRun) for one in instructions)
-
-
-def test_a_stage_merges_what_is_whole_and_committed():
-    member = RoundMember({"r0", "r1"})
-    assert run(member, RingFinished("r0", 1), RoundCommitted(1)) == []
-    assert run(member, RingFinished("r1", 1)) == [MergeRound(1)]
-    assert member.merged == 1
-    assert run(member, RoundCommitted(1), RingFinished("r0", 1)) == [], "both again, too late"
-
-
-def test_a_stage_with_an_unknown_ring_is_told():
-    with pytest.raises(InvalidInput):
-        RoundMember({"r0"}).handle(RingFinished("r9", 1), 0.0)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 8))
-def test_any_order_merges_every_round_once_and_in_order(seed, rounds):
-    events = [
-        event
-        for i in range(1, rounds + 1)
-        for event in (RingFinished("r0", i), RingFinished("r1", i), RoundCommitted(i))
-    ]
-    events += random.Random(seed).choices(events, k=4)
-    random.Random(seed).shuffle(events)
-    assert run(RoundMember({"r0", "r1"}), *events) == [MergeRound(i) for i in range(1, rounds + 1)]

@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.runtime.deadline import SILENCE_FLOOR_S, SilenceDeadline
+from ring_allreduce.patience import SILENCE_FLOOR_S, SilenceDeadline
 
 
 def heard_every(gaps_s, **arguments):

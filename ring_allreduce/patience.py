@@ -1,0 +1,67 @@
+"""When silence means that someone is gone: deadlines derived from what was measured (design §9).
+
+Pure: time is passed in. A deadline is a multiple of the usual gap between signs of life, median plus spread, and never
+below a floor, since a busy machine schedules late. docs/operating.md has the table of all deadlines.
+"""
+
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+from ring_allreduce.errors import InvalidInput
+
+SILENCE_FLOOR_S = 20.0
+"""No peer of a run is given up sooner than this, however regular it was."""
+
+_GAPS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a group waits for signs of life, and for chunks, before it goes on without someone."""
+
+    alive_every_s: float = 1.0
+    """How often a member says that it lives, and how far its rings are."""
+
+    silence_floor_s: float = 10.0
+    """No member is given up for silence sooner than this."""
+
+    stall_floor_s: float = 15.0
+    """No connection is held dead sooner than this, though it carries nothing of what was sent."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alive_every_s < min(self.silence_floor_s, self.stall_floor_s) < float("inf"):
+            raise InvalidInput(f"patience needs 0 < alive_every_s < silence_floor_s, stall_floor_s; got {self}")
+
+
+class SilenceDeadline:
+    """Expires when nothing was heard for `factor` × (median + 2·spread) of the usual gap, at least `floor_s`."""
+
+    def __init__(self, now_s: float, *, floor_s: float = SILENCE_FLOOR_S, factor: float = 8.0) -> None:
+        self._floor_s = floor_s
+        self._factor = factor
+        self._last_s = now_s
+        self._gaps_s: deque[float] = deque(maxlen=_GAPS_KEPT)
+
+    def heard(self, now_s: float) -> None:
+        """A sign of life."""
+        self._gaps_s.append(max(0.0, now_s - self._last_s))
+        self._last_s = now_s
+
+    def rest(self, now_s: float) -> None:
+        """Nothing is waited for: the time up to `now_s` is no silence, and no gap."""
+        self._last_s = now_s
+
+    def silent_s(self, now_s: float) -> float:
+        return now_s - self._last_s
+
+    def limit_s(self) -> float:
+        """How long a silence may last."""
+        if len(self._gaps_s) < 2:
+            return self._floor_s
+        median = statistics.median(self._gaps_s)
+        spread = statistics.median(abs(gap - median) for gap in self._gaps_s)
+        return max(self._floor_s, self._factor * (median + 2 * spread))
+
+    def expired(self, now_s: float) -> bool:
+        return self.silent_s(now_s) > self.limit_s()
