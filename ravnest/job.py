@@ -16,12 +16,14 @@ from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, Reference
+from ravnest.training.averaging import AveragingConfig
 from ravnest.training.losses import LOSSES, METRICS, check_name
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.quantities import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.schedule import ScheduleConfig
 
 __all__ = [
+    "AveragingConfig",
     "FactoryConfig",
     "JobConfig",
     "ModelConfig",
@@ -132,6 +134,9 @@ class JobConfig(Section):
 
     max_lag: PositiveInt = 1
     """Rounds that a stage may have contributed to and not yet merged."""
+
+    averaging: AveragingConfig = Field(default_factory=AveragingConfig)
+    """How clusters are weighed, the outer optimizer, and the form in which progress travels."""
 
     stop: StopConfig
     """When the run ends."""

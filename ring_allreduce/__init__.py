@@ -23,6 +23,7 @@ from ring_allreduce.flight import RingSpec
 from ring_allreduce.lines import parse_line
 from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.outer import Nesterov
+from ring_allreduce.outer import Nesterov
 from ring_allreduce.progress import Progress
 from ring_allreduce.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.rendezvous import Rendezvous
@@ -83,6 +84,7 @@ __all__ = [
     "MergeRound",
     "Message",
     "MessageTooLarge",
+    "Nesterov",
     "Nesterov",
     "OpenRound",
     "OwnerEvent",

@@ -35,11 +35,30 @@ def test_defaults():
         {"model": {"huggingface": {"model_type": "llama", "hidden_size": 64}}},
         {"stop": {"minutes": 1.5}, "sample": {"factory": "sample:generate"}},
         {"stop": {"epochs": 2}, "max_staleness": 0},
+        {"averaging": {"outer": "none", "wire": "bfloat16"}},
+        {"averaging": {"weighting": "equal", "outer": {"nesterov": {"lr": 0.5}}, "wire": "int8"}},
     ],
 )
 def test_a_job_survives_being_embedded_in_a_plan(changes):
     job = job_from_mapping({**LEAST, **changes})
     assert job_from_mapping(job.model_dump(mode="json")) == job
+
+
+@pytest.mark.parametrize(
+    ("averaging", "said"),
+    [
+        ({"wire": "int4"}, "averaging.wire: must be 'float32', 'bfloat16', 'float16' or 'int8', not the text 'int4'"),
+        ({"weighting": "speed"}, "averaging.weighting: must be 'samples' or 'equal', not the text 'speed'"),
+        ({"outer": None}, "averaging.outer: expected none or {nesterov: {lr: 0.7, momentum: 0.9}}"),
+        ({"outer": "adam"}, "averaging.outer: expected none or {nesterov"),
+        ({"outer": {"nesterov": {"momentum": 1}}}, "averaging.outer.nesterov.momentum: must be below 1, not 1"),
+        ({"outer": {"nesterov": {"lr": 0}}}, "averaging.outer.nesterov.lr: must be above 0, not 0"),
+        ({"outer": {}}, "averaging.outer.nesterov: is required and missing"),
+        ({"wires": "int8"}, "averaging.wires: is not a known key; did you mean 'wire'?"),
+    ],
+)
+def test_faults_of_averaging_name_the_key_and_what_was_expected(averaging, said):
+    assert said in fault(averaging=averaging)
 
 
 def test_lists_become_tuples_for_torch():

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from ravnest.training.averaging import OUTER_PREFIX, AveragingConfig, split_outer
+from ring_allreduce import Nesterov
+
+NESTEROV = {"nesterov": {"lr": 0.5, "momentum": 0.8}}
+
+
+def test_the_defaults_are_exact_parameter_averaging_by_samples():
+    averaging = AveragingConfig()
+    assert averaging.ring_wire == "exact"
+    assert averaging.make_outer() is None
+    assert averaging.outer_name == "none"
+    assert averaging.weight(12) == 12.0
+    assert averaging.wire_bytes_per_parameter_byte == 1.0
+
+
+@pytest.mark.parametrize(("samples", "weight"), [(0, 0.0), (1, 1.0), (4096, 1.0)])
+def test_equal_weights_count_whoever_has_trained(samples, weight):
+    assert AveragingConfig(weighting="equal").weight(samples) == weight
+
+
+@pytest.mark.parametrize(("wire", "part"), [("bfloat16", 0.5), ("float16", 0.5), ("int8", (1 + 4 / 256) / 4)])
+def test_shorter_forms_move_fewer_bytes(wire, part):
+    assert AveragingConfig(wire=wire).wire_bytes_per_parameter_byte == part
+
+
+def test_each_segment_gets_an_outer_optimizer_of_its_own():
+    averaging = AveragingConfig.model_validate({"outer": NESTEROV})
+    first, second = averaging.make_outer(), averaging.make_outer()
+    assert isinstance(first, Nesterov)
+    assert first is not second
+    assert averaging.outer_name == "nesterov"
+    expected = Nesterov(0.5, 0.8)
+    assert torch.equal(first(torch.ones(3)), expected(torch.ones(3)))
+
+
+def test_the_outer_state_is_told_from_the_optimizers_by_its_keys():
+    state = {("w", "exp_avg"): torch.ones(1), ("w", f"{OUTER_PREFIX}momentum"): torch.zeros(1)}
+    own, outer = split_outer(state)
+    assert list(own) == [("w", "exp_avg")]
+    assert list(outer) == [("w", f"{OUTER_PREFIX}momentum")]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(torch.optim) if name[0].isupper()])
+def test_no_optimizer_of_torch_has_a_key_with_that_prefix(name):
+    chosen = getattr(torch.optim, name)
+    if not issubclass(chosen, torch.optim.Optimizer) or name in ("Optimizer", "LBFGS", "SparseAdam"):
+        return
+    parameter = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = chosen([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert not [key for key in optimizer.state[parameter] if str(key).startswith(OUTER_PREFIX)]
