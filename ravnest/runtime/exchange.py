@@ -4,7 +4,7 @@ Glue between RingReducer (moves the vectors), RoundMember (says when a round may
 when it is). Decides nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ravnest.runtime import messages as m
 from ravnest.runtime.segments import Average, Contribution
@@ -26,6 +26,8 @@ class RoundExchange:
         self._member = RoundMember([spec.name for spec in specs])
         self._averages: dict[int, dict[int, Average]] = {}
         self._saves: set[int] = set()
+        self.on_ring_finished: Callable[[int, int], None] | None = None
+        """Hears each (round, ring) whose average is here."""
 
     def contribute(self, round: int, contributions: Sequence[Contribution]) -> None:  # noqa: A002 - our word
         for part in contributions:
@@ -51,6 +53,8 @@ class RoundExchange:
                 result.average, result.counters, result.total_weight
             )
             self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.RingFinished(round=result.round, ring=ring))
+            if self.on_ring_finished is not None:
+                self.on_ring_finished(result.round, ring)
             merges += [merge.round for merge in self._member.handle(RingFinished(result.ring, result.round), 0.0)]
         return merges
 

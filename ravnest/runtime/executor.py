@@ -6,6 +6,7 @@ for them; an exception is a result too, so that it surfaces there.
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ class Finished:
     instruction: Compute
     result: Any = None
     error: BaseException | None = None
+    took: tuple[float, float] | None = None
+    """When it began and ended; None where nobody looked."""
 
 
 class Executor(Protocol):
@@ -32,9 +35,11 @@ class Executor(Protocol):
     def close(self, timeout_s: float) -> None: ...
 
 
-def _run(instruction: Compute, work: Callable[[], Any]) -> Finished:
+def _run(instruction: Compute, work: Callable[[], Any], now: Callable[[], float] | None = None) -> Finished:
+    began_s = now() if now is not None else 0.0
     try:
-        return Finished(instruction, result=work())
+        result = work()
+        return Finished(instruction, result, took=None if now is None else (began_s, now()))
     except BaseException as error:  # noqa: BLE001 - carried to the owning thread, which raises it
         return Finished(instruction, error=error)
 
@@ -57,11 +62,17 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Computes in one thread. `prepare` runs there first: torch's thread count is a property of the thread."""
+    """Computes in one thread. `prepare` runs there first: torch's thread count is a property of the thread.
 
-    def __init__(self, wake: Callable[[], None], prepare: Callable[[], None]) -> None:
+    `now`: the stage's clock, by which it says how long each computation took.
+    """
+
+    def __init__(
+        self, wake: Callable[[], None], prepare: Callable[[], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._wake = wake
         self._prepare = prepare
+        self._now = now
         self._work: queue.SimpleQueue[tuple[Compute, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
@@ -85,5 +96,5 @@ class ThreadExecutor:
     def _loop(self) -> None:
         self._prepare()
         while (item := self._work.get()) is not None:
-            self._done.put(_run(*item))
+            self._done.put(_run(*item, self._now))
             self._wake()

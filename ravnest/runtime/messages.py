@@ -134,9 +134,15 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
 
     `finished`: what a stage has got done so far, tensors received or computations. A number that changes is progress,
     also where nothing else is reported for long: a first update, an evaluation.
+
+    `sent_s`: the sender's clock. In a stage's: `echo_s`, the driver's `sent_s` that it heard last, at `heard_s` of its
+    own.
     """
 
     finished: int = 0
+    sent_s: float | None = None
+    echo_s: float | None = None
+    heard_s: float | None = None
 
 
 # stage → driver
@@ -149,12 +155,16 @@ class Started(Message, frozen=True, kw_only=True, tag="started"):
 
 
 class Updated(Message, frozen=True, kw_only=True, tag="updated"):
-    """An update was made. `losses` only from a last stage: one per micro-batch, in order."""
+    """An update was made. `losses` only from a last stage: one per micro-batch, in order.
+
+    `spent`: the stage's ledger so far, seconds by state.
+    """
 
     update: int
     staleness: tuple[int, ...]
     losses: tuple[float, ...]
     lr: float
+    spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
@@ -192,9 +202,10 @@ class Drained(Message, frozen=True, kw_only=True, tag="drained"):
 
 
 class RoundsFinished(Message, frozen=True, kw_only=True, tag="rounds_finished"):
-    """Nothing is pending: the stage's weights are the anchor."""
+    """Nothing is pending: the stage's weights are the anchor. `spent` as in Updated."""
 
     up_to: int
+    spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class Evaluated(Message, frozen=True, kw_only=True, tag="evaluated"):
@@ -203,6 +214,20 @@ class Evaluated(Message, frozen=True, kw_only=True, tag="evaluated"):
     evaluation: int
     loss: tuple[float, int]
     metrics: tuple[tuple[float, int], ...]
+
+
+class Spans(Message, frozen=True, kw_only=True, tag="spans"):
+    """A piece of the stage's timeline: one entry of each column is a span, times by the stage's own clock.
+
+    `lanes` and `kinds` as in runtime/timeline.py; a number of -1 is none. `dropped`: spans beyond the limit so far.
+    """
+
+    lanes: tuple[int, ...]
+    kinds: tuple[str, ...]
+    numbers: tuple[int, ...]
+    began_s: tuple[float, ...]
+    ended_s: tuple[float, ...]
+    dropped: int
 
 
 KINDS: tuple[type[Message], ...] = (
@@ -230,6 +255,7 @@ KINDS: tuple[type[Message], ...] = (
     Drained,
     RoundsFinished,
     Evaluated,
+    Spans,
     *RING_KINDS,
 )
 

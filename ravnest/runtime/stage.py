@@ -22,6 +22,7 @@ from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
 from ravnest.runtime.segments import StatePiece
 from ravnest.runtime.setup import StageSetup
+from ravnest.runtime.timeline import NETWORK, Timeline, subject
 from ring_allreduce.patience import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
@@ -45,8 +46,10 @@ class StageRuntime:
         executor: Executor,
         *,
         version: int,
+        timeline: Timeline | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`timeline`: where to record what is done, if anybody wants it drawn."""
         job = setup.job
         self.setup = setup
         self._endpoint = endpoint
@@ -66,6 +69,10 @@ class StageRuntime:
                 clip=job.optimizer.clip_norm is not None,
             )
         )
+        self._timeline = timeline
+        if timeline is not None:
+            self._machine.ledger.on_span = timeline.computed
+            exchange.on_ring_finished = lambda number, ring: timeline.change(ring, number, "finished", now())
         self._activations: dict[int, Tensors] = {}  # arrived, not yet used
         self._gradients: dict[int, Tensors] = {}
         self._evaluations: dict[tuple[int, int], Tensors] = {}
@@ -73,6 +80,7 @@ class StageRuntime:
         self._saving: set[int] = set()
         self._final_round: int | None = None
         self._driver = SilenceDeadline(now())
+        self._echo: tuple[float | None, float] = None, 0.0  # the driver's clock as last heard, and when
         self._next_alive_s = now()
         self._version = version
         self._computations = 0
@@ -92,7 +100,11 @@ class StageRuntime:
         now_s = self._now()
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
-            self._tell_driver(m.Alive(finished=self._computations))
+            echo_s, heard_s = self._echo
+            self._tell_driver(m.Alive(finished=self._computations, sent_s=now_s, echo_s=echo_s, heard_s=heard_s))
+            self._tell_timeline()
+        elif self._timeline is not None and self._timeline.has_piece:
+            self._tell_timeline()
         if self._driver.expired(now_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
 
@@ -102,6 +114,9 @@ class StageRuntime:
             self._driver.heard(self._now())
         if self._exchange.on_delivery(delivery):
             return
+        if self._timeline is not None and (carried := subject(message)) is not None:
+            now_s = self._now()
+            self._timeline.add(NETWORK, f"receive {carried[0]}", carried[1], now_s, now_s)
         if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
         program = self.setup.program
@@ -136,7 +151,10 @@ class StageRuntime:
                 self._handle(ev.RoundsToFinish(message.up_to, message.updates))
             case m.Evaluate():
                 self._handle(ev.EvaluationRequested(message.evaluation, message.batches))
+            case m.Alive():
+                self._echo = message.sent_s, self._now()
             case m.Stop():
+                self._tell_timeline()
                 self.stopped = True
 
     def _merge_arrived(self, rounds: list[int]) -> None:
@@ -172,7 +190,7 @@ class StageRuntime:
             case ins.ReportRoundsFinished(up_to):
                 if up_to == self._final_round:
                     self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
-                self._tell_driver(m.RoundsFinished(up_to=up_to))
+                self._tell_driver(m.RoundsFinished(up_to=up_to, spent=self._spent()))
             case ins.Fail(reason):
                 raise RunFailed(reason)
             case _:
@@ -205,6 +223,8 @@ class StageRuntime:
     def _take_finished(self, finished: Finished) -> None:
         if finished.error is not None:
             raise finished.error
+        if finished.took is not None:
+            self._machine.ledger.computed(*finished.took)
         match finished.instruction:
             case ins.RunForward(micro_batch):
                 self._to_send["activation", micro_batch, 0] = finished.result
@@ -217,11 +237,14 @@ class StageRuntime:
             case ins.RunUpdate(update):
                 lr, losses = finished.result
                 staleness = self._machine.group_staleness
-                self._tell_driver(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr))
+                self._tell_driver(
+                    m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=self._spent())
+                )
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
                 self._tell_driver(m.SnapshotTaken(round=number, update=self._machine.version))
                 self._exchange.contribute(number, finished.result)
+                self._draw_round(number, "in flight")
                 self._handle(ev.SnapshotFinished(number))
             case ins.ApplyMerge(number):
                 self._merged(number, finished.result)
@@ -233,6 +256,7 @@ class StageRuntime:
 
     def _merged(self, number: int, state: list[StatePiece]) -> None:
         self._tell_driver(m.RoundMerged(round=number))
+        self._draw_round(number, None)
         if number not in self._saving:
             return
         self._saving.discard(number)
@@ -252,7 +276,24 @@ class StageRuntime:
         )
 
     def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
+        began_s = self._now()
         self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
+        if self._timeline is not None and (carried := subject(message)) is not None:
+            self._timeline.add(NETWORK, f"send {carried[0]}", carried[1], began_s, self._now())
 
     def _tell_driver(self, message: Message) -> None:
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+
+    def _spent(self) -> dict[str, float]:
+        """The ledger, without what took no time."""
+        return {state: seconds for state, seconds in self._machine.ledger.seconds.items() if seconds}
+
+    def _draw_round(self, number: int, kind: str | None) -> None:
+        if self._timeline is not None:
+            for segment in self.setup.segments:
+                self._timeline.change(segment.ring, number, kind, self._now())
+
+    def _tell_timeline(self) -> None:
+        if self._timeline is not None:
+            for piece in self._timeline.pieces():
+                self._tell_driver(piece)

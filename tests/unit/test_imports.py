@@ -132,12 +132,15 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/training/seeds.py": WORLD | TENSORS,
     "ravnest/training/sampler.py": WORLD | TENSORS,
     "ravnest/runtime/messages.py": WORLD | TENSORS,
+    "ravnest/runtime/timeline.py": WORLD | TENSORS,
+    "ravnest/runtime/clocks.py": WORLD | TENSORS,
     "ravnest/runtime/arrivals.py": WORLD | TENSORS,  # it looks at tensors, and names no function of torch
     "ravnest/runtime/deadline.py": WORLD | TENSORS,
     "ravnest/runtime/segments.py": WORLD,
     "ravnest/launch/control.py": WORLD | TENSORS,
     "ravnest/launch/orders.py": WORLD | TENSORS,
     "ravnest/launch/membership.py": WORLD | TENSORS,
+    "ravnest/launch/times.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/words.py": WORLD | TENSORS,
 }

@@ -1,5 +1,7 @@
 """StageRuntime among peers that the test plays."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from ravnest.materials import make_weights
 from ravnest.runtime import messages as m
 from ravnest.runtime.executor import InlineExecutor
 from ravnest.runtime.process import assemble, batch_source
+from ravnest.runtime.timeline import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused
 from ring_allreduce.messages import Chunk
 from ring_allreduce.patience import SILENCE_FLOOR_S
@@ -19,12 +22,12 @@ from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 class Bench:
     """The real stage `name` of a pipeline of three; the others and the driver are bare endpoints."""
 
-    def __init__(self, name, **changes):
+    def __init__(self, name, timeline=False, **changes):
         torch.set_num_threads(1)
         self.now_s = 0.0
         self.job = tiny_job(**changes)
         setups, _ = setups_of(self.job, parts=(3,))
-        self.setup = setups[name]
+        self.setup = replace(setups[name], timeline=timeline)
         self.network = InProcessNetwork(now=self.now)
         self.peers = {peer: self.network.endpoint(peer, m.codec()) for peer in (m.DRIVER, *setups)}
         self.network.connect_all()
@@ -197,7 +200,50 @@ def test_it_says_each_second_that_it_lives_and_what_it_has_got_done():
     bench.turn(3)
     bench.turn(after_s=1.0)
     told = [each.message for each in bench.heard(m.DRIVER, but=())]
-    assert told == [m.Alive(finished=0), m.Alive(finished=1)]
+    assert told == [m.Alive(finished=0, sent_s=0.0, heard_s=0.0), m.Alive(finished=1, sent_s=1.0, heard_s=0.0)]
+
+
+def test_its_sign_of_life_returns_the_drivers_clock_as_it_heard_it():
+    bench = Bench("c0.s1")
+    bench.turn()
+    bench.say(m.DRIVER, m.Alive(sent_s=70.0))
+    bench.turn(after_s=0.25)
+    bench.turn(after_s=0.75)
+    last = [each.message for each in bench.heard(m.DRIVER, but=())][-1]
+    assert (last.echo_s, last.heard_s, last.sent_s) == (70.0, 0.25, 1.0)
+
+
+def recorded(bench):
+    """The stage's timeline as (lane, kind, number), once the driver has let it stop."""
+    bench.say(m.DRIVER, m.Stop())
+    bench.turn()
+    pieces = [each.message for each in bench.heard(m.DRIVER) if isinstance(each.message, m.Spans)]
+    return [span for piece in pieces for span in zip(piece.lanes, piece.kinds, piece.numbers, strict=True)]
+
+
+def test_a_timeline_holds_what_was_computed_waited_for_received_and_sent():
+    bench = Bench("c0.s1", timeline=True)
+    bench.turn()
+    bench.say("c0.s0", *bench.activation(0))
+    bench.turn(2, after_s=0.5)
+    bench.say("c0.s2", *bench.gradient(0))
+    bench.turn(2, after_s=0.25)
+    spans = recorded(bench)
+    assert [span for span in spans if span[0] == NETWORK] == [
+        (NETWORK, "receive activation", 0),
+        (NETWORK, "send activation", 0),
+        (NETWORK, "receive gradient", 0),
+        (NETWORK, "send gradient", 0),
+    ]
+    assert [kind for lane, kind, _ in spans if lane == COMPUTE] == ["input", "input"]  # inline compute takes no time
+
+
+def test_nothing_is_recorded_unless_it_is_wanted():
+    bench = Bench("c0.s1")
+    bench.turn()
+    bench.say("c0.s0", *bench.activation(0))
+    bench.turn(3)
+    assert recorded(bench) == []
 
 
 def test_a_driver_that_falls_silent_is_lost():
