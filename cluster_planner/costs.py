@@ -66,6 +66,10 @@ class Workload:
     optimizer_state_bytes_per_parameter_byte: float
     process_bytes: int
     """Memory of a stage's process before it holds any tensor of the model."""
+    averaged_bytes_per_parameter_byte: float = 1.0
+    """What a parameter byte takes when it travels to be averaged: 1 as it is, less in a shorter form."""
+    averaging_state_bytes_per_parameter_byte: float = 0.0
+    """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
 
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}

@@ -145,7 +145,8 @@ def _plan_once(
 ) -> Candidate | None:
     """`faster`: for each group, how many times its samples/s the fleet is expected to make."""
     work = spans.workload
-    per_round = 2 * (len(groups) - 1) / len(groups) * work.micro_batch / work.average_every
+    moved = 2 * (len(groups) - 1) / len(groups) * work.averaged_bytes_per_parameter_byte
+    per_round = moved * work.micro_batch / work.average_every
     planned = []
     for group, ratio in zip(groups, faster, strict=True):
         pipeline = plan_pipeline(fleet, spans, group, per_round * ratio, least)

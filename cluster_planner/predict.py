@@ -214,7 +214,8 @@ def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> flo
 def _ring_bytes(spans: SpanCosts, ring: Ring) -> float:
     """What each member sends, and receives, in one round."""
     members = len(ring.members)
-    return 2.0 * (members - 1) / members * spans.parameter_bytes(*ring.units)
+    moved = spans.workload.averaged_bytes_per_parameter_byte * spans.parameter_bytes(*ring.units)
+    return 2.0 * (members - 1) / members * moved
 
 
 def _hops(ring: Ring) -> list[tuple[tuple[str, int], tuple[str, int]]]:

@@ -137,6 +137,8 @@ class WorkloadEntry(Strict):
     max_lag: OneOrMore
     optimizer_state_bytes_per_parameter_byte: AtLeastZero
     process_bytes: Count
+    averaged_bytes_per_parameter_byte: Positive = 1.0
+    averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
 
 
 class PlanFile(Strict):

@@ -4,7 +4,7 @@ Decides how the costs of units add up to those of a stage: design §4.5.
 
     compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward
     2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
-              optimizer state, 2 + max_lag averaging copies) + what W micro-batches in flight keep
+              optimizer state, 1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
 
 A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward
 right after its forward, so it keeps those of one, and the inputs of the W − 1 that wait. Knows no node. A
@@ -93,11 +93,12 @@ class SpanCosts:
     @property
     def _copies(self) -> float:
         """How many times its parameter bytes a stage holds: live versions and shell, gradient, optimizer,
-        averaging.
+        averaging (the anchor; of each round on its way the contribution and its average).
         """
         work = self.workload
         live_and_shell = work.max_staleness + 1 + 1
-        return live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + 2 + work.max_lag
+        averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
+        return live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
 
     def _between(self, prefix: Floats) -> Floats:
         at = prefix[self.positions]

@@ -27,6 +27,8 @@ _OF_THE_JOB = {
     "average_every": "job.average_every",
     "max_lag": "job.max_lag",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
+    "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
+    "averaging_state_bytes_per_parameter_byte": "what job.averaging keeps",
 }
 
 
@@ -40,6 +42,8 @@ def workload(job: JobConfig) -> Workload:
         max_lag=job.max_lag,
         optimizer_state_bytes_per_parameter_byte=state_bytes_per_parameter_byte(job.optimizer),
         process_bytes=PROCESS_BYTES,
+        averaged_bytes_per_parameter_byte=job.averaging.wire_bytes_per_parameter_byte,
+        averaging_state_bytes_per_parameter_byte=job.averaging.state_bytes_per_parameter_byte(job.max_lag),
     )
 
 

@@ -80,6 +80,11 @@ class AveragingConfig(Section):
         """How much less than the parameters themselves, which are taken for float32, a round moves."""
         return bytes_per_element(self.ring_wire) / _FLOAT32_BYTES
 
+    def state_bytes_per_parameter_byte(self, max_lag: int) -> float:
+        """What stays from round to round, as copies of the parameters: momentum; what has not been fed back yet, once
+        as it was before the rounds on their way and once for each of these."""
+        return float(self.outer != "none") + (0.0 if self.wire == "float32" else 1.0 + max_lag)
+
 
 def split_outer(
     state: Mapping[tuple[str, str], Tensor],

@@ -197,6 +197,16 @@ def test_a_plan_comes_back_the_same(plan: Plan, tmp_path: Path) -> None:
     assert list(yaml.safe_load(first))[:4] == ["version", "job_file", "seed", "clusters"]
 
 
+def test_a_plan_from_before_shorter_forms_on_the_wire_is_read(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    save_plan(plan, path)
+    data = yaml.safe_load(path.read_text())
+    del data["workload"]["averaged_bytes_per_parameter_byte"]
+    del data["workload"]["averaging_state_bytes_per_parameter_byte"]
+    path.write_text(yaml.safe_dump(data))
+    assert load_plan(path).workload == plan.workload
+
+
 def test_a_hand_edited_plan_is_validated(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     save_plan(plan, path)

@@ -68,6 +68,18 @@ def test_clusters_wait_for_rings_that_cannot_keep_up(
     assert "averaging" in forecast.prediction.bottleneck
 
 
+def test_a_shorter_form_on_the_wire_shortens_the_averaging_by_as_much(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e4, down_bytes_per_s=1e4)
+
+    def averaging_s(moved: float) -> float:
+        spans = spans_of({"averaged_bytes_per_parameter_byte": moved}, parameter_bytes=10**6)
+        return predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction.averaging_s
+
+    assert averaging_s(0.5) == pytest.approx(averaging_s(1.0) / 2, rel=1e-3)
+
+
 def test_latency_counts_only_when_the_window_is_too_small(
     make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
 ) -> None:

@@ -17,9 +17,11 @@ def test_flops_are_forward_backward_and_a_share_of_the_update(
 def test_memory_follows_the_formula(
     make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    work = make_workload(micro_batch=2, max_staleness=1, max_lag=3, process_bytes=1000)
+    work = make_workload(
+        micro_batch=2, max_staleness=1, max_lag=3, process_bytes=1000, averaging_state_bytes_per_parameter_byte=1.0
+    )
     spans = SpanCosts(make_model(4, parameter_bytes=100, saved_bytes=7, boundary_bytes=5), work)
-    copies = (1 + 1) + 1 + 1 + 2.0 + (2 + 3)
+    copies = (1 + 1) + 1 + 1 + 2.0 + (1 + 2 * 3 + 1)
     assert spans.memory_bytes(0, 2, window=6) == 1000 + copies * 200 + 6 * 2 * 14
     assert spans.memory_bytes(2, 4, window=6) == 1000 + copies * 200 + 2 * 14 + 5 * 2 * 5
 

@@ -17,6 +17,14 @@ from tests.support.local import setups_of, tiny_job
             {"optimizer": {"name": "sgd", "lr": 0.1}},
             "workload.optimizer_state_bytes_per_parameter_byte: is 2.0, but what",
         ),
+        (
+            {"averaging": {"wire": "bfloat16"}},
+            "workload.averaged_bytes_per_parameter_byte: is 1.0, but what job.averaging.wire takes is 0.5: plan again",
+        ),
+        (
+            {"averaging": {"outer": {"nesterov": {}}}},
+            "workload.averaging_state_bytes_per_parameter_byte: is 0.0, but what job.averaging keeps is 1.0",
+        ),
     ],
 )
 def test_a_plan_whose_job_was_edited_is_refused(change, said):

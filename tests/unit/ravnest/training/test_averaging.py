@@ -21,6 +21,13 @@ def test_equal_weights_count_whoever_has_trained(samples, weight):
     assert AveragingConfig(weighting="equal").weight(samples) == weight
 
 
+def test_momentum_and_what_is_fed_back_take_memory():
+    assert AveragingConfig().state_bytes_per_parameter_byte(2) == 0
+    assert AveragingConfig.model_validate({"outer": NESTEROV}).state_bytes_per_parameter_byte(2) == 1
+    both = AveragingConfig.model_validate({"outer": NESTEROV, "wire": "int8"})
+    assert both.state_bytes_per_parameter_byte(2) == 4
+
+
 @pytest.mark.parametrize(("wire", "part"), [("bfloat16", 0.5), ("float16", 0.5), ("int8", (1 + 4 / 256) / 4)])
 def test_shorter_forms_move_fewer_bytes(wire, part):
     assert AveragingConfig(wire=wire).wire_bytes_per_parameter_byte == part
