@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from cluster_planner.words import rate
+from ravnest.cli.stage_view import stages_table
 from ravnest.launch.report import RunResult
 from ravnest.words import beside_baselines, duration
 
@@ -19,6 +20,9 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
     """Print it. `plan_path` is named in the command that would go on with a run that was stopped."""
     console.print()
     console.print(_pairs(_figures(result)))
+    if result.stages:
+        console.print()
+        console.print(stages_table(result.stages))
     if result.held_out_loss is not None:
         console.print()
         console.print(Text(beside_baselines(result.held_out_loss, result.baselines), style="bold"))
@@ -64,5 +68,6 @@ def _paths(result: RunResult) -> list[tuple[str, str]]:
         ("checkpoint", result.checkpoint_path),
         ("metrics", result.metrics_path),
         ("loss curve", result.loss_curve_path),
+        ("timeline", result.trace_path),
     ]
     return [(name, str(path)) for name, path in rows if path is not None]

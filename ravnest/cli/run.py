@@ -36,6 +36,10 @@ def run(
         bool,
         typer.Option("--encrypt", help="Encrypt tensors between the machines, with keys of this run; costs speed."),
     ] = False,
+    timeline: Annotated[
+        bool,
+        typer.Option("--timeline", help="Record what each stage does and when: trace.json, for ui.perfetto.dev."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
@@ -54,7 +58,16 @@ def run(
     view = LiveView(console) if console.is_terminal else PlainView(console)
     # Ray and the job's own code may print: with --json, stdout holds the result alone.
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
-        result = launch_run(made, plan, address=address, resume=resume, encrypt=encrypt, out_dir=out, observer=view)
+        result = launch_run(
+            made,
+            plan,
+            address=address,
+            resume=resume,
+            encrypt=encrypt,
+            timeline=timeline,
+            out_dir=out,
+            observer=view,
+        )
     if as_json:
         json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")

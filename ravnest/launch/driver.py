@@ -24,13 +24,14 @@ def run(
     observer: report.Observer,
     imitate: bool = False,
     encrypt: bool = False,
+    timeline: bool = False,
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
     `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
     starts one on this machine and places every stage on it. `imitate`: pad each stage's compute and shape each link to
     what the plan says of its node. `encrypt`: with keys made for this run; tensors travel encrypted, among its own
-    processes alone. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
+    processes alone. `timeline`: write trace.json. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
     """
     with StopOnInterrupt() as interrupt:
         if address is not None:
@@ -39,7 +40,13 @@ def run(
         prepared.folder.begin(plan_path)
         try:
             record, control = train(
-                prepared, address, imitate=imitate, encrypt=encrypt, observer=observer, interrupt=interrupt
+                prepared,
+                address,
+                imitate=imitate,
+                encrypt=encrypt,
+                timeline=timeline,
+                observer=observer,
+                interrupt=interrupt,
             )
         except (RunFailed, RingError) as error:
             kind = type(error) if isinstance(error, RunFailed) else RunFailed

@@ -1,6 +1,6 @@
 """Where a run writes: a new folder for a new run, the latest one for a resumed run.
 
-RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors  loss.png  summary.json  logs/
+RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors  loss.png  summary.json  trace.json  logs/
 """
 
 import shutil
@@ -45,6 +45,10 @@ class RunFolder:
     @property
     def loss_curve(self) -> Path:
         return self.path / "loss.png"
+
+    @property
+    def trace(self) -> Path:
+        return self.path / "trace.json"
 
     @property
     def summary(self) -> Path:

@@ -15,6 +15,7 @@ from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.membership import Membership
 from ravnest.launch.ray_cluster import Ended
 from ravnest.launch.record import RunRecord
+from ravnest.launch.trace import RunTrace
 from ravnest.runtime import messages as m
 from ravnest.runtime.deadline import ALIVE_EVERY_S
 from ravnest.runtime.outbox import Outbox
@@ -48,6 +49,7 @@ class DriverLoop:
         record: RunRecord,
         firsts: Sequence[str],
         stop_wanted: Callable[[], bool],
+        trace: RunTrace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
@@ -58,6 +60,7 @@ class DriverLoop:
         self._collector = collector
         self._record = record
         self._stop_wanted = stop_wanted
+        self._trace = trace
         self._now = now
         self._stages = set(record.stages)
         self._starting = set(record.stages)
@@ -85,7 +88,7 @@ class DriverLoop:
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             for stage in self._stages:
-                self._endpoint.send(stage, Lane.PIPELINE, m.Alive())
+                self._endpoint.send(stage, Lane.PIPELINE, m.Alive(sent_s=now_s))
         if now_s >= self._next_news_s:
             self._next_news_s = now_s + _NEWS_EVERY_S
             for end in self._news.ended():
@@ -105,10 +108,12 @@ class DriverLoop:
     def _take(self, delivery: Delivery) -> None:
         now_s = self._now()
         message = delivery.message
-        progress = not isinstance(message, m.Alive) or message.finished != self._finished.get(delivery.sender, 0)
+        progress = not isinstance(message, m.Alive | m.Spans)
         if isinstance(message, m.Alive):
+            progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
         self._membership.heard(delivery.sender, now_s, progress=progress)
+        self._draw(delivery, now_s)
         match message:
             case m.Started():
                 self._starting.discard(delivery.sender)
@@ -126,8 +131,18 @@ class DriverLoop:
                 self._record.updated(delivery.sender, message)
             case m.RoundMerged():
                 self._record.merged(delivery.sender, message)
+            case m.RoundsFinished():
+                self._record.finished(delivery.sender, message)
         if not isinstance(message, _SIGNS_OF_LIFE):
             self._follow(self._control.handle(delivery.sender, message))
+
+    def _draw(self, delivery: Delivery, now_s: float) -> None:
+        if self._trace is not None:
+            match delivery.message:
+                case m.Alive() as alive:
+                    self._trace.heard(delivery.sender, alive, now_s)
+                case m.Spans() as piece:
+                    self._trace.take(delivery.sender, piece)
 
     def _follow(self, instructions: list[o.Instruction]) -> None:
         for instruction in instructions:
@@ -161,6 +176,7 @@ class DriverLoop:
         """Let the stages leave by themselves, for a while: the run's results are safe already."""
         deadline_s = self._now() + _LEAVE_S
         while self._stages and self._now() < deadline_s:
-            self._endpoint.poll(_POLL_S)
+            for delivery in self._endpoint.poll(_POLL_S):
+                self._draw(delivery, self._now())  # the last pieces of their timelines
             for end in self._news.ended():
                 self._stages.discard(end.stage)

@@ -20,6 +20,7 @@ from ravnest.launch.preparing import Prepared
 from ravnest.launch.record import RunRecord
 from ravnest.materials import make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
+from ravnest.runtime.messages import stage_name
 from ravnest.training.checkpoint import load_latest, write_final_weights
 from ravnest.training.metrics import read_metrics
 
@@ -58,6 +59,8 @@ def finish(
         sample_text=None,
         stopped_early=control.stopped_early,
         encrypted=encrypted,
+        stages=_stage_figures(plan, record),
+        trace_path=folder.trace if record.drawn else None,
     )
     _write_summary(folder.summary, result)  # now: the user's own code below may fail
     if job.sample is None or control.stopped_early:
@@ -65,6 +68,15 @@ def finish(
     result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
     _write_summary(folder.summary, result)
     return result
+
+
+def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
+    return tuple(
+        report.StageFigures(name, stage.node, record.times.steady(name), record.times.overall(name))
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+        for name in [stage_name(cluster.name, index)]
+    )
 
 
 def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:

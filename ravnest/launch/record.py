@@ -4,12 +4,13 @@ Decides how stages' reports become progress (rates, mean losses, staleness). Kno
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ravnest.launch import control as c
 from ravnest.launch import orders as o
 from ravnest.launch import report
+from ravnest.launch.times import StageTimes
 from ravnest.runtime import messages as m
 from ravnest.training.losses import Measure, Metric
 from ravnest.training.metrics import MetricsWriter
@@ -57,6 +58,9 @@ class RunRecord:
         self.staleness_sum = 0
         self.staleness_count = 0
         self.staleness_max = 0
+        self.times = StageTimes()
+        self.drawn = False
+        """Whether the run's timeline has been written."""
         self._out_dir = out_dir
         self._observer = observer
         self._writer = writer
@@ -79,6 +83,8 @@ class RunRecord:
         self._emit(report.Phase("training"))
 
     def phase(self, phase: o.Phase) -> None:
+        if phase is o.Phase.DRAINING:
+            self.times.draining()
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.Phase(name, detail))
 
@@ -87,6 +93,7 @@ class RunRecord:
 
     def updated(self, stage: str, message: m.Updated) -> None:
         """Each stage's update: its gradients' staleness, and from a last stage the losses."""
+        self.times.told(stage, message.spent)
         cluster, _, index = stage.rpartition(".s")
         tally = self._tallies[cluster]
         tally.max_staleness = max(tally.max_staleness, *message.staleness, 0)
@@ -105,6 +112,9 @@ class RunRecord:
             fields["loss"] = sum(message.losses) / len(message.losses)
             fields["samples"] = (message.update + 1) * self._samples_per_update
         self._writer.write("update", self._now_s, **fields)
+
+    def finished(self, stage: str, message: m.RoundsFinished) -> None:
+        self.times.told(stage, message.spent)
 
     def merged(self, stage: str, message: m.RoundMerged) -> None:
         cluster = self._last_stages.get(stage)
@@ -142,6 +152,16 @@ class RunRecord:
         clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
         if before_s is not None:  # the first time there are no rates yet
             self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
+        shares = {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}
+        if shares:
+            self._writer.write("time", self._now_s, stages=shares)
+
+    def timeline(self, dropped: int) -> None:
+        """The timeline is written, without `dropped` spans."""
+        self.drawn = True
+        if dropped:
+            text = f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit"
+            self._emit(report.Notice(text))
 
     def write_log(self, stage: str, text: str) -> Path:
         """Keep what a failed stage said."""

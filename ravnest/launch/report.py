@@ -91,6 +91,39 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
+class TimeShares:
+    """Where a stage's time went, as shares of `seconds`. `compute`, `averaging`, `evaluation`, `handoff` and `bubble`
+    make the whole.
+    """
+
+    seconds: float
+    compute: float
+    """Forward, backward and update together."""
+    forward: float
+    backward: float
+    update: float
+    averaging: float
+    """Taking snapshots and merging; the rings themselves move beside the computing."""
+    evaluation: float
+    handoff: float
+    """Between the stage's threads: neither computing nor waiting for anybody."""
+    bubble: float
+    """Waiting, whatever for."""
+    waiting: Mapping[str, float]
+    """The bubble by cause, as in ravnest/pipeline/ledger.py: input, window, staleness, lag, norm, drain."""
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """What one stage came to. `steady`: between its first update and the drain, None where that was too short."""
+
+    stage: str
+    node: str
+    steady: TimeShares | None
+    overall: TimeShares | None
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What a run came to. `baselines`: held-out losses to compare with. `stopped_early`: by Ctrl-C, and
     resumable. `encrypted`: the mode in which its speed was measured.
@@ -113,6 +146,8 @@ class RunResult:
     mean_staleness: float
     sample_text: str | None
     stopped_early: bool
+    stages: tuple[StageFigures, ...] = ()
+    trace_path: Path | None = None
     encrypted: bool = False
 
 

@@ -24,6 +24,7 @@ from ravnest.launch.ray_cluster import RayCluster
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import states_for, writer_opener
 from ravnest.launch.setups import stage_setups
+from ravnest.launch.trace import RunTrace
 from ravnest.materials import search_dirs
 from ravnest.runtime import messages as m
 from ravnest.runtime.deadline import START_DEADLINE_S
@@ -45,6 +46,7 @@ def train(
     *,
     imitate: bool,
     encrypt: bool = False,
+    timeline: bool = False,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
@@ -69,6 +71,7 @@ def train(
             token=secrets.token_bytes(_TOKEN_BYTES),
             keys=keys,
             imitate=imitate,
+            timeline=timeline,
         )
         observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
@@ -87,6 +90,7 @@ def train(
                 round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
                 held_out = len(prepared.data.held_out)
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed)
+                trace = RunTrace(nodes) if timeline else None
                 loop = DriverLoop(
                     endpoint=endpoint,
                     news=ray,
@@ -97,9 +101,15 @@ def train(
                     record=record,
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,
+                    trace=trace,
                 )
                 interrupt.gracefully = True
-                loop.run()
+                try:
+                    loop.run()
+                finally:
+                    if trace is not None:  # of a run that failed, too
+                        trace.write(folder.trace)
+                        record.timeline(trace.dropped)
         finally:
             endpoint.close()
     return record, control

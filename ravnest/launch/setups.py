@@ -44,6 +44,7 @@ def stage_setups(
     token: bytes,
     keys: Mapping[str, Keys] | None = None,
     imitate: bool = False,
+    timeline: bool = False,
 ) -> dict[str, StageSetup]:
     """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
 
@@ -86,6 +87,7 @@ def stage_setups(
                 keys=None if keys is None else keys[name],
                 links=_links(plan, stage.node) if imitate else {},
                 pace=_pace(plan, stage.node, stage.units) if imitate else None,
+                timeline=timeline,
             )
     return setups
 
@@ -110,7 +112,8 @@ def _segment(plan: Plan, ring: Ring, cluster: str, index: int, captured: Capture
         buffers=tuple(spec.name for spec in buffers),
         counters=tuple(spec.name for spec in learning if spec not in buffers),
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
-        elements=sum(math.prod(spec.shape) for spec in (*trained, *buffers)),
+        elements=sum(math.prod(spec.shape) for spec in trained),
+        buffer_elements=sum(math.prod(spec.shape) for spec in buffers),
         chunk_elements=chunk_elements_for(_slowest_hop_bytes_per_s(plan, ring), _FLOAT_BYTES),
         keeper=(cluster, index) == keeper,
     )

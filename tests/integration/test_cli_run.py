@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(600)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that went to its end."""
     folder = planned(tmp_path_factory.mktemp("whole"))
-    done = ravnest(folder, "run", "--out", "r", "--json")
+    done = ravnest(folder, "run", "--out", "r", "--json", "--timeline")
     assert done.returncode == 0, done.stderr
     (folder / "result.json").write_text(done.stdout)
     return folder
@@ -49,6 +49,36 @@ def test_a_run_learns_and_writes_down_what_it_did(finished: Path) -> None:
     assert len(started) == 4
     assert min(started) > 50 << 20  # torch alone is more
     assert (finished / "r/loss.png").stat().st_size > 10_000
+
+
+def test_it_says_where_each_stages_time_went(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    assert [stage["stage"] for stage in result["stages"]] == ["c0.s0", "c0.s1", "c1.s0", "c1.s1"]
+    for stage in result["stages"]:
+        for shares in (stage["steady"], stage["overall"]):
+            assert 0 < shares["compute"] < 1
+            parts = [shares[part] for part in ("compute", "averaging", "evaluation", "handoff", "bubble")]
+            assert sum(parts) == pytest.approx(1.0, abs=1e-3)
+    assert '"kind":"time"' in (finished / "r/metrics.jsonl").read_text()
+
+
+def test_a_timeline_holds_every_computation_of_every_stage(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    events = json.loads(Path(finished / result["trace_path"]).read_text())["traceEvents"]
+    rows = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert [row.split()[0] for row in rows.values()] == ["c0.s0", "c0.s1", "c1.s0", "c1.s1"]
+    drawn = [event for event in events if event["ph"] == "X"]
+    updates = [event for event in drawn if event["name"].startswith("update ")]
+    assert len(updates) == 2 * result["updates"]  # each of a cluster's two stages makes its own
+    forwards, backwards = ([e for e in drawn if e["name"].startswith(name)] for name in ("forward ", "backward "))
+    assert len(forwards) == len(backwards) == 3 * len(updates)
+    ends = {(event["pid"], event["name"]): event["ts"] + event["dur"] for event in forwards}
+    for event in forwards:  # one machine, one clock: no stage begins before the one ahead of it has ended
+        if rows[event["pid"]].startswith(("c0.s1", "c1.s1")):
+            assert event["ts"] >= ends[event["pid"] - 1, event["name"]] - 1.0
+    rounds = {event["name"] for event in drawn if event["cat"] == "averaging"}
+    assert {f"round {n} {what}" for n in range(1, result["rounds"] + 1) for what in ("in flight", "finished")} <= rounds
+    assert sum(event["ph"] == "s" for event in events) == len(forwards) / 2  # an arrow for each micro-batch
 
 
 def test_the_weights_load_into_the_unmodified_model_and_give_the_reported_loss(finished: Path) -> None:

@@ -140,3 +140,25 @@ def test_rounds_count_on_over_a_resume(tmp_path):
     made.tick(2.0, a=1, b=1)
     assert [made.lines("round")[0]["round"], made.lines("checkpoint")[0]["round"]] == [9, 9]
     assert [one.rounds_merged for one in made.progress()[1].clusters] == [9, 7]
+
+
+def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_drain(watched):
+    for number, forward_s in enumerate((1.0, 2.0, 4.0)):
+        spent = {"forward": forward_s, "input": 1.0}
+        watched.record.updated("a.s0", m.Updated(update=number, staleness=(), losses=(), lr=0.1, spent=spent))
+        watched.tick(float(number), a=number, b=0)
+    watched.record.phase(o.Phase.DRAINING)
+    watched.record.finished("a.s0", m.RoundsFinished(up_to=1, spent={"forward": 4.0, "input": 1.0, "drain": 5.0}))
+    assert watched.record.times.steady("a.s0").compute == 1.0
+    assert watched.record.times.overall("a.s0").compute == 0.4
+    lines = watched.lines("time")
+    assert [line["stages"]["a.s0"]["compute"] for line in lines] == [0.5, 1.0, 1.0]
+
+
+def test_a_timeline_that_is_not_whole_says_so(watched):
+    assert not watched.record.drawn
+    watched.record.timeline(0)
+    assert watched.record.drawn
+    assert watched.events == []
+    watched.record.timeline(1234)
+    assert "1,234 spans" in watched.events[0].text

@@ -1,0 +1,78 @@
+"""Where the stages' time went, as shares: from their ledgers, as they tell them at each update. Pure.
+
+Decides what counts as the steady state: from a stage's first update, when the pipeline has filled, to its last one
+before the run drains. The whole is from its start to the last merge.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from ravnest.launch.report import TimeShares
+from ravnest.pipeline.ledger import HANDOFF, WAITS
+
+_DIGITS = 5
+
+Spent = Mapping[str, float]
+"""Seconds by the ledger's states, since the stage began."""
+
+
+class StageTimes:
+    """The ledgers of one run's stages."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Spent] = {}
+        self._latest: dict[str, Spent] = {}
+        self._steady: dict[str, Spent] = {}
+        self._shown: dict[str, Spent] = {}
+        self._draining = False
+
+    def told(self, stage: str, spent: Spent) -> None:
+        """A stage's ledger as of now."""
+        self._first.setdefault(stage, spent)
+        self._latest[stage] = spent
+        if not self._draining:
+            self._steady[stage] = spent
+
+    def draining(self) -> None:
+        """What comes from now on is no longer the steady state."""
+        self._draining = True
+
+    def steady(self, stage: str) -> TimeShares | None:
+        """None where no second update came before the drain."""
+        return _shares(self._steady.get(stage, {}), self._first.get(stage, {}))
+
+    def overall(self, stage: str) -> TimeShares | None:
+        return _shares(self._latest.get(stage, {}), {})
+
+    def since_last(self, stages: Iterable[str]) -> dict[str, TimeShares]:
+        """Of each stage that has told anything since the last call: what it did meanwhile."""
+        news = {}
+        for stage in stages:
+            latest = self._latest.get(stage, {})
+            shares = _shares(latest, self._shown.get(stage, {}))
+            self._shown[stage] = latest
+            if shares is not None:
+                news[stage] = shares
+        return news
+
+
+def _shares(until: Spent, since: Spent) -> TimeShares | None:
+    # A first stage that was not let go yet, or any before it was told anything, has not been part of the pipeline.
+    seconds = {state: until[state] - since.get(state, 0.0) for state in until if state != "start"}
+    total_s = sum(seconds.values())
+    if total_s <= 0:
+        return None
+    share = {state: round(spent_s / total_s, _DIGITS) for state, spent_s in seconds.items()}
+    forward, backward, update = (share.get(state, 0.0) for state in ("forward", "backward", "update"))
+    waiting = {cause: share[cause] for cause in WAITS if share.get(cause, 0.0) > 0}
+    return TimeShares(
+        seconds=round(total_s, _DIGITS),
+        compute=forward + backward + update,
+        forward=forward,
+        backward=backward,
+        update=update,
+        averaging=share.get("snapshot", 0.0) + share.get("merge", 0.0),
+        evaluation=share.get("evaluation", 0.0),
+        handoff=share.get(HANDOFF, 0.0),
+        bubble=sum(waiting.values(), 0.0),
+        waiting=waiting,
+    )

@@ -1,0 +1,50 @@
+import pytest
+
+from ravnest.launch.times import StageTimes
+
+
+def test_the_steady_state_leaves_out_fill_and_drain() -> None:
+    times = StageTimes()
+    times.told("a", {"start": 50.0, "input": 6.0, "forward": 2.0, "backward": 1.0, "update": 1.0})
+    times.told("a", {"start": 50.0, "input": 7.0, "forward": 7.0, "backward": 4.0, "update": 2.0})
+    times.draining()
+    times.told("a", {"start": 50.0, "input": 17.0, "forward": 7.0, "backward": 4.0, "update": 2.0, "merge": 10.0})
+    steady, overall = times.steady("a"), times.overall("a")
+    assert steady is not None
+    assert overall is not None
+    assert steady.seconds == 10.0
+    assert (steady.forward, steady.backward, steady.update, steady.compute) == (0.5, 0.3, 0.1, pytest.approx(0.9))
+    assert (steady.bubble, steady.waiting) == (0.1, {"input": 0.1})
+    assert overall.seconds == 40.0  # before its start a stage is in no pipeline
+    assert (overall.averaging, overall.bubble) == (0.25, 0.425)
+
+
+def test_the_shares_make_the_whole() -> None:
+    times = StageTimes()
+    states = ("forward", "backward", "update", "snapshot", "merge", "evaluation", "handoff", "window", "lag", "drain")
+    times.told("a", {state: 1.0 + number for number, state in enumerate(states)})
+    share = times.overall("a")
+    assert share is not None
+    assert share.compute + share.averaging + share.evaluation + share.handoff + share.bubble == pytest.approx(
+        1.0, abs=1e-4
+    )
+    assert set(share.waiting) == {"window", "lag", "drain"}
+
+
+def test_without_a_second_update_there_is_no_steady_state() -> None:
+    times = StageTimes()
+    assert (times.steady("a"), times.overall("a")) == (None, None)
+    times.told("a", {"forward": 1.0})
+    times.draining()
+    times.told("a", {"forward": 1.0, "drain": 1.0})
+    assert times.steady("a") is None
+    assert times.overall("a") is not None
+
+
+def test_what_was_done_since_the_last_look() -> None:
+    times = StageTimes()
+    times.told("a", {"forward": 1.0})
+    times.told("b", {"input": 1.0})
+    assert {stage: share.compute for stage, share in times.since_last(["a", "b"]).items()} == {"a": 1.0, "b": 0.0}
+    times.told("a", {"forward": 2.0, "window": 3.0})
+    assert {stage: share.compute for stage, share in times.since_last(["a", "b"]).items()} == {"a": 0.25}
