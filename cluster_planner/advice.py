@@ -38,6 +38,8 @@ def advise(
         return "a larger average_every would help most: the clusters wait for their averaging", 0
     if any(limit.kind == "round trip" for limit in forecast.limits):
         return "a larger max_staleness or update_every would help most: pipelines wait for their round trip", 0
+    if any(limit.kind == "flush" for limit in forecast.limits):
+        return "schedule async would help most, or a larger update_every: pipelines idle at each update's flush", 0
     return "no single machine or link holds the fleet back: doubling any one gains less than 1 %", 0
 
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, fields
 
 from cluster_planner.errors import InvalidInput
+from cluster_planner.schedules import SYNCHRONOUS, Schedule, held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,26 @@ class Workload:
     """What a parameter byte takes when it travels to be averaged: 1 as it is, less in a shorter form."""
     averaging_state_bytes_per_parameter_byte: float = 0.0
     """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
+    schedule: Schedule = "async"
 
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
         for field in fields(self):
-            _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
+            if field.name != "schedule":
+                _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
+        if self.is_synchronous and self.max_staleness:
+            raise InvalidInput(
+                f"must be 0 with schedule {self.schedule}, not {self.max_staleness}", key="workload.max_staleness"
+            )
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether forwards and backwards have a fixed order, with a flush at each update."""
+        return self.schedule in SYNCHRONOUS
+
+    def held(self, stages: int, index: int) -> int:
+        """Synchronous: micro-batches between forward and backward at stage `index` of `stages`, at most."""
+        return held(self.schedule, stages, index, self.update_every)
 
     @property
     def largest_window(self) -> int:

@@ -1,9 +1,9 @@
 """Whether a group of nodes has the memory to hold the model at all.
 
-Decides it for the least demanding run: one micro-batch in flight. Memory of a span grows with the span, so a
-chain of nodes that each take all they can reaches as far as any. Exact for up to EXACT_NODES nodes (the
-farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient: largest memory
-first, or last. Knows no link and no speed.
+Decides it for the least demanding run: one micro-batch in flight, or with gpipe all of an update. Memory of a span
+grows with the span, so a chain of nodes that each take all they can reaches as far as any. Exact for up to
+EXACT_NODES nodes (the farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient:
+largest memory first, or last. Knows no link and no speed.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ class Holding:
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
         self._fleet = fleet
-        self._table = spans.memory_table(1)
+        work = spans.workload
+        self._table = spans.memory_table(work.update_every if work.schedule == "gpipe" else 1)
         self._least = least_stages
         self._reach: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}

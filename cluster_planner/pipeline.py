@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cluster_planner.costs import Workload
 from cluster_planner.cuts import Tables
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import EXACT_NODES, SHORTLIST, best_pipeline, candidate_orders, shortlist
 from cluster_planner.plan import Stage
 from cluster_planner.spans import Floats, SpanCosts
-from cluster_planner.timing import bottleneck_s, host_key, loads_of, period_s, round_trip_s, wanted_window
+from cluster_planner.timing import bottleneck_s, flushed_s, host_key, loads_of, period_s, round_trip_s, wanted_window
 
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
@@ -55,8 +56,7 @@ def plan_pipeline(
     needed = None if required is None else list(names).index(required)
     found: dict[tuple[Stage, ...], Pipeline] = {}
     tried: list[bytes] = []
-    most = min(spans.workload.largest_window, 3 * len(nodes) + 4)
-    for window in dict.fromkeys((most, max(1, most // 2), 1)):
+    for window in _windows_to_try(spans.workload, len(nodes)):
         fits = spans.memory_table(window)[None] <= memory[:, None, None]
         if fits.tobytes() in tried:
             continue
@@ -78,27 +78,42 @@ def plan_pipeline(
             solution = best_pipeline(within, np.add, least, orders, needed)
             for steps in (fastest.steps, () if solution is None else solution.steps):
                 stages = _stages(spans, nodes, steps)
-                if stages and stages not in found:
+                if stages and stages not in found and _fit(fleet, spans, stages, 1):
                     found[stages] = _timed(fleet, spans, stages, averaged)
     return max(found.values(), key=lambda p: (p.value, -len(p.stages)), default=None)
 
 
+def _windows_to_try(work: Workload, nodes: int) -> Sequence[int]:
+    """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
+    if work.schedule == "gpipe":
+        return (work.update_every,)  # every stage holds a whole update
+    most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)
+    return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
+
+
+def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
+    """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
+    return all(
+        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window) <= fleet.node(stage.node).memory_bytes
+        for index, stage in enumerate(stages)
+    )
+
+
 def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
     """The largest window up to `wanted` that every stage has memory for; at least 1."""
-    window = wanted
-    while window > 1 and any(
-        spans.memory_bytes(*stage.units, window) > fleet.node(stage.node).memory_bytes for stage in stages
-    ):
-        window -= 1
-    return window
+    return next((window for window in range(wanted, 1, -1) if _fit(fleet, spans, stages, window)), 1)
 
 
 def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaged: float) -> Pipeline:
     work = spans.workload
     bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaged)
     trip = round_trip_s(fleet, spans, stages)
-    window = largest_fitting_window(fleet, spans, stages, wanted_window(bottleneck, trip, work))
-    rate = work.micro_batch / period_s(bottleneck, trip, window, work)
+    if work.is_synchronous:
+        window = work.held(len(stages), 0)
+    else:
+        window = largest_fitting_window(fleet, spans, stages, wanted_window(bottleneck, trip, work))
+    period = max(period_s(bottleneck, trip, window, work), flushed_s(fleet, spans, stages))
+    rate = work.micro_batch / period
     return Pipeline(stages, window, rate, rate * staleness_factor(window, len(stages), work))
 
 

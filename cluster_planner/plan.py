@@ -168,6 +168,12 @@ def _check_clusters(plan: Plan) -> None:
             raise InvalidInput(f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name")
         names.append(cluster.name)
         largest = plan.workload.largest_window
+        if plan.workload.is_synchronous and cluster.window != plan.workload.held(len(cluster.stages), 0):
+            raise InvalidInput(
+                f"schedule {plan.workload.schedule} keeps {plan.workload.held(len(cluster.stages), 0)} micro-batches"
+                f" in flight, not {cluster.window}",
+                key=f"{key}.window",
+            )
         if not 1 <= cluster.window <= largest:
             raise InvalidInput(
                 f"must be from 1 to {largest} ((max_staleness + 1) · update_every), not {cluster.window}",

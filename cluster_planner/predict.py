@@ -21,7 +21,7 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
 from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import Load, by_host, loads_of, period_s, round_trip_s
+from cluster_planner.timing import Load, by_host, flushed_s, loads_of, period_s, round_trip_s
 
 BISECTIONS = 60
 MOST_AVERAGING = 0.9
@@ -30,7 +30,7 @@ MOST_AVERAGING = 0.9
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip" or "averaging".
+    """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
 
     `node` (and `peer`, for a link) say where.
     """
@@ -53,6 +53,7 @@ class _Pipe:
     cluster: Cluster
     loads: tuple[Load, ...]
     round_trip_s: float
+    flushed_s: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class _Traffic:
 def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
-    pipes = [_Pipe(c, loads_of(fleet, spans, c.stages), round_trip_s(fleet, spans, c.stages)) for c in clusters]
+    pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
     traffic = _traffic(fleet, spans, pipes, rings)
     averaging_s, carried = _averaging(fleet, spans, clusters, rings, traffic)
     fleet_rate = _steady_rate(fleet, spans, pipes, traffic)
@@ -101,6 +102,11 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
         ),
         tuple(limits),
     )
+
+
+def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
+    given = (fleet, spans, cluster.stages)
+    return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
 def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequence[Ring]) -> _Traffic:
@@ -208,7 +214,7 @@ def _seconds(amount: float, rate: float) -> float:
 
 def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> float:
     bottleneck = max(o.most for o in occupied)
-    return period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload)
+    return max(period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload), pipe.flushed_s)
 
 
 def _ring_bytes(spans: SpanCosts, ring: Ring) -> float:
@@ -231,7 +237,7 @@ def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied], waits: 
     if waits:
         return Limit("averaging", node)
     if _period(spans, pipe, occupied) > most * (1 + 1e-9):
-        return Limit("round trip", node)
+        return Limit("flush" if spans.workload.is_synchronous else "round trip", node)
     if occupied[worst].compute_s >= most:
         return Limit("compute", node)
     if occupied[worst].up_s >= most:
@@ -249,30 +255,34 @@ def _cluster_prediction(
     work = spans.workload
     rounds = fleet_rate / work.average_every * work.micro_batch / rate
     predicted = []
-    for stage, load in zip(pipe.cluster.stages, pipe.loads, strict=True):
+    stages = pipe.cluster.stages
+    for index, (stage, load) in enumerate(zip(stages, pipe.loads, strict=True)):
         name, node = stage.node, fleet.node(stage.node)
         up_s = (traffic.up[name] + traffic.averaged_up[name] * rounds) / node.up_bytes_per_s
         down_s = (traffic.down[name] + traffic.averaged_down[name] * rounds) / node.down_bytes_per_s
         up_s = max(up_s, load.send_s)
         most = max(load.compute_s, up_s, down_s)
-        memory = spans.memory_bytes(*stage.units, pipe.cluster.window)
+        memory = spans.stage_memory_bytes(*stage.units, (index, len(stages)), pipe.cluster.window)
         predicted.append(StagePrediction(load.compute_s, up_s, down_s, most, memory))
     bottleneck = max(stage.occupancy_s for stage in predicted)
     return ClusterPrediction(
         samples_per_s=rate,
         bottleneck_s=bottleneck,
         round_trip_s=pipe.round_trip_s,
-        bottleneck=_words(limit, bottleneck, pipe.round_trip_s, pipe.cluster.window),
+        bottleneck=_words(limit, bottleneck, work.micro_batch / rate, pipe),
         stages=tuple(predicted),
     )
 
 
-def _words(limit: Limit, bottleneck: float, round_trip: float, window: int) -> str:
+def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
     each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
     if limit.kind == "averaging":
         return "waits for the averaging between clusters"
+    if limit.kind == "flush":
+        return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
     if limit.kind == "round trip":
-        return f"the round trip of {round_trip * 1e3:.3g} ms, with {window} micro-batches in flight at most"
+        trip = f"the round trip of {pipe.round_trip_s * 1e3:.3g} ms"
+        return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most"
     if limit.kind == "link":
         return f"the link from {limit.node} to {limit.peer}: {each}"
     return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from cluster_planner.schedules import Schedule
+
 SMALLEST, LARGEST = 1e-9, 1e15
 """Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
 
@@ -139,6 +141,7 @@ class WorkloadEntry(Strict):
     process_bytes: Count
     averaged_bytes_per_parameter_byte: Positive = 1.0
     averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
+    schedule: Schedule = "async"
 
 
 class PlanFile(Strict):

@@ -6,10 +6,11 @@ Decides how the costs of units add up to those of a stage: design §4.5.
     2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
               optimizer state, 1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
 
-A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward
-right after its forward, so it keeps those of one, and the inputs of the W − 1 that wait. Knows no node. A
-model of more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each
-where few bytes cross.
+A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right
+after its forward, so it keeps those of one, and the inputs of the W − 1 that wait. In a synchronous schedule each
+stage keeps the saved activations of as many micro-batches as the schedule holds there (schedules.py; gpipe: all of
+an update, at the last stage too), and one input that waits. Knows no node. A model of more than MAX_POSITIONS cut
+positions is offered only that many, spread evenly over its cost, each where few bytes cross.
 """
 
 from functools import cached_property
@@ -50,18 +51,34 @@ class SpanCosts:
 
     def flops(self, start: int, end: int) -> float:
         """FLOPs per micro-batch: forward, backward and the share of an update."""
-        update = UPDATE_FLOPS * self.parameter_bytes(start, end) / self.workload.update_every
-        return 3.0 * float(self._flops[end] - self._flops[start]) * self.workload.micro_batch + update
+        return 3.0 * self.forward_flops(start, end) + self.step_flops(start, end) / self.workload.update_every
+
+    def forward_flops(self, start: int, end: int) -> float:
+        """FLOPs of one micro-batch's forward."""
+        return float(self._flops[end] - self._flops[start]) * self.workload.micro_batch
+
+    def step_flops(self, start: int, end: int) -> float:
+        """FLOPs of one update's optimizer step."""
+        return UPDATE_FLOPS * self.parameter_bytes(start, end)
 
     def parameter_bytes(self, start: int, end: int) -> int:
         return int(self._parameters[end] - self._parameters[start])
 
     def memory_bytes(self, start: int, end: int, window: int) -> int:
-        """What a stage of that span needs with `window` micro-batches in flight."""
+        """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self.forward_bytes[start])
-        in_flight = saved + (window - 1) * (queued if end == self.count else saved)
+        if self.workload.is_synchronous:
+            in_flight = window * saved + queued
+        else:
+            in_flight = saved + (window - 1) * (queued if end == self.count else saved)
         return round(self.workload.process_bytes + self._copies * self.parameter_bytes(start, end) + in_flight)
+
+    def stage_memory_bytes(self, start: int, end: int, place: tuple[int, int], window: int) -> int:
+        """What a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no window."""
+        index, stages = place
+        work = self.workload
+        return self.memory_bytes(start, end, work.held(stages, index) if work.is_synchronous else window)
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
@@ -86,8 +103,12 @@ class SpanCosts:
     def memory_table(self, window: int) -> Floats:
         """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
         saved = self._between(self._saved) * self.workload.micro_batch
+        queued = self.forward_bytes[self.positions]
         in_flight = saved * window
-        in_flight[:, -1] = saved[:, -1] + (window - 1) * self.forward_bytes[self.positions]
+        if self.workload.is_synchronous:
+            in_flight += queued[:, None]
+        else:
+            in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
         return _forward_only(self.workload.process_bytes + self._copies * self.parameter_table + in_flight)
 
     @property

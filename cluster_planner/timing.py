@@ -3,13 +3,12 @@
 Decides the formulas of design §4.5 for one cluster: occupancy, which contains no latency, and the round trip,
 which does.
 
-    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1       (U =
-    update_every) period    max(bottleneck,  round trip / W,  ((U − 1)·bottleneck + round trip) /
-    ((max_staleness + 1)·U))
+    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1   (U = update_every)
+    period    max(bottleneck, round trip / W, ((U − 1)·bottleneck + round trip) / ((max_staleness + 1)·U))
 
-The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is
-done. Knows nothing of other clusters; averaging enters as bytes that each stage sends and receives per
-micro-batch.
+The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is done. A
+synchronous schedule has the window that it holds, and takes at least what flushed.py says. Knows nothing of other
+clusters; averaging enters as bytes that each stage sends and receives per micro-batch.
 """
 
 import itertools
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 
 from cluster_planner.costs import Workload
 from cluster_planner.fleet import Fleet
+from cluster_planner.flushed import Hop, Passes, update_s
 from cluster_planner.plan import Stage
 from cluster_planner.spans import SpanCosts
 
@@ -74,6 +74,27 @@ def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> flo
     return total
 
 
+def flushed_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
+    """Seconds per micro-batch of a synchronous schedule, with its bubble and latencies; 0 for an asynchronous one."""
+    work = spans.workload
+    if not work.is_synchronous:
+        return 0.0
+    passes = []
+    for stage in stages:
+        speed = fleet.node(stage.node).flops_per_s
+        forward_s = spans.forward_flops(*stage.units) / speed
+        passes.append(Passes(forward_s, 2.0 * forward_s, spans.step_flops(*stage.units) / speed))
+    hops = [
+        Hop(
+            float(spans.forward_bytes[stage.units[1]]) / fleet.flow_bytes_per_s(stage.node, onward.node),
+            float(spans.gradient_bytes[stage.units[1]]) / fleet.flow_bytes_per_s(onward.node, stage.node),
+            fleet.link(stage.node, onward.node).latency_s,
+        )
+        for stage, onward in itertools.pairwise(stages)
+    ]
+    return update_s(work, passes, hops) / work.update_every
+
+
 def by_host(fleet: Fleet, amounts: Sequence[tuple[str, float]]) -> Mapping[str, float]:
     """Sum amounts given per node over the nodes that share an uplink; keyed by node."""
     totals: dict[tuple[bool, str], float] = {}
@@ -108,7 +129,7 @@ def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], a
 
 
 def wanted_window(bottleneck: float, round_trip: float, workload: Workload) -> int:
-    """The window that keeps the bottleneck busy, as far as `max_staleness` admits."""
+    """The window that keeps the bottleneck of an asynchronous pipeline busy, as far as `max_staleness` admits."""
     if bottleneck <= 0:
         return workload.largest_window
     return max(1, min(math.ceil(round_trip / bottleneck) + 2, workload.largest_window))

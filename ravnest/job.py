@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
+from cluster_planner.schedules import SYNCHRONOUS, Schedule
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.averaging import AveragingConfig
@@ -126,8 +127,11 @@ class JobConfig(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """A torch.optim class, its arguments, its schedule and clipping."""
 
+    schedule: Schedule = "async"
+    """async, or a synchronous baseline: 1f1b or gpipe, which finish each update before they begin the next."""
+
     max_staleness: NonNegativeInt = 1
-    """Updates between the weights of a gradient and its use, at most; 0 is synchronous."""
+    """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply."""
 
     average_every: PositiveInt = 4096
     """Samples of the whole fleet that make one round of averaging."""
@@ -150,8 +154,20 @@ class JobConfig(Section):
     sample: FactoryConfig | None = None
     """Called with (model, data) after training; the text it returns is shown."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _imply_no_staleness(cls, data: object) -> object:
+        if isinstance(data, Mapping) and data.get("schedule") in SYNCHRONOUS and "max_staleness" not in data:
+            return {**data, "max_staleness": 0}
+        return data
+
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
+        if self.schedule in SYNCHRONOUS and self.max_staleness:
+            raise ValueError(
+                f"max_staleness: schedule {self.schedule} is synchronous, so it must be 0 (or left out),"
+                f" not {self.max_staleness}"
+            )
         if self.stop.minutes is not None and self.optimizer.schedule.name != "constant":
             raise ValueError(
                 f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"

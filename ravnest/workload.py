@@ -26,6 +26,7 @@ _OF_THE_JOB = {
     "max_staleness": "job.max_staleness",
     "average_every": "job.average_every",
     "max_lag": "job.max_lag",
+    "schedule": "job.schedule",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
     "averaging_state_bytes_per_parameter_byte": "what job.averaging keeps",
@@ -44,6 +45,7 @@ def workload(job: JobConfig) -> Workload:
         process_bytes=PROCESS_BYTES,
         averaged_bytes_per_parameter_byte=job.averaging.wire_bytes_per_parameter_byte,
         averaging_state_bytes_per_parameter_byte=job.averaging.state_bytes_per_parameter_byte(job.max_lag),
+        schedule=job.schedule,
     )
 
 

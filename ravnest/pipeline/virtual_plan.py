@@ -34,6 +34,7 @@ def fleet_of_plan(plan: Plan) -> VirtualFleet:
         average_every=plan.workload.average_every,
         max_lag=plan.workload.max_lag,
         micro_batch=plan.workload.micro_batch,
+        schedule=plan.workload.schedule,
     )
 
 

@@ -67,6 +67,7 @@ class StageRuntime:
                 window=setup.window,
                 max_lag=job.max_lag,
                 clip=job.optimizer.clip_norm is not None,
+                schedule=job.schedule,
             )
         )
         self._timeline = timeline

@@ -67,7 +67,8 @@ def plan_with(job: JobConfig, captured: CapturedModel, cuts: Sequence[Sequence[i
         ]
         stages = tuple(Stage(name, span) for name, span in zip(names, spans, strict=True))
         costs = workload(job)
-        clusters.append(Cluster(f"c{number}", min(window, costs.largest_window), stages))
+        held = costs.held(len(stages), 0) if costs.is_synchronous else min(window, costs.largest_window)
+        clusters.append(Cluster(f"c{number}", held, stages))
         each = tuple(StagePrediction(0.1, 0.1, 0.1, 0.1, 10**6) for _ in spans)
         predictions.append(ClusterPrediction(10.0, 0.1, 0.5, "compute", each))
     spans_of = [[stage.units for stage in cluster.stages] for cluster in clusters]

@@ -19,7 +19,7 @@ CLUSTERS = (
 @pytest.fixture
 def spans_of(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Callable[..., SpanCosts]:
     def build(work: dict[str, object] | None = None, **unit: object) -> SpanCosts:
-        return SpanCosts(make_model(8, **unit), make_workload(update_every=100, **(work or {})))
+        return SpanCosts(make_model(8, **unit), make_workload(**{"update_every": 100, **(work or {})}))
 
     return build
 
@@ -37,6 +37,23 @@ def test_one_cluster_runs_at_its_bottleneck(make_node: Callable[..., Node], span
     assert cluster.stages[0].memory_bytes == spans.memory_bytes(0, 4, 6)
     assert forecast.limits[0].kind == "compute"
     assert forecast.prediction.averaging_s == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_synchronous_schedule_is_not_promised_the_asynchronous_speed(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts], schedule: str
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e15, down_bytes_per_s=1e15)
+    speeds = {}
+    for name, staleness in ((schedule, 0), ("async", 1)):
+        spans = spans_of({"schedule": name, "max_staleness": staleness, "update_every": 4}, parameter_bytes=0)
+        clusters = (Cluster("c0", 2 if name == "1f1b" else 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),)
+        forecast = predict(fleet, spans, clusters, make_rings(fleet, spans, clusters))
+        speeds[name] = forecast.prediction.samples_per_s
+    # Two stages, four micro-batches: a bubble of (2 - 1) / (4 + 2 - 1), the links' latencies apart.
+    assert speeds[schedule] < speeds["async"] * 0.8
+    limit = predict(fleet, spans_of({"schedule": schedule, "max_staleness": 0, "update_every": 4}), clusters, ()).limits
+    assert limit[0].kind == "flush"
 
 
 def test_averaging_takes_the_uplink_it_needs(

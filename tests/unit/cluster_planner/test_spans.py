@@ -26,6 +26,20 @@ def test_memory_follows_the_formula(
     assert spans.memory_bytes(2, 4, window=6) == 1000 + copies * 200 + 2 * 14 + 5 * 2 * 5
 
 
+def test_a_synchronous_stage_needs_memory_for_what_its_schedule_holds(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    def need(schedule: str, index: int, span: tuple[int, int]) -> int:
+        work = make_workload(micro_batch=2, max_staleness=0, process_bytes=0, update_every=8, schedule=schedule)
+        spans = SpanCosts(make_model(4, parameter_bytes=0, saved_bytes=7, boundary_bytes=5), work)
+        return spans.stage_memory_bytes(*span, (index, 2), window=99)
+
+    assert need("gpipe", 0, (0, 2)) == 8 * 2 * 14
+    assert need("gpipe", 1, (2, 4)) == 8 * 2 * 14 + 2 * 5
+    assert need("1f1b", 0, (0, 2)) == 2 * 2 * 14
+    assert need("1f1b", 1, (2, 4)) == 1 * 2 * 14 + 2 * 5
+
+
 def test_nothing_crosses_the_ends_of_the_model(
     make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
@@ -35,8 +49,9 @@ def test_nothing_crosses_the_ends_of_the_model(
 
 
 def test_tables_agree_with_spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> None:
-    spans = SpanCosts(make_model(5), make_workload())
-    for window in (1, 4):
+    for schedule, window in ((None, 1), (None, 4), ("gpipe", 4)):
+        work = make_workload() if schedule is None else make_workload(schedule=schedule, max_staleness=0)
+        spans = SpanCosts(make_model(5), work)
         table = spans.memory_table(window)
         for a in range(6):
             for b in range(6):

@@ -37,6 +37,7 @@ def test_defaults():
         {"stop": {"epochs": 2}, "max_staleness": 0},
         {"averaging": {"outer": "none", "wire": "bfloat16"}},
         {"averaging": {"weighting": "equal", "outer": {"nesterov": {"lr": 0.5}}, "wire": "int8"}},
+        {"schedule": "1f1b"},
     ],
 )
 def test_a_job_survives_being_embedded_in_a_plan(changes):
@@ -75,6 +76,16 @@ def test_numbers_as_yaml_1_1_would_read_them():
     job = job_from_mapping({**LEAST, "stop": {"samples": "2e5"}, "optimizer": {"lr": "1e-3", "eps": "1e-8"}})
     assert job.stop.samples == 200_000
     assert (job.optimizer.lr, job.optimizer.arguments) == (1e-3, {"eps": 1e-8})
+
+
+def test_a_synchronous_schedule_implies_no_staleness_and_refuses_any():
+    assert job_from_mapping(LEAST).schedule == "async"
+    for schedule in ("1f1b", "gpipe"):
+        assert job_from_mapping({**LEAST, "schedule": schedule}).max_staleness == 0
+        assert job_from_mapping({**LEAST, "schedule": schedule, "max_staleness": 0}).schedule == schedule
+        assert f"max_staleness: schedule {schedule} is synchronous" in fault(schedule=schedule, max_staleness=1)
+    assert "schedule: " in fault(schedule="interleaved")
+    assert "schedule: " in fault(schedule=["gpipe"])
 
 
 @pytest.mark.parametrize(

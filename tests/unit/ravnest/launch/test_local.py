@@ -74,6 +74,31 @@ def test_a_flush_at_each_update_equals_synchronous_training(clip_norm):
     assert max((anchor[name] - weights[name]).abs().max() for name in weights) < 1e-6
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_synchronous_schedule_equals_plain_training_with_rounds_and_evaluations(schedule, clip_norm):
+    optimizer = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "clip_norm": clip_norm}
+    job = tiny_job(schedule=schedule, optimizer=optimizer, update_every=4, evaluate_every=64)
+    run = local_run(job, parts=(3,))
+    result = run.run()
+    expected, weights = plain_loop(job, run.control.updates["c0"])
+    assert result.losses["c0"] == pytest.approx(expected, abs=1e-6)
+    assert all(set(found) == {0} for found in result.staleness.values())
+    assert len(result.evaluations) >= 3
+    assert run.control.rounds_committed >= 3
+    anchor = result.checkpoints[-1]
+    assert max((anchor[name] - weights[name]).abs().max() for name in weights) < 1e-6
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_two_clusters_with_a_synchronous_schedule_average_and_agree(schedule):
+    run = local_run(tiny_job(schedule=schedule), parts=(2, 3))
+    result = run.run()
+    assert all(set(found) == {0} for found in result.staleness.values())
+    assert run.control.rounds_committed >= 2
+    assert len(result.losses["c0"]) > 0 < len(result.losses["c1"])
+
+
 def delayed_loop(job, run, result):
     """Training of the whole model by hand, each stage's forward of each micro-batch with the weights that it said.
 

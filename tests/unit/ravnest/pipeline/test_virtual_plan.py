@@ -1,9 +1,11 @@
+import pytest
+
 from cluster_planner import Fleet, ModelCosts, Node, Plan, RegionLink, Unit, Workload, make_plan
 from ravnest.pipeline.virtual import VirtualRun
 from ravnest.pipeline.virtual_plan import fleet_of_plan
 
 
-def home_plan() -> Plan:
+def home_plan(**changes: object) -> Plan:
     speeds = (60e9, 50e9, 40e9, 25e9, 20e9, 15e9)
     fleet = Fleet(
         nodes=tuple(
@@ -35,16 +37,17 @@ def home_plan() -> Plan:
         )
         for i in range(8)
     )
-    work = Workload(
-        micro_batch=4,
-        update_every=8,
-        max_staleness=1,
-        average_every=2048,
-        max_lag=1,
-        optimizer_state_bytes_per_parameter_byte=2.0,
-        process_bytes=10**8,
-    )
-    return make_plan(fleet, ModelCosts(units, "fingerprint"), work, job={}, job_file="job.yaml")
+    work = {
+        "micro_batch": 4,
+        "update_every": 8,
+        "max_staleness": 1,
+        "average_every": 2048,
+        "max_lag": 1,
+        "optimizer_state_bytes_per_parameter_byte": 2.0,
+        "process_bytes": 10**8,
+        **changes,
+    }
+    return make_plan(fleet, ModelCosts(units, "fingerprint"), Workload(**work), job={}, job_file="job.yaml")
 
 
 def test_a_plan_reads_as_a_fleet() -> None:
@@ -65,8 +68,12 @@ def test_a_plan_reads_as_a_fleet() -> None:
         assert link.bytes_per_s <= 2.5e7
 
 
-def test_the_virtual_run_agrees_with_the_prediction() -> None:
-    plan = home_plan()
+SYNCHRONOUS = [{"schedule": name, "max_staleness": 0, "update_every": u} for name in ("1f1b", "gpipe") for u in (4, 16)]
+
+
+@pytest.mark.parametrize("changes", [{}, *SYNCHRONOUS], ids=str)
+def test_the_virtual_run_agrees_with_the_prediction(changes: dict[str, object]) -> None:
+    plan = home_plan(**changes)
     result = VirtualRun(fleet_of_plan(plan)).run(stop_samples=40_000)
     measured = result.samples_per_s(0.2 * result.drain_s, result.drain_s)
     assert abs(measured / plan.predicted.samples_per_s - 1) < 0.05
