@@ -29,3 +29,9 @@ def test_a_run_stopped_early_says_how_to_go_on(result: RunResult) -> None:
     text = shown(replace(result, stopped_early=True, held_out_loss=None, sample_text=None))
     assert f"ravnest run plan.yaml --resume --out {result.out_dir}" in text
     assert "held-out loss" not in text
+
+
+def test_an_encrypted_run_says_so_beside_its_speed_and_goes_on_encrypted(result: RunResult) -> None:
+    text = shown(replace(result, encrypted=True, stopped_early=True))
+    assert "20,000 in 2 min 05 s (160/s, encrypted)" in text
+    assert f"--resume --out {result.out_dir} --encrypt" in text
