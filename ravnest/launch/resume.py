@@ -20,6 +20,9 @@ from ravnest.materials import make_weights
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
 
+_ONCE_UNSAID = {"job.averaging.outer": "none"}
+"""What checkpoints were made with before their manifests said it."""
+
 _READABLE = 100  # characters of two values that a message can hold
 
 
@@ -38,7 +41,7 @@ class Resumed:
         checkpoint = load_latest(folder.checkpoints)
         manifest = checkpoint.manifest
         for key, value in made_with(plan, job).items():
-            before = manifest.made_with.get(key)
+            before = manifest.made_with.get(key, _ONCE_UNSAID.get(key))
             if before != value:
                 raise InvalidInput(
                     f"the checkpoint was made with another one{_both(before, value)}: resume with the plan.yaml in the"
@@ -60,6 +63,7 @@ def made_with(plan: Plan, job: JobConfig) -> dict[str, str]:
         "job.micro_batch": str(job.micro_batch),
         "job.update_every": str(job.update_every),
         "job.optimizer": json.dumps({"name": job.optimizer.name, **job.optimizer.arguments}, sort_keys=True),
+        "job.averaging.outer": job.averaging.outer_name,
         "job.seed": str(job.seed),
     }
 

@@ -143,8 +143,8 @@ class StageCompute:
         return [*self.segments.kept(), *pieces]
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
-        """Copies, as (parameter name, the optimizer's key) → tensor."""
-        return self._weights.optimizer_state()
+        """Copies, as (parameter name, the optimizer's key) → tensor, the outer optimizer's among them."""
+        return self._weights.optimizer_state() | self.segments.outer_state()
 
     def adopt_anchor(self) -> None:
         self.segments.adopt_anchor()

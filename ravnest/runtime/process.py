@@ -24,6 +24,7 @@ from ravnest.runtime.segments import StageSegments
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.stage import StageRuntime
 from ravnest.runtime.timeline import Timeline
+from ravnest.training.averaging import split_outer
 from ravnest.training.losses import build_loss, build_metrics
 from ravnest.training.sampler import Sampler, evaluation_batches
 from ravnest.training.weights import VersionedWeights
@@ -129,14 +130,17 @@ def assemble(
     dirs = [Path(path) for path in setup.search_dirs]
     module = setup.program.build(state, setup.device, copy=True)
     weights = VersionedWeights(module, job.optimizer, version=version)
-    if optimizer_state:
-        weights.load_optimizer_state(optimizer_state)
+    own, outer = split_outer(optimizer_state)
+    if own:
+        weights.load_optimizer_state(own)
+    segments = StageSegments(setup.segments, module, weights, job.averaging)
+    segments.load_outer_state(outer)
     make = PacedCompute if setup.pace is not None else StageCompute
     compute = make(
         setup,
         module,
         weights,
-        StageSegments(setup.segments, module, weights),
+        segments,
         source,
         build_loss(job.loss, dirs),
         build_metrics(job.metrics, dirs),

@@ -23,7 +23,8 @@ class SegmentSetup:
     buffers: tuple[str, ...]  # floating-point buffers that learn (set to the average)
     counters: tuple[str, ...]  # integer buffers (set to the maximum)
     frozen: tuple[str, ...]  # parameters that nobody trains: only the keeper needs them, for the final weights
-    elements: int  # length of the ring's vector: trained parameters, then buffers
+    elements: int  # length of the progress vector: trained parameters
+    buffer_elements: int  # length of the vector of the buffers
     chunk_elements: int  # the same at every member
     keeper: bool  # this member sends the anchor to the driver for checkpoints
 

@@ -248,6 +248,7 @@ class StageRuntime:
                 self._draw_round(number, "in flight")
                 self._handle(ev.SnapshotFinished(number))
             case ins.ApplyMerge(number):
+                self._exchange.merged(number)
                 self._merged(number, finished.result)
                 self._handle(ev.MergeFinished(number))
             case ins.RunEvaluation(evaluation, batch):

@@ -113,6 +113,29 @@ def test_a_later_stop_another_rate_or_another_node_still_fit(made):
     assert made_with(other, changed) == made_with(plan, tiny_job())
 
 
+def test_an_outer_optimizer_is_part_of_the_state_and_its_rates_are_not(job, made, tmp_path):
+    setups, plan = made
+    folder = RunFolder(tmp_path)
+    nesterov = tiny_job(averaging={"outer": {"nesterov": {"lr": 0.5}}})
+    assert made_with(plan, nesterov) == made_with(plan, tiny_job(averaging={"outer": {"nesterov": {}}, "wire": "int8"}))
+    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
+    Resumed.load(folder, plan, tiny_job(averaging={"weighting": "equal", "wire": "bfloat16"}))
+    with pytest.raises(InvalidInput, match=r"job\.averaging\.outer: .*\(none, now nesterov\)"):
+        Resumed.load(folder, plan, nesterov)
+
+
+def test_a_checkpoint_from_before_outer_optimizers_had_none(job, made, tmp_path, monkeypatch):
+    setups, plan = made
+    folder = RunFolder(tmp_path)
+    before = {key: value for key, value in made_with(plan, job).items() if key != "job.averaging.outer"}
+    monkeypatch.setattr("ravnest.launch.resume.made_with", lambda plan, job: before)
+    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
+    monkeypatch.undo()
+    Resumed.load(folder, plan, job)
+    with pytest.raises(InvalidInput, match=r"job\.averaging\.outer"):
+        Resumed.load(folder, plan, tiny_job(averaging={"outer": {"nesterov": {}}}))
+
+
 def test_without_a_checkpoint_there_is_nothing_to_resume(job, made, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(InvalidInput, match="no complete checkpoint"):

@@ -164,7 +164,10 @@ def test_a_merge_gives_state_only_where_it_is_to_be_saved():
             compute.forward(micro_batch, ())
             compute.backward(micro_batch, (), micro_batch == 2)
         compute.update(None)
-        averages = {part.ring: Average(part.vector, part.counters, part.weight) for part in compute.snapshot(round_)}
+        averages = {
+            part.ring: Average(part.vector, part.buffers, part.counters, part.weight)
+            for part in compute.snapshot(round_)
+        }
         pieces = compute.merge(round_, averages, save)
         assert bool(pieces) is save
     kinds = {piece.part for piece in pieces}

@@ -6,11 +6,11 @@ from ravnest.runtime.segments import Contribution
 from ravnest.runtime.setup import SegmentSetup
 from ring_allreduce.transport import InProcessNetwork, Lane
 
-RINGS = {0: ("x", "y"), 1: ("x",)}
+RINGS = {0: ("x", "y"), 1: ("x",), 2: ("y", "x")}
 
 
 class Group:
-    """Members x and y share ring 0, and x is alone in ring 1; the driver listens."""
+    """Members x and y share rings 0 and 2, and x is alone in ring 1; the driver listens. Ring 0 has no buffers."""
 
     def __init__(self, max_lag=1):
         network = InProcessNetwork()
@@ -23,7 +23,11 @@ class Group:
         }
 
     def contribute(self, name, number, value, weight=1.0):
-        parts = [Contribution(ring, torch.full((3,), value), weight, ()) for ring in RINGS if name in RINGS[ring]]
+        parts = [
+            Contribution(ring, torch.full((3,), value), torch.full((2 * ring,), 10 * value), weight, (int(value),))
+            for ring in RINGS
+            if name in RINGS[ring]
+        ]
         self.exchanges[name].contribute(number, parts)
 
     def pump(self):
@@ -41,7 +45,19 @@ class Group:
 
 
 def segment(ring):
-    return SegmentSetup(ring, RINGS[ring], ("w",), (), (), (), elements=3, chunk_elements=2, keeper=False)
+    buffers = ("mean",) if ring else ()
+    return SegmentSetup(
+        ring,
+        RINGS[ring],
+        ("w",),
+        buffers,
+        ("n",),
+        (),
+        elements=3,
+        buffer_elements=2 * ring,
+        chunk_elements=2,
+        keeper=False,
+    )
 
 
 def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed():
@@ -49,13 +65,15 @@ def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed()
     group.contribute("x", 1, 1.0, weight=1.0)
     group.contribute("y", 1, 4.0, weight=2.0)
     assert group.pump() == {"x": [], "y": []}
-    assert group.reports() == [("x", 1, 0), ("x", 1, 1), ("y", 1, 0)]
+    assert group.reports() == [("x", 1, 0), ("x", 1, 1), ("x", 1, 2), ("y", 1, 0), ("y", 1, 2)]
     assert group.exchanges["x"].on_committed(m.RoundCommitted(round=1)) == [1]
     averages, save = group.exchanges["x"].take(1)
     assert not save
     assert averages[0].vector.tolist() == [3.0, 3.0, 3.0]
     assert averages[0].total_weight == 3.0
     assert averages[1].vector.tolist() == [1.0, 1.0, 1.0]
+    assert [averages[ring].buffers.tolist() for ring in RINGS] == [[], [10.0, 10.0], [30.0] * 4]
+    assert [averages[ring].counters for ring in RINGS] == [(4,), (1,), (4,)]
     assert group.exchanges["x"].take(1) == ({}, False)  # forgotten
 
 
@@ -80,6 +98,37 @@ def test_rounds_that_overlap_are_merged_in_order_and_saved_as_ordered():
     assert y.on_committed(m.RoundCommitted(round=2, save=True)) == []
     assert y.on_committed(m.RoundCommitted(round=1)) == [1, 2]
     assert [y.take(number)[1] for number in (1, 2)] == [False, True]
+
+
+def test_a_ring_is_reported_once_its_buffers_are_here_too():
+    group = Group()
+    held_back = []
+    for name in group.exchanges:
+        group.contribute(name, 1, 1.0)
+    for _ in range(10):
+        for name, exchange in group.exchanges.items():
+            for delivery in group.endpoints[name].poll(0.0):
+                late = getattr(delivery.message, "ring", "") == "2.buffers" and name == "y"
+                held_back.append(delivery) if late else exchange.on_delivery(delivery)
+            exchange.pump()
+    assert [report[2] for report in group.reports() if report[0] == "y"] == [0]
+    for delivery in held_back:
+        group.exchanges["y"].on_delivery(delivery)
+    group.pump()
+    assert [report[2] for report in group.reports() if report[0] == "y"] == [2]
+
+
+def test_what_was_merged_is_forgotten():
+    group = Group()
+    for number in (1, 2, 3):
+        for name in group.exchanges:
+            group.contribute(name, number, float(number))
+        group.pump()
+        for exchange in group.exchanges.values():
+            assert exchange.on_committed(m.RoundCommitted(round=number)) == [number]
+            exchange.take(number)
+            exchange.merged(number)
+            assert exchange._reducer.holding() == exchange._reducer.contributed() == []
 
 
 def test_only_chunks_are_its_business():
