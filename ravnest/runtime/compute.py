@@ -7,6 +7,7 @@ thread. A micro-batch's backward uses the weights that its forward used, since i
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -117,15 +118,18 @@ class StageCompute:
         clips = self._setup.job.optimizer.clip_norm is not None
         return gradients, self._weights.norm_sq() if clips and ends_group else None
 
-    def update(self, norm_sq: float | None) -> tuple[float, tuple[float, ...]]:
-        """One optimizer step. Returns its learning rate and, at the last stage, its micro-batches' losses."""
+    def update(self, norm_sq: float | None, staleness: Sequence[int] = ()) -> tuple[float, tuple[float, ...]]:
+        """One optimizer step with gradients of this `staleness` (updates, one a micro-batch).
+
+        Returns its learning rate and, at the last stage, its micro-batches' losses.
+        """
         config = self._setup.job.optimizer
         lr = learning_rate(config.lr, config.schedule, self._weights.version, self._setup.total_updates)
         scale = None
         if config.clip_norm is not None:
             known = None if norm_sq is None else math.sqrt(norm_sq)
             scale = clip_scale(norm_to_clip_by(self._weights.norm_sq(), known), config.clip_norm)
-        self._weights.step(lr, scale, copy=bool(self._alive))
+        self._weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
         U = self._setup.job.update_every  # noqa: N806 - the design's letter
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
         return lr, losses

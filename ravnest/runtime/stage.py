@@ -209,7 +209,8 @@ class StageRuntime:
                 ends = self._machine.shape.ends_group(micro_batch)
                 self._executor.submit(instruction, lambda: compute.backward(micro_batch, gradients, ends))
             case ins.RunUpdate(_, norm_sq):
-                self._executor.submit(instruction, lambda: compute.update(norm_sq))
+                staleness = self._machine.group_staleness
+                self._executor.submit(instruction, lambda: compute.update(norm_sq, staleness))
             case ins.TakeSnapshot(number):
                 self._executor.submit(instruction, lambda: compute.snapshot(number))
             case ins.ApplyMerge(number):

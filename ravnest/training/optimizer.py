@@ -15,6 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from torch.optim import Optimizer
 
 from ravnest.errors import InvalidInput
+from ravnest.training.corrections import CorrectionName, corrected
 from ravnest.training.quantities import PositiveFloat, Section
 from ravnest.training.schedule import ScheduleConfig
 
@@ -48,6 +49,9 @@ class OptimizerConfig(Section):
     clip_norm: PositiveFloat | None = None
     """Largest global L2 norm of an update's gradient; null does not clip."""
 
+    correction: CorrectionName | None = None
+    """What an update does about stale gradients. null: look_ahead for a momentum that it knows, else none."""
+
     @property
     def arguments(self) -> dict[str, object]:
         """The keys passed on to the torch.optim class."""
@@ -70,7 +74,9 @@ class OptimizerConfig(Section):
 
     @model_validator(mode="after")
     def _torch_agrees(self) -> Self:
-        _construct(self, [torch.nn.Parameter(torch.zeros(2, 2))])
+        optimizer = _construct(self, [torch.nn.Parameter(torch.zeros(2, 2))])
+        if self.correction is not None:
+            corrected(self.correction, optimizer)
         return self
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
+from ravnest.training.corrections import corrected, default_correction
 from ravnest.training.optimizer import OptimizerConfig, build_optimizer
 
 
@@ -60,6 +61,8 @@ class VersionedWeights:
         self._frozen = {name: p for name, p in everything.items() if not p.requires_grad}
         self._shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
         self._optimizer = build_optimizer(config, self._shells.items()) if self._shells else None
+        if self._optimizer is not None:
+            self._step = corrected(config.correction or default_correction(self._optimizer), self._optimizer)
         self._alive: weakref.WeakSet[ParameterSet] = weakref.WeakSet([self._current])
 
     # Gradients
@@ -101,9 +104,10 @@ class VersionedWeights:
 
     # Changes
 
-    def step(self, lr: float, clip_scale: float | None = None, *, copy: bool = True) -> None:
+    def step(self, lr: float, clip_scale: float | None = None, *, staleness: float = 0.0, copy: bool = True) -> None:
         """One update with the accumulated gradient, times `clip_scale` if given; the gradient is then empty.
 
+        `staleness`: of that gradient, in updates, the mean over its micro-batches (see corrections.py).
         `copy` may be False only when no graph is alive that a forward recorded with the current parameters.
         """
         if self._optimizer is not None:
@@ -112,9 +116,7 @@ class VersionedWeights:
                     if shell.grad is not None:
                         shell.grad.mul_(clip_scale)
             self._own(self._shells, copy=copy)
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
+            self._step(lr, staleness, self.version)
             for shell in self._shells.values():
                 shell.grad = None
             self._publish(self._shells, copy=copy)

@@ -1,0 +1,177 @@
+"""What an update does about gradients that are older than the weights they change.
+
+Decides the learning rate, the momentum and the direction of one optimizer step from its gradients' staleness s
+(updates, a mean over the micro-batches). At s = 0 every correction is the optimizer alone, bit for bit.
+
+look_ahead, the default. A gradient that is s updates late belongs to weights that the stage has left behind. The
+momentum m says where it went meanwhile: so the step uses m as it will have become, with k = LEAD · s,
+
+    m̃ = m_new + k · (m_new − m_old)
+    β' = 1 − (1 − β) / (1 + k)        so that the newest gradient keeps the weight 1 − β that it has without delay
+
+It is weight prediction (SpecTrain, XPipe) and error feedback on the delayed update (Zmushko et al., 2026), written in
+terms of the momentum: no copy of the weights and no state is added. Without the second line the noise of the newest
+gradient would be amplified 1 + k times. Without the first, no momentum is stable beyond lr · curvature = 1 at s = 1,
+where a synchronous one of 0.9 bears 38; with both it is 4.
+
+discount is PipeMare's T1 (Yang et al., 2021): lr · s^−p, p falling from 1 to 0 over the first updates.
+delay_adaptive is Koloskova et al. (2022): lr / s. Knows neither stages nor clocks.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, NAdam, Optimizer
+
+CorrectionName = Literal["none", "discount", "delay_adaptive", "look_ahead"]
+CORRECTIONS: tuple[CorrectionName, ...] = get_args(CorrectionName)
+
+LEAD = 1.0
+"""Updates that look_ahead looks ahead for each update of staleness."""
+
+DISCOUNTED_UPDATES = 500
+"""Updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
+
+_WEIGHT = "momentum_weight"
+"""Our scalar beside torch's state, a tensor so that checkpoints hold it."""
+
+
+class Step(Protocol):
+    """One optimizer step, corrected."""
+
+    def __call__(self, lr: float, staleness: float, update: int) -> None:
+        """`staleness` in updates, a mean; `update` counts from 0. Gradients are left as they are."""
+
+
+def default_correction(optimizer: Optimizer) -> CorrectionName:
+    """look_ahead for an optimizer whose momentum it knows, else none."""
+    return "look_ahead" if _lead_of(optimizer) is not None else "none"
+
+
+def corrected(name: CorrectionName, optimizer: Optimizer) -> Step:
+    """Raises ValueError when the optimizer has no momentum that look_ahead knows."""
+    if name == "look_ahead":
+        lead = _lead_of(optimizer)
+        if lead is None:
+            raise ValueError(
+                "correction: look_ahead needs the momentum of adam, adamw, nadam or sgd,"
+                f" which {type(optimizer).__name__} with these arguments lacks"
+            )
+        return _LookAhead(optimizer, lead)
+    factor = {"none": _no_discount, "discount": _discount, "delay_adaptive": _delay_adaptive}[name]
+
+    def step(lr: float, staleness: float, update: int) -> None:
+        _set(optimizer, lr=lr * factor(staleness, update))
+        optimizer.step()
+
+    return step
+
+
+def _no_discount(staleness: float, update: int) -> float:
+    return 1.0
+
+
+def _discount(staleness: float, update: int) -> float:
+    return float(max(1.0, staleness) ** -(1.0 - min(1.0, update / DISCOUNTED_UPDATES)))
+
+
+def _delay_adaptive(staleness: float, update: int) -> float:
+    return 1.0 / max(1.0, staleness)
+
+
+class _LookAhead:
+    def __init__(self, optimizer: Optimizer, lead: "_Lead") -> None:
+        self._optimizer = optimizer
+        self._lead = lead
+
+    def __call__(self, lr: float, staleness: float, update: int) -> None:
+        states = self._optimizer.state
+        if staleness == 0 and not any(_WEIGHT in state for state in states.values()):
+            _set(self._optimizer, lr=lr)
+            self._optimizer.step()
+        else:
+            with torch.no_grad():
+                self._lead(self._optimizer, lr, LEAD * staleness)
+
+
+_Lead = Callable[[Optimizer, float, float], None]
+
+
+def _lead_of(optimizer: Optimizer) -> _Lead | None:
+    if isinstance(optimizer, NAdam | Adam):  # AdamW is an Adam
+        return _lead_adam if optimizer.defaults["betas"][0] > 0 else None
+    if isinstance(optimizer, SGD):
+        return _lead_sgd if optimizer.defaults["momentum"] > 0 else None
+    return None
+
+
+def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
+    """A step of Adam, AdamW or NAdam with the momentum of k updates on.
+
+    torch corrects m's bias by 1 − β^step, which holds for a constant β only. Its true weight ω follows
+    ω ← β'·ω + 1 − β', and the rate makes up for the difference. While ω is small, k is less, so that the newest
+    gradient never counts for more than 1 − β.
+    """
+    beta, beta2 = optimizer.defaults["betas"]
+    longer = 1 - (1 - beta) / (1 + k)
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if not trained:
+        return
+    first = optimizer.state[trained[0]]
+    steps = float(first["step"]) if "step" in first else 0.0
+    weight = float(first[_WEIGHT]) if _WEIGHT in first else 1 - beta**steps
+    weight = longer * weight + 1 - longer
+    steps += 1
+    nesterov = isinstance(optimizer, NAdam)  # which corrects by the product of its own coefficients
+    rate = lr if nesterov else lr * (1 - longer**steps) / weight
+    _set(optimizer, lr=rate, betas=(longer, beta2))
+    optimizer.step()
+    share = (1 - longer) / weight  # of the newest gradient in m / ω
+    ahead = min(k, max(0.0, (1 + k) * weight - 1))
+    scale = lr * ahead * share / (1 - share) if ahead > 0 else 0.0
+    for p in trained:
+        state, group = optimizer.state[p], optimizer.param_groups[0]
+        state[_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
+        square: Tensor = state.get("max_exp_avg_sq", state["exp_avg_sq"])
+        denominator = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        p.addcdiv_(_gradient(p, group).sub(state["exp_avg"], alpha=1 / weight), denominator, value=-scale)
+
+
+def _lead_sgd(optimizer: Optimizer, lr: float, k: float) -> None:
+    """A step of SGD with the momentum of k updates on.
+
+    SGD's buffer is a sum, not a mean: a longer momentum makes it 1 + k times larger, and the rate as much smaller. The
+    newest gradient then counts as without delay from the first step on.
+    """
+    momentum = optimizer.defaults["momentum"]
+    longer = 1 - (1 - momentum) / (1 + k)
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    for p in trained:
+        state = optimizer.state[p]
+        if state.get("momentum_buffer") is not None:
+            before = float(state[_WEIGHT]) if _WEIGHT in state else 1.0
+            state["momentum_buffer"].mul_((1 + k) * before)
+    _set(optimizer, lr=lr / (1 + k), momentum=longer)
+    optimizer.step()
+    for p in trained:
+        state, group = optimizer.state[p], optimizer.param_groups[0]
+        buffer = state["momentum_buffer"]
+        state[_WEIGHT] = torch.tensor(1 / (1 + k), dtype=torch.float32)
+        newest = _gradient(p, group) * (1 - group["dampening"])
+        p.add_(newest + (longer - 1) * buffer, alpha=-lr / (1 + k) * k / longer)
+
+
+def _gradient(p: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """What the momentum was given: a decay that is not decoupled is part of it."""
+    assert p.grad is not None
+    gradient = -p.grad if group["maximize"] else p.grad
+    if group["weight_decay"] and not group.get("decoupled_weight_decay"):
+        gradient = gradient.add(p, alpha=group["weight_decay"])
+    return gradient
+
+
+def _set(optimizer: Optimizer, **values: object) -> None:
+    for group in optimizer.param_groups:
+        group.update(values)

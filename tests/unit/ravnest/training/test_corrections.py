@@ -1,0 +1,199 @@
+import pytest
+import torch
+from torch import nn
+
+from ravnest.training.corrections import CORRECTIONS, DISCOUNTED_UPDATES, LEAD, corrected, default_correction
+from ravnest.training.optimizer import OptimizerConfig, build_optimizer
+
+KNOWN = [
+    {"name": "adam"},
+    {"name": "adam", "amsgrad": True, "weight_decay": 0.1},
+    {"name": "adamw"},
+    {"name": "adamw", "fused": True, "betas": [0.8, 0.95]},
+    {"name": "nadam"},
+    {"name": "sgd", "momentum": 0.9},
+    {"name": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+]
+UNKNOWN = [
+    {"name": "sgd"},
+    {"name": "adamw", "betas": [0.0, 0.999]},
+    {"name": "adafactor"},
+    {"name": "rmsprop", "momentum": 0.9},
+    {"name": "muon"},
+]
+SHAPE = (3, 4)
+
+
+def make(config, start=None):
+    config = OptimizerConfig(**{"lr": 0.01, **config})
+    parameter = nn.Parameter(torch.ones(SHAPE) if start is None else start.clone())
+    return parameter, build_optimizer(config, [("w", parameter)])
+
+
+def gradients(count):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(SHAPE, generator=generator) for _ in range(count)]
+
+
+def walk(parameter, step, given, staleness, lr=0.01):
+    """The parameter after each step."""
+    path = []
+    for update, gradient in enumerate(given):
+        parameter.grad = gradient.clone()
+        step(lr, staleness[update] if isinstance(staleness, list) else staleness, update)
+        assert torch.equal(parameter.grad, gradient)
+        path.append(parameter.detach().clone())
+    return path
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("config", KNOWN)
+def test_without_staleness_it_is_the_optimizer_bit_for_bit(config, name):
+    parameter, optimizer = make(config)
+    plain, stepper = make(config)
+    path = walk(parameter, corrected(name, optimizer), gradients(6), 0.0)
+    for update, gradient in enumerate(gradients(6)):
+        plain.grad = gradient
+        stepper.step()
+        assert torch.equal(path[update], plain)
+
+
+@pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adamw_steps_with_its_momentum_extrapolated(staleness, decay):
+    parameter, optimizer = make({"name": "adamw", "weight_decay": decay})
+    path = walk(parameter, corrected("look_ahead", optimizer), gradients(60), staleness)
+    k = LEAD * staleness
+    beta, w = 1 - 0.1 / (1 + k), torch.ones(SHAPE).double()
+    m, v, mean = (torch.zeros(SHAPE).double() for _ in range(3))
+    for t, gradient in enumerate(gradients(60), 1):
+        g = gradient.double()
+        ahead = min(k, max(0.0, (1 + k) * (1 - beta**t) - 1))
+        m = beta * m + (1 - beta) * g
+        mean, before = m / (1 - beta**t), mean
+        v = 0.999 * v + 0.001 * g * g
+        direction = mean + ahead * (mean - before)
+        w = w * (1 - 0.01 * decay) - 0.01 * direction / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        assert torch.allclose(path[t - 1].double(), w, atol=1e-3 * decay + 2e-5)
+
+
+@pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0])
+@pytest.mark.parametrize(("nesterov", "decay"), [(False, 0.0), (True, 0.0), (False, 0.1)])
+def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
+    config = {"name": "sgd", "momentum": 0.9, "nesterov": nesterov, "weight_decay": decay}
+    parameter, optimizer = make(config)
+    path = walk(parameter, corrected("look_ahead", optimizer), gradients(60), staleness)
+    k = LEAD * staleness
+    mu, w, buffer = 1 - 0.1 / (1 + k), torch.ones(SHAPE).double(), torch.zeros(SHAPE).double()
+    for t, gradient in enumerate(gradients(60)):
+        g = gradient.double() + decay * w
+        buffer, before = mu * buffer + g, buffer
+        direction = (g + mu * buffer if nesterov else buffer) + k * (buffer - before)
+        w = w - 0.01 / (1 + k) * direction
+        assert torch.allclose(path[t].double(), w, atol=1e-2 * decay + 1e-5)
+
+
+@pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] != "nadam"])
+@pytest.mark.parametrize("staleness", [[0.0] * 4 + [1.0] * 200, [7.0] * 3 + [0.0] * 201, [0.0, 3.0, 1.5, 0.0] * 51])
+def test_a_staleness_that_changes_never_changes_how_fast_a_steady_gradient_moves(config, staleness):
+    steady = torch.full(SHAPE, 0.5)
+    plain, stepper = make({**config, "weight_decay": 0.0})
+    parameter, optimizer = make({**config, "weight_decay": 0.0})
+    path = walk(parameter, corrected("look_ahead", optimizer), [steady] * 204, staleness)
+    reference = walk(plain, corrected("none", stepper), [steady] * 204, 0.0)
+    fastest = max(float((a - b).abs().max()) for a, b in zip(path[1:], path, strict=False))
+    normal = float((reference[-1] - reference[-2]).abs().max())
+    assert fastest <= normal * 1.001
+    assert float((path[-1] - path[-2]).abs().max()) == pytest.approx(normal, rel=1e-3)
+
+
+def quadratic_loss(correction, config, curvature, delay, lr=1.0, updates=400):
+    """Of a bowl, after training with gradients of `delay` updates ago."""
+    parameter, optimizer = make(config, start=torch.ones(SHAPE))
+    step = corrected(correction, optimizer)
+    past = [parameter.detach().clone()] * (delay + 1)
+    for update in range(updates):
+        parameter.grad = curvature * past[0]
+        step(lr, float(delay), update)
+        past = [*past[1:], parameter.detach().clone()]
+    return float(parameter.detach().square().sum())
+
+
+def test_with_a_delay_of_one_momentum_alone_diverges_where_looking_ahead_converges():
+    config = {"name": "sgd", "momentum": 0.9}
+    curvature = 0.3  # lr · curvature / (1 − momentum) = 3, of the 38 that are stable without delay
+    assert quadratic_loss("none", config, curvature, delay=0) < 1e-6
+    assert not quadratic_loss("none", config, curvature, delay=1) < 1.0
+    assert quadratic_loss("look_ahead", config, curvature, delay=1) < 1e-4
+
+
+def test_with_a_long_delay_looking_ahead_bears_a_larger_rate():
+    config = {"name": "sgd", "momentum": 0.9}
+    curvature = 0.03
+    assert not quadratic_loss("none", config, curvature, delay=7) < 1.0
+    assert quadratic_loss("look_ahead", config, curvature, delay=7, updates=2000) < 1e-3
+
+
+@pytest.mark.parametrize("config", KNOWN)
+def test_what_a_checkpoint_holds_is_all_that_it_needs(config):
+    parameter, optimizer = make(config)
+    staleness = [0.0, 1.0, 3.0, 2.0, 2.0, 0.0, 1.0, 1.0]
+    path = walk(parameter, corrected("look_ahead", optimizer), gradients(8), staleness)
+    half, first = make(config)
+    walk(half, corrected("look_ahead", first), gradients(8)[:4], staleness[:4])
+    resumed, second = make(config, start=half.detach())
+    second.load_state_dict({**second.state_dict(), "state": first.state_dict()["state"]})
+    rest = walk(resumed, corrected("look_ahead", second), gradients(8)[4:], staleness[4:])
+    assert torch.equal(rest[-1], path[-1])
+
+
+@pytest.mark.parametrize("config", KNOWN)
+def test_no_state_of_the_parameters_size_is_added(config):
+    sizes = []
+    for staleness in (0.0, 1.0):
+        parameter, optimizer = make(config)
+        walk(parameter, corrected("look_ahead", optimizer), gradients(2), staleness)
+        sizes.append(sum(value.numel() for value in optimizer.state[parameter].values() if value.dim()))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("config", KNOWN)
+def test_the_default_for_an_optimizer_with_a_momentum(config):
+    assert default_correction(make(config)[1]) == "look_ahead"
+
+
+@pytest.mark.parametrize("config", UNKNOWN)
+def test_without_a_known_momentum_there_is_nothing_to_look_ahead_by(config):
+    _, optimizer = make(config)
+    assert default_correction(optimizer) == "none"
+    with pytest.raises(ValueError, match="look_ahead needs the momentum of adam, adamw, nadam or sgd"):
+        corrected("look_ahead", optimizer)
+    with pytest.raises(ValueError, match="look_ahead needs the momentum"):
+        OptimizerConfig(**config, correction="look_ahead")
+    assert OptimizerConfig(**config, correction="none").correction == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "staleness", "update", "moved"),
+    [
+        ("none", 8.0, 0, 1.0),
+        ("delay_adaptive", 0.5, 0, 1.0),
+        ("delay_adaptive", 8.0, 10_000, 1 / 8),
+        ("discount", 1.0, 0, 1.0),
+        ("discount", 8.0, 0, 1 / 8),
+        ("discount", 16.0, DISCOUNTED_UPDATES // 2, 1 / 4),
+        ("discount", 8.0, DISCOUNTED_UPDATES, 1.0),
+    ],
+)
+def test_rates_by_delay(name, staleness, update, moved):
+    parameter, optimizer = make({"name": "sgd"})
+    parameter.grad = torch.ones(SHAPE)
+    corrected(name, optimizer)(0.5, staleness, update)
+    assert torch.allclose(parameter, torch.full(SHAPE, 1 - 0.5 * moved))
+
+
+def test_parameters_without_a_gradient_stay():
+    for config in KNOWN:
+        parameter, optimizer = make(config)
+        corrected("look_ahead", optimizer)(0.1, 1.0, 0)
+        assert torch.equal(parameter, torch.ones(SHAPE))
