@@ -1,0 +1,206 @@
+"""Streams inside CurveZMQ: bytes in order both ways, an end that is noticed at once, and no way in for strangers."""
+
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+
+from ring_allreduce import DeadlinePassed, InvalidInput, TransportError
+from ring_allreduce.transport import KeyPair, Keys
+from ring_allreduce.transport.encrypted_listener import EncryptedListener
+from ring_allreduce.transport.encrypted_stream import EncryptedStream
+
+pytestmark = pytest.mark.timeout(60)
+
+DEADLINE_S = 20.0
+PAIRS = {name: KeyPair.make() for name in ("desk", "attic", "rendezvous")}
+ALLOWED = {name: pair.public for name, pair in PAIRS.items()}
+
+
+def keys(name):
+    return Keys(PAIRS[name], ALLOWED)
+
+
+@pytest.fixture
+def listener():
+    here = EncryptedListener("127.0.0.1", 0, keys("rendezvous"))
+    yield here
+    here.close()
+
+
+def stream(listener, name="desk", own=None, timeout_s=DEADLINE_S):
+    return EncryptedStream("127.0.0.1", listener.port, own or keys(name), "rendezvous", timeout_s)
+
+
+def accept(listener):
+    assert select.select([listener], [], [], DEADLINE_S)[0]
+    there, name = listener.accept()
+    there.settimeout(DEADLINE_S)
+    return there, name
+
+
+def read(connection, count):
+    data = b""
+    while len(data) < count and (more := connection.recv(65536)):
+        data += more
+    return data
+
+
+def nobody_comes(listener, within_s=0.3):
+    return not select.select([listener], [], [], within_s)[0]
+
+
+def test_bytes_travel_both_ways_in_order_and_each_stream_is_its_member_s(listener):
+    ends = {}
+    for name in ("desk", "attic"):
+        here = stream(listener, name)
+        here.settimeout(DEADLINE_S)
+        there, who = accept(listener)
+        assert who == name
+        ends[name] = (here, there)
+    said = {name: random.Random(name).randbytes(300_000) for name in ends}
+    for name, (here, there) in ends.items():
+        for talker, hearer in ((here, there), (there, here)):
+            thread = threading.Thread(target=talker.sendall, args=(said[name],))
+            thread.start()
+            assert read(hearer, len(said[name])) == said[name]
+            thread.join(DEADLINE_S)
+    for here, there in ends.values():
+        here.close()
+        assert there.recv(1) == b""
+        there.close()
+
+
+def test_what_was_written_before_closing_arrives_and_then_the_end(listener):
+    here = stream(listener)
+    there, _ = accept(listener)
+    here.sendall(b"leaving")
+    here.close()
+    assert read(there, 100) == b"leaving"
+    here = stream(listener)
+    here.settimeout(DEADLINE_S)
+    there, _ = accept(listener)
+    there.sendall(b"refused")
+    there.close()
+    assert read(here, 100) == b"refused"
+    here.close()
+
+
+def test_the_end_of_a_process_ends_its_stream_at_once_and_no_other(listener):
+    other = stream(listener, "attic")
+    stays, _ = accept(listener)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            stream(listener).sendall(b"here")
+            time.sleep(DEADLINE_S)
+        os._exit(0)
+    there, _ = accept(listener)
+    assert read(there, 4) == b"here"
+    killed_s = time.monotonic()
+    os.kill(child, signal.SIGKILL)
+    assert there.recv(1) == b""
+    assert time.monotonic() - killed_s < 5
+    os.waitpid(child, 0)
+    # The next one is given the descriptor of the one that went, and lives on.
+    again = stream(listener)
+    anew, who = accept(listener)
+    assert who == "desk"
+    for here, end in ((again, anew), (other, stays)):
+        here.sendall(b"still")
+        assert read(end, 5) == b"still"
+        here.close()
+
+
+def test_a_rendezvous_that_ends_ends_its_streams(listener):
+    here = stream(listener)
+    here.settimeout(DEADLINE_S)
+    there, _ = accept(listener)
+    waiting = stream(listener, "attic")  # nobody has accepted it
+    waiting.settimeout(DEADLINE_S)
+    listener.close()
+    assert here.recv(1) == b""
+    assert waiting.recv(1) == b""
+    assert there.recv(1) == b""
+    here.close()
+    waiting.close()
+
+
+def test_a_listener_may_start_later():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = []
+
+    def start():
+        time.sleep(0.5)
+        made.append(EncryptedListener("127.0.0.1", port, keys("rendezvous")))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    here = EncryptedStream("127.0.0.1", port, keys("desk"), "rendezvous", DEADLINE_S)
+    thread.join(DEADLINE_S)
+    assert accept(made[0])[1] == "desk"
+    here.close()
+    made[0].close()
+    with pytest.raises(DeadlinePassed, match=r"an encrypted handshake with 'rendezvous' at 127.0.0.1"):
+        EncryptedStream("127.0.0.1", port, keys("desk"), "rendezvous", 0.3)
+
+
+def test_a_key_that_is_not_allowed_is_told_so_and_does_not_get_in(listener):
+    stranger = KeyPair.make()
+    own = Keys(stranger, {"desk": stranger.public, "rendezvous": ALLOWED["rendezvous"]})
+    with pytest.raises(
+        InvalidInput, match=f"'rendezvous' at 127.0.0.1:{listener.port} refuses the key {stranger.public}"
+    ):
+        stream(listener, own=own)
+    assert nobody_comes(listener)
+
+
+def test_who_answers_in_the_place_of_the_rendezvous_hears_nothing():
+    false = EncryptedListener("127.0.0.1", 0, Keys(PAIRS["attic"], ALLOWED))
+    with pytest.raises(DeadlinePassed):
+        stream(false, timeout_s=0.5)
+    assert nobody_comes(false)
+    false.close()
+
+
+def test_garbage_in_clear_does_not_get_in(listener):
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47) + b"\x00\x00" * 50,
+    ):
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=DEADLINE_S) as stranger:
+            stranger.sendall(garbage)
+            assert nobody_comes(listener)
+    here = stream(listener)
+    assert accept(listener)[1] == "desk"
+    here.close()
+
+
+def test_a_port_that_is_taken_is_told(listener):
+    with pytest.raises(TransportError, match=f"cannot listen on 127.0.0.1:{listener.port}"):
+        EncryptedListener("127.0.0.1", listener.port, keys("rendezvous"))
+
+
+def test_closing_leaves_no_thread_and_no_descriptor_behind(listener):
+    stream(listener).close()
+    accept(listener)[0].close()
+    threads, descriptors = threading.active_count(), psutil.Process().num_fds()
+    for _ in range(5):
+        here = EncryptedListener("127.0.0.1", 0, keys("rendezvous"))
+        end = stream(here)
+        there, _ = accept(here)
+        end.close()
+        end.close()
+        there.close()
+        here.close()
+        here.close()
+    assert threading.active_count() == threads
+    assert psutil.Process().num_fds() <= descriptors
