@@ -12,6 +12,7 @@ from ring_allreduce.errors import (
     DeadlinePassed,
     InvalidInput,
     InvalidMessage,
+    LeftOut,
     MessageTooLarge,
     PeerLost,
     PeerStalled,
@@ -23,7 +24,7 @@ from ring_allreduce.flight import RingSpec
 from ring_allreduce.lines import parse_line
 from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.outer import Nesterov
-from ring_allreduce.outer import Nesterov
+from ring_allreduce.patience import Patience
 from ring_allreduce.progress import Progress
 from ring_allreduce.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.rendezvous import Rendezvous
@@ -78,6 +79,7 @@ __all__ = [
     "InvalidMessage",
     "Lane",
     "Layout",
+    "LeftOut",
     "LinkShape",
     "MemberFinished",
     "MemberLost",
@@ -85,10 +87,10 @@ __all__ = [
     "Message",
     "MessageTooLarge",
     "Nesterov",
-    "Nesterov",
     "OpenRound",
     "OwnerEvent",
     "OwnerInstruction",
+    "Patience",
     "PeerAddress",
     "PeerLost",
     "PeerStalled",

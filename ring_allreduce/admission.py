@@ -9,13 +9,15 @@ from ring_allreduce.transport.endpoint import PeerAddress
 MAX_NAME_CHARACTERS = 100
 """All names and addresses of a group travel in one control frame."""
 
+COMPLETE = "the group is complete"
 
-def why_not(join: Join, size: int, members: Collection[str], complete: bool) -> str | None:
-    """Why `join` is refused by a group of `size` of whom `members` have joined; None when it is welcome."""
+
+def why_not(join: Join, size: int, members: Collection[str]) -> str | None:
+    """Why `join` is refused by a group of `size` that has `members` now; None when it is welcome."""
     if join.size != size:
         return f"it expects {join.size} members, the rendezvous {size}"
-    if complete:
-        return "the group is complete"
+    if len(members) >= size:
+        return COMPLETE
     if not 0 < len(join.name) <= MAX_NAME_CHARACTERS:
         return f"a name has 1 to {MAX_NAME_CHARACTERS} characters"
     if join.name in members:

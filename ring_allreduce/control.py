@@ -12,8 +12,11 @@ import msgspec
 from ring_allreduce.errors import InvalidMessage
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause
+from ring_allreduce.watch import Report
 
 MAX_FRAME_BYTES = 64 * 1024
+
+MAX_REASON_CHARACTERS = 400
 
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, times: a machine that vanished without a word is noticed by the kernel after a minute."""
@@ -29,49 +32,67 @@ class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bulk_port: int
 
 
-class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """To a new connection: the token of this group's transport."""
-
-    token: bytes
+# From a member.
 
 
 class Join(Message, frozen=True, kw_only=True, tag="join"):
-    """From a member: its name, its address, and how many members it expects."""
+    """Its name, its address, and how many members it expects at the start."""
 
     name: str
     size: int
     address: MemberAddress
 
 
-class Roster(Message, frozen=True, kw_only=True, tag="roster"):
-    """To all, once all are there."""
+class Held(Message, frozen=True, kw_only=True, tag="held"):
+    """It is in `epoch` and has stopped; `rounds`: those whose average it holds. `form`: what it averages."""
 
     epoch: int
-    members: dict[str, MemberAddress]
-
-
-class Called(Message, frozen=True, kw_only=True, tag="called"):
-    """From a member: it has called average() `calls` times."""
-
-    calls: int
-
-
-class Opened(Message, frozen=True, kw_only=True, tag="opened"):
-    """To all: everyone has called; contribute to `round`."""
-
-    round: int
+    rounds: list[int]
+    form: str
 
 
 class Finished(Message, frozen=True, kw_only=True, tag="finished"):
-    """From a member: it holds the average of `round`."""
+    """It holds the average of `round`."""
 
+    epoch: int
     round: int
 
 
-class Committed(Message, frozen=True, kw_only=True, tag="committed"):
-    """To all: everyone holds the average of `round`."""
+class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
+    """What `member` sent it cannot be averaged."""
+
+    epoch: int
+    member: str
+    reason: str
+
+
+class Overdue(Message, frozen=True, kw_only=True, tag="overdue"):
+    """It has waited in average() for `waited_s`, as long as it was told to."""
 
     round: int
+    waited_s: float
+
+
+class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+    """A sign of life, and how far it is."""
+
+    report: Report
+
+
+class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+    """It leaves, and why."""
+
+    reason: str
+
+
+# From the rendezvous.
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """To a new connection: the token of this group's transport, and how often to give a sign of life."""
+
+    token: bytes
+    alive_every_s: float
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
@@ -80,24 +101,67 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-class Failed(Message, frozen=True, kw_only=True, tag="failed"):
-    """To all: `member` is lost; nothing more will be averaged."""
+class Reformed(Message, frozen=True, kw_only=True, tag="reformed"):
+    """To all: stop, `epoch` begins with these members, in passing order; answer with Held."""
 
-    member: str
+    epoch: int
+    members: dict[str, MemberAddress]
+    committed: int
+    lost: dict[str, str]
+
+
+class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`holder` sends the average of `round` to the members `to`."""
+
+    round: int
+    holder: str
+    to: list[str]
+
+
+class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
+    """To all: everybody is in `epoch`; what is not `kept` starts again. `first_round`: the receiver's first."""
+
+    epoch: int
+    kept: list[int]
+    hand_on: list[HandingOn]
+    first_round: int
+
+
+class Committed(Message, frozen=True, kw_only=True, tag="committed"):
+    """To all: everyone holds the average of `round`."""
+
+    epoch: int
+    round: int
+
+
+class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
+    """To one without whom `epoch` begins. `refused`: for what it contributed."""
+
+    epoch: int
     reason: str
+    refused: bool
 
 
-CONTROL = Codec([Welcome, Join, Roster, Called, Opened, Finished, Committed, Refused, Failed])
+FROM_MEMBERS: tuple[type[Message], ...] = (Join, Held, Finished, Suspected, Overdue, Alive, Leaving)
+FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Refused, Reformed, Resumed, Committed, PutOut)
+
+CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
+
+
+def framed(message: Message) -> bytes:
+    """One frame."""
+    data = CONTROL.encode(message)
+    return _LENGTH.pack(len(data)) + data
 
 
 def send_message(connection: socket.socket, message: Message) -> None:
     """Send one frame. Raises OSError when the connection is gone or takes nothing within its timeout."""
-    data = CONTROL.encode(message)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    connection.sendall(framed(message))
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let `connection` break when the other machine is gone, though nothing is sent on it."""
+    """Send at once, and let `connection` break when the other machine is gone, though nothing is sent on it."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         if hasattr(socket, option):  # not every system has all of them

@@ -91,6 +91,14 @@ class PeerLost(RingError):
         super().__init__(f"member {member!r} is lost: {reason}")
 
 
+class LeftOut(PeerLost):
+    """The others go on without this `member` since `epoch`; nothing that it sends has an effect. It may join again."""
+
+    def __init__(self, member: str, epoch: int, reason: str) -> None:
+        super().__init__(member, f"left out since epoch {epoch}: {reason}")
+        self.epoch = epoch
+
+
 class DeadlinePassed(RingError):
     """`waited_for` did not happen within `deadline_s` seconds."""
 

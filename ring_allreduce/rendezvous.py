@@ -1,9 +1,8 @@
-"""Where the members of a stand-alone group meet: hands out addresses, and owns the rounds of their one ring.
+"""Where the members of a stand-alone group meet: a thread behind one TCP port, and the connections of the members.
 
-A thread behind one TCP port. All decisions about rounds are the RoundOwner's, the same that a run's driver
-uses: a call of average() counts as one sample, so a round opens when every member has called. A connection
-that closes is a member that is lost. Anyone who reaches the port can join, and is told the transport's token, while
-places are free: bind it to a trusted network.
+Decides nothing about members and rounds: group_owner.py does. A connection that closes is a member that is lost;
+garbage ends the connection that it came on, and no other. Anyone who reaches the port can join, and is told the
+transport's token, while places are free: bind it to a trusted network.
 """
 
 import contextlib
@@ -14,44 +13,21 @@ import threading
 import time
 from types import TracebackType
 
-from ring_allreduce.admission import why_not
-from ring_allreduce.control import (
-    Called,
-    Committed,
-    Failed,
-    Finished,
-    FrameReader,
-    Join,
-    MemberAddress,
-    Opened,
-    Refused,
-    Roster,
-    Welcome,
-    keep_alive,
-    send_message,
-)
+from ring_allreduce.admission import COMPLETE
+from ring_allreduce.control import FrameReader, Join, PutOut, Refused, Welcome, framed, keep_alive
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
-from ring_allreduce.round_events import (
-    CommitRound,
-    FailRun,
-    MemberFinished,
-    MemberLost,
-    OpenRound,
-    OwnerEvent,
-    SamplesReported,
-)
-from ring_allreduce.round_owner import RoundOwner
+from ring_allreduce.group_owner import GroupOwner, Said
+from ring_allreduce.patience import Patience
 from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.message import Message
 
-RING = "group"
 SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
 JOIN_DEADLINE_S = 10.0
 """A connection that has not joined by then is closed: a member joins as soon as it is welcome."""
 
 TICK_S = 1.0
-"""How often the clock is looked at when nothing happens; also how long accepting rests when it failed."""
+"""How often the clock is looked at, at least; also how long accepting rests when it failed."""
 
 SPARE_CONNECTIONS = 64
 """Connections beyond the group's size that may be open at once, for those who have not said who they are."""
@@ -63,17 +39,28 @@ class _Connection:
         self.join_by_s = join_by_s
         self.reader = FrameReader()
         self.name: str | None = None
-        self.address: MemberAddress | None = None
 
 
 class Rendezvous:
     """`with Rendezvous(size=3) as rendezvous:` serves at `rendezvous.address` until the block ends."""
 
-    def __init__(self, size: int, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listens at once (port 0: any free one). Raises InvalidInput, TransportError."""
+    def __init__(
+        self,
+        size: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+    ) -> None:
+        """Listens at once (port 0: any free one). `size`: how many must meet before the group begins, and its most.
+
+        Raises InvalidInput, TransportError.
+        """
         if size < 1:
             raise InvalidInput(f"a group has at least one member, got size {size}")
         self._size = size
+        self._patience = patience
+        self._owner = GroupOwner(size, patience)
         try:
             self._listener = socket.create_server((host, port))
         except OSError as error:
@@ -81,7 +68,7 @@ class Rendezvous:
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._connections: dict[socket.socket, _Connection] = {}
-        self._owner: RoundOwner | None = None
+        self._named: dict[str, _Connection] = {}
         self._accept_again_s: float | None = None
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -114,16 +101,21 @@ class Rendezvous:
         return not self._thread.is_alive()
 
     def _serve(self) -> None:
+        tick_s = min(TICK_S, self._patience.alive_every_s)
+        tend_at_s = time.monotonic() + tick_s
         try:
-            while not (self._owner and not self._members()):
-                for key, _ in self._selector.select(TICK_S):
+            while not (self._owner.begun and not self._named):
+                for key, _ in self._selector.select(tick_s):
                     if key.fileobj is self._stop_reader:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
                     elif isinstance(key.fileobj, socket.socket):
                         self._read(key.fileobj)
-                self._tend(time.monotonic())
+                now_s = time.monotonic()
+                if now_s >= tend_at_s:
+                    tend_at_s = now_s + tick_s
+                    self._tend(now_s)
         finally:
             for connection in self._connections.values():
                 connection.socket.close()
@@ -139,6 +131,7 @@ class Rendezvous:
         if self._accept_again_s is not None and now_s >= self._accept_again_s:
             self._accept_again_s = None
             self._selector.register(self._listener, selectors.EVENT_READ)
+        self._say(self._owner.check(now_s))
 
     def _accept(self) -> None:
         now_s = time.monotonic()
@@ -154,14 +147,21 @@ class Rendezvous:
             return
         if len(self._connections) >= self._size + SPARE_CONNECTIONS:
             self._drop_oldest_silent()
-        peer.settimeout(SEND_TIMEOUT_S)
+        peer.setblocking(False)
         keep_alive(peer)
         connection = self._connections[peer] = _Connection(peer, now_s + JOIN_DEADLINE_S)
         self._selector.register(peer, selectors.EVENT_READ)
-        if self._owner:
-            self._refuse(connection, "the group is complete")
+        self._read_closed()
+        if self._owner.full:
+            self._refuse(connection, COMPLETE)
         else:
-            self._send(connection, Welcome(token=self._token))
+            self._send(connection, Welcome(token=self._token, alive_every_s=self._patience.alive_every_s))
+
+    def _read_closed(self) -> None:
+        """Hear what the members have said before it is decided whether a place is free: one may just have left."""
+        for key, _ in self._selector.select(0):
+            if isinstance(key.fileobj, socket.socket) and key.fileobj in self._connections:
+                self._read(key.fileobj)
 
     def _drop_oldest_silent(self) -> None:
         for connection in self._silent()[:1]:
@@ -174,6 +174,8 @@ class Rendezvous:
         try:
             data = peer.recv(65536)
             messages = connection.reader.feed(data)
+        except BlockingIOError:
+            return  # it was read already
         except OSError as error:
             self._drop(connection, f"its connection broke ({error})")
             return
@@ -187,28 +189,23 @@ class Rendezvous:
                 self._take(connection, message)
 
     def _take(self, connection: _Connection, message: Message) -> None:
-        match message:
-            case Join() if connection.name is None:
-                self._join(connection, message)
-            case Called() if connection.name and self._owner:
-                self._decide(SamplesReported(connection.name, message.calls))
-            case Finished() if connection.name and self._owner:
-                self._decide(MemberFinished(message.round, connection.name, RING))
-            case _:
-                self._drop(connection, f"it sent {type(message).__name__} out of turn")
-
-    def _join(self, connection: _Connection, join: Join) -> None:
-        members = {member.name for member in self._members() if member.name}
-        reason = why_not(join, self._size, members, self._owner is not None)
-        if reason:
-            self._refuse(connection, reason)
-            return
-        connection.name, connection.address = join.name, join.address
-        addresses = {x.name: x.address for x in self._members() if x.name and x.address}
-        if len(addresses) == self._size:
-            names = sorted(addresses)
-            self._owner = RoundOwner({RING: names}, average_every=self._size)
-            self._broadcast(Roster(epoch=self._owner.epoch, members={name: addresses[name] for name in names}))
+        now_s = time.monotonic()
+        if connection.name is not None:
+            said = self._owner.take(connection.name, message, now_s)
+        elif isinstance(message, Join):
+            self._read_closed()
+            reason, said = self._owner.join(message, now_s)
+            if reason:
+                self._refuse(connection, reason)
+                return
+            connection.name = message.name
+            self._named[message.name] = connection
+        else:
+            said = None
+        if said is None:
+            self._drop(connection, f"it sent {type(message).__name__} out of turn")
+        else:
+            self._say(said)
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         self._send(connection, Refused(reason=reason))
@@ -219,43 +216,31 @@ class Rendezvous:
             return
         self._selector.unregister(connection.socket)
         connection.socket.close()
-        if connection.name and self._owner:
-            self._decide(MemberLost(connection.name, reason))
-
-    def _decide(self, event: OwnerEvent) -> None:
-        assert self._owner is not None
-        for instruction in self._owner.handle(event, time.monotonic()):
-            match instruction:
-                case OpenRound():
-                    self._broadcast(Opened(round=instruction.round))
-                case CommitRound():
-                    self._broadcast(Committed(round=instruction.round))
-                case FailRun():
-                    self._broadcast(_failed(event, instruction))
-
-    def _members(self) -> list[_Connection]:
-        return [connection for connection in self._connections.values() if connection.name]
+        if connection.name is not None:
+            self._named.pop(connection.name, None)
+            self._say(self._owner.lost(connection.name, reason, time.monotonic()))
 
     def _silent(self) -> list[_Connection]:
         """Those who have not said who they are, the oldest first."""
-        return [connection for connection in self._connections.values() if not connection.name]
+        return [connection for connection in self._connections.values() if connection.name is None]
 
-    def _broadcast(self, message: Message) -> None:
-        for connection in self._members():
-            self._send(connection, message)
+    def _say(self, said: list[Said]) -> None:
+        for members, message in said:
+            frame = framed(message)
+            for name in members:
+                connection = self._named.get(name)
+                if connection is not None:
+                    self._send_frame(connection, frame)
+                    if isinstance(message, PutOut):
+                        self._drop(connection, "it was put out")
 
     def _send(self, connection: _Connection, message: Message) -> None:
+        self._send_frame(connection, framed(message))
+
+    def _send_frame(self, connection: _Connection, frame: bytes) -> None:
         try:
-            send_message(connection.socket, message)
+            connection.socket.settimeout(SEND_TIMEOUT_S)
+            connection.socket.sendall(frame)
+            connection.socket.setblocking(False)
         except OSError as error:
             self._drop(connection, f"it takes no messages ({error})")
-
-
-def _failed(event: OwnerEvent, instruction: FailRun) -> Failed:
-    match event:
-        case MemberLost(member=member, reason=reason):
-            return Failed(member=member, reason=reason)
-        case MemberFinished(member=member):
-            return Failed(member=member, reason=instruction.reason)
-        case _:
-            return Failed(member="rendezvous", reason=instruction.reason)

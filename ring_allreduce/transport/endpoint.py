@@ -4,7 +4,7 @@ Two implementations: `ZmqEndpoint` (real) and `InProcessNetwork.endpoint` (its d
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +87,10 @@ class Endpoint(Protocol):
         Raises InvalidInput, and changes nothing, when one of the addresses cannot be one; TransportError when the
         system cannot use one.
         """
+        ...
+
+    def disconnect(self, peers: Iterable[str]) -> None:
+        """Forget `peers`, and what is queued for them; what they send is dropped from now on. Idempotent."""
         ...
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:

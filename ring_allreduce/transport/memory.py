@@ -6,7 +6,7 @@ clock. Where no link is emulated, the bound on queued messages counts the receiv
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -94,6 +94,11 @@ class InProcessEndpoint:
             if peer != self.name and peer not in self._peers:
                 self._peers.add(peer)
                 self._links[peer] = self._network.link(self.name, peer)
+
+    def disconnect(self, peers: Iterable[str]) -> None:
+        for peer in peers:
+            self._peers.discard(peer)
+            self._links.pop(peer, None)
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         if peer not in self._peers:

@@ -8,7 +8,7 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import zmq
 from torch import Tensor
@@ -99,10 +99,16 @@ class ZmqEndpoint:
                 continue
             link, seed = self._links.get(peer), f"{self.name}->{peer}"
             outgoing = OutgoingPeer(self._context, peer, address, self._token, self._limits, link, seed, self._keys)
+            self.disconnect([peer])
+            self._peers[peer] = outgoing
+
+    def disconnect(self, peers: Iterable[str]) -> None:
+        """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""
+        for peer in peers:
+            known = self._peers.pop(peer, None)
             if known:
                 self._watch(known, None)
                 known.close(linger_ms=0)
-            self._peers[peer] = outgoing
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         """Queue a message, and hand it to zmq at once when its turn has come. See `Endpoint.send`."""

@@ -1,4 +1,7 @@
-"""Groups of processes that average alone: the mean, and a clear end when one of them is lost."""
+"""Groups of processes that average alone: the mean, and a clear end for those that want one when a member is lost.
+
+What becomes of those who go on: tests/faults/test_group.py.
+"""
 
 import multiprocessing
 import os
@@ -34,7 +37,7 @@ def average_thrice(rendezvous, name, results):
 
 def average_until_lost(rendezvous, name, results, deadline_s):
     torch.set_num_threads(1)
-    group = Group.join(rendezvous, name=name, size=3)
+    group = Group.join(rendezvous, name=name, size=3, on_loss="fail")
     started = time.monotonic()
     try:
         for count in range(10_000):
@@ -176,8 +179,10 @@ def test_members_that_disagree_end_with_a_clear_error():
             thread.start()
         for thread in threads:
             thread.join()
+    # Two of two: nobody can say which of them is the odd one.
     assert set(errors) == {"a", "b"}
-    assert any("refused what" in str(error) for error in errors.values())
+    assert all("refused what" in str(error) for error in errors.values())
+    assert "it averages 11 numbers, torch.float32, exact, and as many others something else" in str(errors["b"])
 
 
 def test_a_lone_member_keeps_its_values_and_wrong_tensors_are_refused():

@@ -13,16 +13,16 @@ import torch
 from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, Rendezvous, RingError, ZmqEndpoint
 from ring_allreduce import rendezvous as module
 from ring_allreduce.control import (
-    Called,
     Committed,
-    Failed,
     Finished,
     FrameReader,
+    Held,
     Join,
     MemberAddress,
-    Opened,
+    PutOut,
+    Reformed,
     Refused,
-    Roster,
+    Resumed,
     Welcome,
     send_message,
 )
@@ -30,6 +30,7 @@ from ring_allreduce.control import (
 pytestmark = pytest.mark.timeout(60)
 
 DEADLINE_S = 20.0
+FINISHED = Finished(epoch=1, round=1)
 
 
 def connect(rendezvous):
@@ -100,14 +101,13 @@ def test_a_connection_that_does_not_join_is_closed(monkeypatch):
 @pytest.mark.parametrize(
     "said",
     [
-        [Called(calls=1)],
-        [Finished(round=1)],
-        [Committed(round=1)],
+        [FINISHED],
+        [Committed(epoch=1, round=1)],
         [join(), join()],
         [join(), join(name="y")],
-        [join(), Called(calls=1)],
-        [join(), Finished(round=1)],
-        [join(), Roster(epoch=0, members={})],
+        [join(), FINISHED],
+        [join(), Held(epoch=0, rounds=[], form="")],
+        [join(), PutOut(epoch=1, reason="", refused=False)],
     ],
     ids=lambda said: " ".join(type(message).__name__ for message in said),
 )
@@ -127,13 +127,13 @@ def test_who_never_joined_has_no_say_in_a_complete_group(rendezvous):
             for name, member in (("a", a), ("b", b)):
                 assert isinstance(hear(member)[0], Welcome)
                 send_message(member, join(name=name))
-            assert isinstance(hear(a)[0], Roster)
-            send_message(stranger, Called(calls=100))
+            assert isinstance(hear(a)[0], Reformed)
+            send_message(stranger, FINISHED)
             assert hear(stranger) == []
-            # No round was opened: what comes next is the end of the other member.
+            # What comes next is the end of the other member.
             b.close()
-            (failed,) = hear(a)
-            assert isinstance(failed, Failed)
+            (reformed,) = hear(a)
+            assert (list(reformed.members), list(reformed.lost)) == (["a"], ["b"])
 
 
 def test_after_what_ended_a_connection_nothing_more_of_it_is_taken(rendezvous, monkeypatch):
@@ -142,13 +142,13 @@ def test_after_what_ended_a_connection_nothing_more_of_it_is_taken(rendezvous, m
     with connect(rendezvous) as peer:
         assert isinstance(hear(peer)[0], Welcome)
         frames, pipe = socket.socketpair()
-        for message in (Called(calls=1), join(name="ghost"), join(name="ghost")):
+        for message in (FINISHED, join(name="ghost"), join(name="ghost")):
             send_message(pipe, message)
         peer.sendall(frames.recv(65536))
         assert hear(peer) == []
         frames.close()
         pipe.close()
-        assert taken == [Called(calls=1)]
+        assert taken == [FINISHED]
         assert_still_serves(rendezvous)
 
 
@@ -195,7 +195,7 @@ def test_without_file_descriptors_it_rests_and_goes_on(rendezvous, monkeypatch):
         assert_still_serves(rendezvous)
 
 
-def test_a_member_takes_the_epoch_of_the_roster():
+def test_a_member_takes_the_epoch_that_it_is_told():
     token = bytes(range(16))
     other = ZmqEndpoint("b", codec=Codec(RING_KINDS), token=token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -214,16 +214,53 @@ def test_a_member_takes_the_epoch_of_the_roster():
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(DEADLINE_S)
-            send_message(connection, Welcome(token=token))
+            send_message(connection, Welcome(token=token, alive_every_s=1.0))
             (joined,) = hear(connection)
             where = joined.address
             other.connect({"a": PeerAddress(where.host, where.pipeline_port, where.bulk_port)})
             here = MemberAddress(other.address.host, other.address.pipeline_port, other.address.bulk_port)
-            send_message(connection, Roster(epoch=7, members={"a": where, "b": here}))
-            send_message(connection, Opened(round=1))
+            send_message(connection, Reformed(epoch=7, members={"a": where, "b": here}, committed=0, lost={}))
+            assert Held(epoch=7, rounds=[], form="") in [message for _ in range(2) for message in hear(connection)]
+            send_message(connection, Resumed(epoch=7, kept=[], hand_on=[], first_round=1))
             end, deliveries = time.monotonic() + DEADLINE_S, []
             while not deliveries and time.monotonic() < end:
                 deliveries = other.poll(0.1)
         assert {delivery.epoch for delivery in deliveries} == {7}
         assert isinstance(outcome.get(timeout=DEADLINE_S), PeerLost)
     other.close()
+
+
+def test_garbage_of_a_member_ends_its_connection_and_the_others_go_on(rendezvous):
+    with connect(rendezvous) as a, connect(rendezvous) as b:
+        for name, member in (("a", a), ("b", b)):
+            assert isinstance(hear(member)[0], Welcome)
+            send_message(member, join(name=name))
+        assert isinstance(hear(a)[0], Reformed)
+        b.sendall(b"\xff" * 100)
+        (reformed,) = hear(a)
+        assert list(reformed.members) == ["a"]
+        assert reformed.lost["b"].startswith("it sent what is no message")
+
+
+def test_a_name_that_has_just_left_may_come_back_at_once(rendezvous):
+    groups = queue.SimpleQueue()
+
+    def come(name):
+        """Join, and average once."""
+        group = Group.join(rendezvous.address, name=name, size=2, timeout_s=DEADLINE_S)
+        group.average([torch.full((3,), 0.5)], weight=2.0)
+        groups.put(group)
+
+    for name in "ab":
+        threading.Thread(target=come, args=(name,), daemon=True).start()
+    one, other = groups.get(timeout=DEADLINE_S), groups.get(timeout=DEADLINE_S)
+    with one:
+        for _ in range(5):
+            other.close()
+            threading.Thread(target=come, args=(other.name,), daemon=True).start()
+            values = torch.full((3,), 2.0)
+            while one.average([values]) < 3.0:
+                assert values.tolist() == [2.0, 2.0, 2.0], "alone"
+            assert values.tolist() == [1.0, 1.0, 1.0]
+            other = groups.get(timeout=DEADLINE_S)
+        other.close()

@@ -12,7 +12,7 @@ def join(name="b", size=2, host="127.0.0.1", pipeline_port=1, bulk_port=65535):
 
 @pytest.mark.parametrize("host", ["attic.local", "192.0.2.7", "2001:db8::7", "fe80::1%eth0"])
 def test_a_name_or_an_address_is_welcome(host):
-    assert why_not(join(host=host), 2, {"a"}, complete=False) is None
+    assert why_not(join(host=host), 2, {"a"}) is None
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_name_or_an_address_is_welcome(host):
     ],
 )
 def test_what_others_could_not_use_is_refused_with_the_reason(changes, reason):
-    answer = why_not(join(**changes), 2, {"a"}, complete=False)
+    answer = why_not(join(**changes), 2, {"a"})
     assert reason in answer
     assert len(answer) < 400
 
 
 def test_a_complete_group_takes_nobody():
-    assert why_not(join(), 2, {"a", "c"}, complete=True) == "the group is complete"
+    assert why_not(join(), 2, {"a", "c"}) == "the group is complete"

@@ -8,25 +8,55 @@ from hypothesis import strategies as st
 
 from ring_allreduce.control import (
     CONTROL,
+    FROM_MEMBERS,
+    FROM_RENDEZVOUS,
     MAX_FRAME_BYTES,
-    Called,
+    Alive,
     Committed,
-    Failed,
+    Finished,
     FrameReader,
+    HandingOn,
+    Held,
     Join,
+    Leaving,
     MemberAddress,
-    Roster,
+    Overdue,
+    PutOut,
+    Reformed,
+    Refused,
+    Resumed,
+    Suspected,
+    Welcome,
+    framed,
 )
 from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.watch import Report
 
 HERE = MemberAddress("127.0.0.1", 1, 2)
 MESSAGES = [
     Join(name="a", size=2, address=HERE),
-    Roster(epoch=0, members={"a": HERE}),
-    Called(calls=1),
-    Committed(round=1),
-    Failed(member="a", reason="it left"),
+    Held(epoch=1, rounds=[3], form="float32"),
+    Finished(epoch=1, round=3),
+    Suspected(epoch=1, member="b", reason="NaN"),
+    Overdue(round=3, waited_s=60.0),
+    Alive(report=Report(1, 3, 2, 2, "b")),
+    Leaving(reason="enough"),
+    Welcome(token=b"t", alive_every_s=1.0),
+    Refused(reason="complete"),
+    Reformed(epoch=2, members={"b": HERE, "a": HERE}, committed=2, lost={"c": "killed"}),
+    Resumed(epoch=2, kept=[3], hand_on=[HandingOn(3, "a", ["b"])], first_round=1),
+    Committed(epoch=2, round=3),
+    PutOut(epoch=2, reason="silent", refused=False),
 ]
+
+
+def test_every_kind_is_sampled():
+    assert {type(message) for message in MESSAGES} == {*FROM_MEMBERS, *FROM_RENDEZVOUS}
+
+
+def test_members_keep_their_order():
+    (read,) = FrameReader().feed(framed(MESSAGES[9]))
+    assert list(read.members) == ["b", "a"]
 
 
 def frame(data: bytes) -> bytes:

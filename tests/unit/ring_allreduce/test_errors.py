@@ -18,7 +18,7 @@ from ring_allreduce.errors import (
 def test_every_error_has_the_one_base():
     classes = [value for value in vars(errors).values() if inspect.isclass(value)]
     assert all(issubclass(cls, RingError) for cls in classes)
-    assert len(classes) == 10
+    assert len(classes) == 11
 
 
 def test_only_the_users_mistakes_exit_with_two():

@@ -103,3 +103,17 @@ def test_connecting_skips_the_own_name_and_is_idempotent():
     with pytest.raises(UnknownPeer):
         a.send("a", Lane.BULK, Note())
     a.wake()
+
+
+def test_a_forgotten_peer_is_neither_heard_nor_reached_until_it_is_connected_again():
+    _, a, b = pair()
+    b.send("a", Lane.BULK, Note(number=1))
+    a.disconnect(["b", "nobody"])
+    a.disconnect(["b"])
+    assert numbers(a) == []
+    assert a.stats.dropped == {DropCause.UNKNOWN_SENDER: 1}
+    with pytest.raises(UnknownPeer):
+        a.send("b", Lane.BULK, Note(number=2))
+    a.connect({"b": b.address})
+    a.send("b", Lane.BULK, Note(number=3))
+    assert numbers(b) == [3]

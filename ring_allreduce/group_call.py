@@ -1,0 +1,61 @@
+"""What a member of a group was asked for: when it joined, and in one call of average(). Knows times, not clocks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ring_allreduce.reducer import RingResult
+from ring_allreduce.wire import Wire
+
+OnLoss = Literal["continue", "fail"]
+
+OVERTIME = 2.0
+"""A call ends after so many times its time-out at the latest: by then the late should have been left out."""
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What `Group.join` was asked for."""
+
+    name: str
+    size: int
+    host: str
+    timeout_s: float
+    wire: Wire
+    on_loss: OnLoss
+
+    @property
+    def patient(self) -> bool:
+        """Whether the group goes on without those who are lost."""
+        return self.on_loss == "continue"
+
+
+@dataclass
+class Call:
+    """One call of average(): what to average, as one flat vector, and where the mean goes."""
+
+    tensors: Sequence[Tensor]
+    vector: Tensor
+    weight: float
+    limit_s: float
+    overdue_at_s: float = math.inf
+    """When to say that others are late; never again once it was said."""
+    most_s: float = math.inf
+    deadline_s: float = math.inf
+    round: int = 0
+    result: RingResult | None = None
+    merged: bool = False
+
+    def begin(self, now_s: float, *, patient: bool) -> None:
+        """From now on its time runs."""
+        self.most_s = self.limit_s * (OVERTIME if patient else 1.0)
+        self.deadline_s = now_s + self.most_s
+        self.overdue_at_s = now_s + self.limit_s if patient else math.inf
+
+    @property
+    def form(self) -> str:
+        """What must be the same at all members."""
+        return f"{self.vector.numel()} numbers, {self.vector.dtype}"

@@ -1,0 +1,277 @@
+"""One member of a stand-alone group: its endpoint, its ring and its line to the rendezvous, in the thread that joined.
+
+Carries out what epoch_member.py says and decides nothing about members and rounds itself. A chunk of a round that this
+member has not called for yet is kept until it does: only the call says what form that round has here.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+
+from ring_allreduce import control as c
+from ring_allreduce import round_events as ev
+from ring_allreduce.chunks import chunk_elements_for
+from ring_allreduce.control_line import ControlLine, reach
+from ring_allreduce.epoch_member import EpochMember
+from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RingError
+from ring_allreduce.flattening import unflatten
+from ring_allreduce.flight import RingSpec
+from ring_allreduce.group_call import Call, GroupOptions
+from ring_allreduce.group_orders import RENDEZVOUS, order_of, peer_address
+from ring_allreduce.group_owner import RING
+from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
+from ring_allreduce.reducer import RingReducer
+from ring_allreduce.transport.endpoint import Delivery
+from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
+from ring_allreduce.watch import Report
+
+
+class GroupMember:
+    """A member, from the moment that the group has met."""
+
+    def __init__(self, options: GroupOptions, rendezvous: tuple[str, int]) -> None:
+        """Joins. Raises what `Group.join` raises."""
+        self._options = options
+        self._machine = EpochMember(options.name)
+        self._endpoint: ZmqEndpoint | None = None
+        self._reducer: RingReducer | None = None
+        self._form = ""
+        self._early: list[Delivery] = []
+        self._call: Call | None = None
+        self._alive_every_s = 1.0
+        self._report_at_s = 0.0
+        self.members: tuple[str, ...] = ()
+        self._addresses: dict[str, c.MemberAddress] = {}
+        deadline_s = time.monotonic() + options.timeout_s
+        self._line = ControlLine(reach(*rendezvous, options.timeout_s), self._wake)
+        try:
+            self._meet(deadline_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        return self._machine.epoch
+
+    @property
+    def closed(self) -> bool:
+        return self._endpoint is None
+
+    def run(self, call: Call) -> float:
+        """Carry `call` through; the total weight. Raises what `Group.average` raises, and is closed then."""
+        call.begin(time.monotonic(), patient=self._options.patient)
+        self._call = call
+        self._line.report = Report(epoch=self.epoch, round=self._machine.committed + 1)
+        try:
+            return self._average(call)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        finally:
+            self._call = None
+            self._line.report = Report(epoch=self.epoch)
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        self._line.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+            self._reducer = None
+
+    def _average(self, call: Call) -> float:
+        self._hear()
+        while (number := self._machine.next_round) is None:
+            self._wait(call)
+        reducer = self._reducer_for(call, number)
+        call.round = number
+        early, self._early = self._early, []
+        reducer.contribute(number, RING, call.vector, call.weight)
+        self._machine.handle(ev.Contributed(number))
+        for delivery in early:
+            self._deliver(call, delivery)
+        while True:
+            for result in reducer.finished():
+                call.result = result
+                self._follow(self._machine.handle(ev.RingFinished(RING, result.round)))
+            if call.merged and call.result is not None:
+                return call.result.total_weight
+            self._wait(call)
+
+    def _reducer_for(self, call: Call, number: int) -> RingReducer:
+        """The ring for what is averaged now: the same as long as its form is, with its memory."""
+        assert self._endpoint is not None
+        if self._reducer is None or self._form != call.form:
+            self._form = call.form
+            self._reducer = RingReducer(self._endpoint, [self._spec(call)], max_rounds=1, first_round=number)
+        return self._reducer
+
+    def _spec(self, call: Call) -> RingSpec:
+        chunk_elements = chunk_elements_for(None, call.vector.element_size())
+        return RingSpec(RING, self.members, call.vector.numel(), chunk_elements, call.vector.dtype)
+
+    # Waiting.
+
+    def _wait(self, call: Call) -> None:
+        """Until something came, or a sign of life is due. Raises DeadlinePassed."""
+        assert self._endpoint is not None
+        if self._hear():
+            return
+        now_s = time.monotonic()
+        if now_s >= self._report_at_s:
+            self._report_at_s = now_s + self._alive_every_s
+            self._line.report = self._report()
+        if now_s >= call.deadline_s:
+            raise DeadlinePassed(self._missing(), call.most_s)
+        if now_s >= call.overdue_at_s:
+            call.overdue_at_s = math.inf
+            self._tell(c.Overdue(round=self._machine.committed + 1, waited_s=call.limit_s))
+        until_s = min(call.deadline_s, call.overdue_at_s, self._report_at_s)
+        for delivery in self._endpoint.poll(max(0.0, until_s - now_s)):
+            self._deliver(call, delivery)
+        if self._reducer is not None:
+            self._reducer.pump()
+
+    def _deliver(self, call: Call, delivery: Delivery) -> None:
+        message = delivery.message
+        if isinstance(message, Chunk | HandedOn) and message.round > max(call.round, self._machine.committed):
+            self._early.append(delivery)
+            return
+        if self._reducer is None or delivery.epoch != self.epoch:
+            return
+        try:
+            self._reducer.on_delivery(delivery)
+        except ContributionRefused as error:
+            if not self._options.patient:
+                raise
+            self._tell(c.Suspected(epoch=self.epoch, member=error.member, reason=error.reason))
+
+    def _report(self) -> Report:
+        number = self._machine.committed + 1
+        at = None if self._reducer is None else self._reducer.progress().get((RING, number))
+        if at is None:
+            return Report(epoch=self.epoch, round=number)
+        return Report(self.epoch, number, at.received, at.sent, at.waits_for or "")
+
+    def _missing(self) -> str:
+        if self._machine.paused:
+            return f"the answer of all members to the beginning of epoch {self.epoch}"
+        waits_for = self._report().waits_for
+        if waits_for:
+            return f"the arrival of the next chunk from {waits_for}"
+        return f"the completion of round {self._machine.committed + 1} by all members"
+
+    # The rendezvous.
+
+    def _meet(self, deadline_s: float) -> None:
+        options = self._options
+        welcome = self._next(deadline_s, "an answer of the rendezvous")
+        if not isinstance(welcome, c.Welcome):
+            order_of(welcome, options.name, 1)
+            raise PeerLost(RENDEZVOUS, f"it answered with {welcome}")
+        if not 0 < welcome.alive_every_s < math.inf:
+            raise PeerLost(RENDEZVOUS, f"it wants a sign of life every {welcome.alive_every_s} s")
+        self._endpoint = ZmqEndpoint(options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host)
+        here = self._endpoint.address
+        address = c.MemberAddress(here.host, here.pipeline_port, here.bulk_port)
+        self._tell(c.Join(name=options.name, size=options.size, address=address))
+        self._alive_every_s = welcome.alive_every_s
+        self._line.give_signs(welcome.alive_every_s)
+        while self._machine.paused:
+            self._take(self._next(deadline_s, f"the joining of all {options.size} members"))
+
+    def _next(self, deadline_s: float, waited_for: str) -> Message:
+        message = self._line.next(max(0.0, deadline_s - time.monotonic()))
+        if message is None:
+            raise DeadlinePassed(waited_for, self._options.timeout_s)
+        return message
+
+    def _hear(self) -> bool:
+        """Take what the rendezvous has said; whether there was anything."""
+        heard = False
+        while (message := self._line.next()) is not None:
+            heard = True
+            self._take(message)
+        return heard
+
+    def _take(self, message: Message) -> None:
+        order = order_of(message, self._options.name, self._machine.committed + 1)
+        if isinstance(message, c.Reformed):
+            self._addresses = message.members
+            if self.members and not self._options.patient:
+                for member, reason in message.lost.items():
+                    raise PeerLost(member, reason)
+        try:
+            self._follow(self._machine.handle(order))
+        except InvalidInput as error:  # no input of the caller's: it came over the network
+            raise PeerLost(RENDEZVOUS, f"what it ordered cannot be done: {error}") from None
+
+    def _follow(self, orders: Sequence[ev.EpochInstruction]) -> None:
+        for order in orders:
+            match order:
+                case ev.ReportFinished():
+                    self._tell(c.Finished(epoch=order.epoch, round=order.round))
+                case ev.MergeRound():
+                    self._merge(order.round)
+                case ev.ReformRings():
+                    self._reform(order)
+                case ev.ReportHeld():
+                    form = "" if self._call is None else f"{self._call.form}, {self._options.wire}"
+                    rounds = [number for _, number in order.holding]
+                    self._tell(c.Held(epoch=order.epoch, rounds=rounds, form=form))
+                case _:
+                    self._recover(order)
+
+    def _recover(self, order: ev.RestartRound | ev.SendAverage | ev.AcceptAverage) -> None:
+        if self._reducer is None:
+            raise InvalidInput("nothing was contributed here yet")
+        match order:
+            case ev.RestartRound():
+                self._reducer.restart(order.round)
+            case ev.SendAverage():
+                self._reducer.hand_on(order.round, RING, order.to)
+            case ev.AcceptAverage():
+                self._reducer.accept(order.round, RING, order.holder)
+
+    def _reform(self, order: ev.ReformRings) -> None:
+        assert self._endpoint is not None
+        self._endpoint.disconnect(set(self.members) - set(order.rings[RING]))
+        self._endpoint.epoch = order.epoch
+        self._endpoint.connect({name: peer_address(where) for name, where in self._addresses.items()})
+        self.members = order.rings[RING]
+        self._early.clear()
+        if self._reducer is not None and self._call is not None and self._call.form == self._form:
+            self._reducer.reform([self._spec(self._call)])
+        else:
+            self._reducer = None
+
+    def _merge(self, number: int) -> None:
+        call = self._call
+        if call is None or call.result is None or call.result.round != number or self._reducer is None:
+            raise InvalidInput(f"round {number} is not whole here")
+        unflatten(call.result.average, call.tensors)
+        self._reducer.commit(number)
+        call.merged = True
+
+    def _tell(self, message: Message) -> None:
+        try:
+            self._line.tell(message)
+        except PeerLost:
+            # Why the line is dead may have come before it died.
+            while (last := self._line.next(self._alive_every_s)) is not None:
+                if isinstance(last, c.PutOut):
+                    self._take(last)
+            raise
+
+    def _leave(self, error: BaseException) -> None:
+        """Let the others hear at once, and why, instead of when they see the connection closed."""
+        if isinstance(error, RingError) and not isinstance(error, PeerLost):
+            self._line.farewell(c.Leaving(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
+        self.close()
+
+    def _wake(self) -> None:
+        endpoint = self._endpoint
+        if endpoint is not None:
+            endpoint.wake()

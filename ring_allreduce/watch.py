@@ -1,0 +1,145 @@
+"""Who of a group is gone, late or cut off, judged by what the members say of themselves. Pure: times are passed in.
+
+Says who is to be suspected or lost; what follows is membership.py's. The rules, and who is to blame:
+
+- **Silent.** Nothing was heard of a member on its control connection for a deadline derived from its usual gaps: its
+  process is frozen, or its machine unreachable. It is lost. (A connection that closes is a loss at once, elsewhere.)
+- **Late.** Someone has waited in average() for its time-out, and another has not called average() for that round, or
+  has said nothing since: the other is lost.
+- **Stalled.** In a ring everybody waits for the one before, so waiting is no guilt. A link x → y is dead when y has
+  received nothing more for its deadline although x says that it has sent more than y received; or when x, which waits
+  for nobody, has not sent what y waits for. Who is an end of the most dead links is suspected, the sender x first. A
+  member that is slow makes progress, and every chunk that arrives begins the deadline anew.
+- **Stuck.** A member that is inside average() does not answer the beginning of an epoch: it is lost.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from ring_allreduce.patience import Patience, SilenceDeadline
+from ring_allreduce.round_events import MemberLost, MemberSuspected
+
+LATE_SIGNS = 3
+"""So many signs of life that do not come make a member late, once another's time is up."""
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a member says of itself: the round for which it is inside average() (0: it is not), and its ring."""
+
+    epoch: int = 0
+    round: int = 0
+    received: int = 0
+    """Chunks that have arrived in this round."""
+    sent: int = 0
+    waits_for: str = ""
+    """Whose chunks are missing; empty: nobody's."""
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """The epoch and round that its numbers belong to."""
+        return self.epoch, self.round
+
+
+class _Watched:
+    def __init__(self, patience: Patience, now_s: float) -> None:
+        self.report = Report()
+        self.reported_s = now_s
+        self.life = SilenceDeadline(now_s, floor_s=patience.silence_floor_s)
+        self.arrivals = SilenceDeadline(now_s, floor_s=patience.stall_floor_s)
+
+
+class Watch:
+    """The signs of life of one group's members."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._members: dict[str, _Watched] = {}
+        self._overdue: dict[str, tuple[int, float, float]] = {}  # member → round, time-out, when it said so
+        self._epoch_began_s = 0.0
+
+    def welcome(self, member: str, now_s: float) -> None:
+        """Watch a new member."""
+        self._members[member] = _Watched(self._patience, now_s)
+
+    def forget(self, member: str) -> None:
+        """It is no member any more."""
+        self._members.pop(member, None)
+        self._overdue.pop(member, None)
+
+    def epoch_began(self, now_s: float) -> None:
+        """Everybody has been told to stop and answer."""
+        self._epoch_began_s = now_s
+
+    def heard(self, member: str, now_s: float) -> None:
+        """Anything at all came from `member`."""
+        self._members[member].life.heard(now_s)
+
+    def reported(self, member: str, report: Report, now_s: float) -> None:
+        """A sign of life came."""
+        watched = self._members[member]
+        before, watched.report, watched.reported_s = watched.report, report, now_s
+        if not report.waits_for or before.under_way != report.under_way or not before.waits_for:
+            watched.arrivals.rest(now_s)
+        elif report.received != before.received:
+            watched.arrivals.heard(now_s)
+
+    def overdue(self, member: str, round: int, waited_s: float, now_s: float) -> None:  # noqa: A002 - our word
+        """`member` has waited in average() for as long as it was told to."""
+        self._overdue[member] = round, waited_s, now_s
+
+    def committed(self, round: int) -> None:  # noqa: A002 - our word
+        """Nobody waits for rounds up to this one any more."""
+        self._overdue = {member: entry for member, entry in self._overdue.items() if entry[0] > round}
+
+    def check(self, now_s: float, epoch: int, forming: Collection[str]) -> list[MemberLost | MemberSuspected]:
+        """What follows from what was heard. `forming`: who has not answered the beginning of `epoch`."""
+        lost = {**self._stuck(now_s, forming), **self._late(now_s), **self._silent(now_s)}
+        if lost:
+            return [MemberLost(member, reason) for member, reason in lost.items()]
+        return [] if forming else self._stalled(now_s, epoch)
+
+    def _silent(self, now_s: float) -> dict[str, str]:
+        return {
+            member: f"silent for {watched.life.silent_s(now_s):.1f} s (its deadline: {watched.life.limit_s():.1f} s)"
+            for member, watched in self._members.items()
+            if watched.life.expired(now_s)
+        }
+
+    def _late(self, now_s: float) -> dict[str, str]:
+        late = {}
+        for waiting, (number, waited_s, since_s) in self._overdue.items():
+            for member, watched in self._members.items():
+                spoke = watched.reported_s > since_s
+                mute = now_s > since_s + LATE_SIGNS * self._patience.alive_every_s
+                if member != waiting and (watched.report.round < number if spoke else mute):
+                    late[member] = f"it had not called average() for round {number} when {waited_s:g} s were over"
+        return late
+
+    def _stuck(self, now_s: float, forming: Collection[str]) -> dict[str, str]:
+        if now_s <= self._epoch_began_s + self._patience.stall_floor_s:
+            return {}
+        stuck = [member for member in forming if member in self._members and self._members[member].report.round]
+        return dict.fromkeys(stuck, "inside average(), it does not answer")
+
+    def _stalled(self, now_s: float, epoch: int) -> list[MemberLost | MemberSuspected]:
+        dead: dict[tuple[str, str], str] = {}
+        for receiver, watched in self._members.items():
+            sender = self._members.get(watched.report.waits_for)
+            if sender is None or watched.report.epoch != epoch or not watched.arrivals.expired(now_s):
+                continue
+            if sender.report.under_way != watched.report.under_way:
+                continue  # it has not called yet, or has only just: it may be late, but holds nothing back
+            link = watched.report.waits_for, receiver
+            silent_s = watched.arrivals.silent_s(now_s)
+            if sender.report.sent > watched.report.received:
+                dead[link] = f"nothing of what {link[0]!r} sends has reached {link[1]!r} for {silent_s:.1f} s"
+            elif not sender.report.waits_for:
+                dead[link] = f"it has sent {link[1]!r} nothing for {silent_s:.1f} s, though it waits for nobody"
+        if not dead:
+            return []
+        ends = Counter(end for link in dead for end in link)
+        suspect = max([*(link[0] for link in dead), *(link[1] for link in dead)], key=lambda end: ends[end])
+        reason = next(reason for link, reason in dead.items() if suspect in link)
+        return [MemberSuspected(epoch, suspect, reason)]

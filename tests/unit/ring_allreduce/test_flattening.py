@@ -1,0 +1,42 @@
+"""Lists of tensors in a row, and back in their places."""
+
+import pytest
+import torch
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.flattening import flatten, unflatten
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ([torch.float16, torch.bfloat16], torch.float32),
+        ([torch.float32, torch.float64], torch.float64),
+        ([], torch.float32),
+    ],
+)
+def test_there_and_back_changes_nothing(dtypes, expected):
+    tensors = [torch.arange(6.0).reshape(2, 3).T.to(dtype) for dtype in dtypes]
+    before = [tensor.clone() for tensor in tensors]
+    vector = flatten(tensors)
+    assert (vector.dtype, vector.shape) == (expected, (6 * len(dtypes),))
+    unflatten(vector, tensors)
+    assert all(torch.equal(tensor, was) for tensor, was in zip(tensors, before, strict=True))
+
+
+def test_one_tensor_in_a_row_is_not_copied_and_others_are_laid_in_a_row():
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert flatten([tensor]).data_ptr() == tensor.data_ptr()
+    assert flatten([tensor.T]).tolist() == [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
+    assert flatten([tensor[:, :1].expand(2, 3)]).is_contiguous()
+
+
+def test_parameters_are_written_in_place():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    unflatten(torch.tensor([1.0, 2.0]), [parameter])
+    assert parameter.tolist() == [1.0, 2.0]
+
+
+def test_what_is_not_floating_is_refused():
+    with pytest.raises(InvalidInput, match="only floating"):
+        flatten([torch.ones(1), torch.tensor([1])])
