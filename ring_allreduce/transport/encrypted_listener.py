@@ -43,7 +43,7 @@ class EncryptedListener:
             self._doorkeeper.stop()
             self._context.destroy(linger=0)
             raise TransportError(f"cannot listen on {host}:{port}: {error}") from error
-        self.port = int(self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
+        self._address = host, int(self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._streams: dict[bytes, socket.socket] = {}  # identity of the connection → our end of its socket pair
         self._identities: dict[int, bytes] = {}  # the connection's descriptor → its identity
@@ -53,6 +53,10 @@ class EncryptedListener:
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="encrypted-listener", daemon=True)
         self._thread.start()
+
+    def getsockname(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._address
 
     def fileno(self) -> int:
         """Readable when accept() has somebody."""

@@ -36,7 +36,7 @@ def listener():
 
 
 def stream(listener, name="desk", own=None, timeout_s=DEADLINE_S):
-    return EncryptedStream("127.0.0.1", listener.port, own or keys(name), "rendezvous", timeout_s)
+    return EncryptedStream("127.0.0.1", listener.getsockname()[1], own or keys(name), "rendezvous", timeout_s)
 
 
 def accept(listener):
@@ -157,7 +157,7 @@ def test_a_key_that_is_not_allowed_is_told_so_and_does_not_get_in(listener):
     stranger = KeyPair.make()
     own = Keys(stranger, {"desk": stranger.public, "rendezvous": ALLOWED["rendezvous"]})
     with pytest.raises(
-        InvalidInput, match=f"'rendezvous' at 127.0.0.1:{listener.port} refuses the key {stranger.public}"
+        InvalidInput, match=f"'rendezvous' at 127.0.0.1:{listener.getsockname()[1]} refuses the key {stranger.public}"
     ):
         stream(listener, own=own)
     assert nobody_comes(listener)
@@ -176,7 +176,7 @@ def test_garbage_in_clear_does_not_get_in(listener):
         b"GET / HTTP/1.1\r\n\r\n",
         b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47) + b"\x00\x00" * 50,
     ):
-        with socket.create_connection(("127.0.0.1", listener.port), timeout=DEADLINE_S) as stranger:
+        with socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=DEADLINE_S) as stranger:
             stranger.sendall(garbage)
             assert nobody_comes(listener)
     here = stream(listener)
@@ -185,8 +185,8 @@ def test_garbage_in_clear_does_not_get_in(listener):
 
 
 def test_a_port_that_is_taken_is_told(listener):
-    with pytest.raises(TransportError, match=f"cannot listen on 127.0.0.1:{listener.port}"):
-        EncryptedListener("127.0.0.1", listener.port, keys("rendezvous"))
+    with pytest.raises(TransportError, match=f"cannot listen on 127.0.0.1:{listener.getsockname()[1]}"):
+        EncryptedListener("127.0.0.1", listener.getsockname()[1], keys("rendezvous"))
 
 
 def test_closing_leaves_no_thread_and_no_descriptor_behind(listener):
