@@ -10,6 +10,7 @@ from ravnest.job import StopConfig
 from ravnest.launch import orders as o
 from ravnest.materials import load_data, make_model, make_weights
 from ravnest.runtime.batches import fetch
+from ravnest.training.corrections import corrected
 from ravnest.training.sampler import Sampler
 from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import JOB_FILE, Start, local_run, tiny_job
@@ -108,7 +109,11 @@ def delayed_loop(job, run, result):
     model = make_model(job, JOB_FILE)
     versions = [{name: p.clone() for name, p in make_weights(job, JOB_FILE).items()}]
     live = {name: nn.Parameter(tensor.clone()) for name, tensor in versions[0].items()}
-    optimizer = torch.optim.SGD(live.values(), lr=job.optimizer.lr, **job.optimizer.arguments)
+    own = {setup.name: [live[spec.name] for spec in setup.program.parameters] for setup in stages}
+    optimizers = {
+        name: torch.optim.SGD(mine, lr=job.optimizer.lr, **job.optimizer.arguments) for name, mine in own.items()
+    }
+    step = {name: corrected(job.optimizer.correction, optimizer) for name, optimizer in optimizers.items()}
     data = load_data(job, JOB_FILE)
     sampler = Sampler(len(data.train), job.seed, SHARE_OF_ALL, job.micro_batch)
     losses = []
@@ -127,15 +132,18 @@ def delayed_loop(job, run, result):
         for name, gradient in zip(used, gradients, strict=True):
             live[name].grad = gradient if live[name].grad is None else live[name].grad + gradient
         if (k + 1) % job.update_every == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+            for name, optimizer in optimizers.items():
+                group = result.staleness[name][k + 1 - job.update_every : k + 1]
+                step[name](job.optimizer.lr, sum(group) / len(group), update)
+                optimizer.zero_grad()
             versions.append({name: parameter.detach().clone() for name, parameter in live.items()})
     return losses, versions[-1]
 
 
 @pytest.mark.parametrize("max_staleness", [1, 2])
-def test_a_pipeline_without_flushes_is_training_with_exactly_the_staleness_that_it_reports(max_staleness):
-    optimizer = {"name": "sgd", "lr": 0.2, "momentum": 0.9}
+@pytest.mark.parametrize("correction", ["none", "look_ahead", "delay_adaptive"])
+def test_a_pipeline_without_flushes_is_training_with_exactly_the_staleness_that_it_reports(max_staleness, correction):
+    optimizer = {"name": "sgd", "lr": 0.2, "momentum": 0.9, "correction": correction}
     job = tiny_job(max_staleness=max_staleness, optimizer=optimizer, average_every=100_000)
     run = local_run(job, parts=(3,))
     result = run.run()
