@@ -1,7 +1,7 @@
 """From a plan and a captured model to what each stage is told: programs, segments, rings, threads, shares.
 
-Decides which ring member keeps each segment for checkpoints (the one with the fastest uplink) and how the cores of a
-machine are shared among its stages. Pure: knows no Ray, no socket, no weights.
+Decides which ring member keeps each segment for checkpoints (the one with the fastest uplink); what the rings are is
+rings.py's. Pure: knows no Ray, no socket, no weights.
 """
 
 import math
@@ -11,15 +11,14 @@ from pathlib import Path
 from cluster_planner import Plan, Ring
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
+from ravnest.launch.rings import buffers_ring, progress_ring
 from ravnest.runtime.messages import DRIVER, stage_name
 from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
-from ravnest.splitting import CapturedModel, StageProgram
+from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.training.schedule import expected_updates
-from ring_allreduce import chunk_elements_for
 from ring_allreduce.transport import Keys, LinkShape
 
 _HEADER_ALLOWANCE_BYTES = 1 << 20
-_FLOAT_BYTES = 4
 _EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
 
 
@@ -107,22 +106,18 @@ def _segment(plan: Plan, ring: Ring, cluster: str, index: int, captured: Capture
     buffers = [spec for spec in learning if spec.dtype.is_floating_point]
     return SegmentSetup(
         ring=plan.rings.index(ring),
-        members=tuple(stage_name(*member) for member in ring.members),
         parameters=tuple(spec.name for spec in trained),
         buffers=tuple(spec.name for spec in buffers),
         counters=tuple(spec.name for spec in learning if spec not in buffers),
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
-        elements=sum(math.prod(spec.shape) for spec in trained),
-        buffer_elements=sum(math.prod(spec.shape) for spec in buffers),
-        chunk_elements=chunk_elements_for(_slowest_hop_bytes_per_s(plan, ring), _FLOAT_BYTES),
+        progress=progress_ring(plan, ring, _elements(trained)),
+        averaged_buffers=buffers_ring(plan, ring, _elements(buffers)) if buffers else None,
         keeper=(cluster, index) == keeper,
     )
 
 
-def _slowest_hop_bytes_per_s(plan: Plan, ring: Ring) -> float | None:
-    nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
-    hops = [(a, b) for a, b in zip(nodes, [*nodes[1:], nodes[0]], strict=True) if a != b]
-    return min((_flow_bytes_per_s(plan, a, b) for a, b in hops), default=None)
+def _elements(specs: Sequence[TensorSpec]) -> int:
+    return sum(math.prod(spec.shape) for spec in specs)
 
 
 def _flow_bytes_per_s(plan: Plan, a: str, b: str) -> float:

@@ -1,8 +1,7 @@
 """The rounds of one stage, in the thread that owns the sockets: contributions out, averages in, merges when committed.
 
 Glue between RingReducer (moves the vectors), RoundMember (says when a round may be merged) and the stage machine (says
-when it is). Decides only that a segment's buffers have a ring of their own: they travel as they are, whatever the wire
-of the progress, since a variance that was rounded beside larger numbers may come out below zero.
+when it is). Decides nothing itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +20,11 @@ class RoundExchange:
 
     def __init__(self, endpoint: Endpoint, segments: Sequence[SegmentSetup], max_lag: int) -> None:
         self._endpoint = endpoint
-        specs = {segment.ring: _specs(segment) for segment in segments}
-        self._rings = {spec.name: ring for ring, several in specs.items() for spec in several}
-        self._reducer = RingReducer(endpoint, [s for several in specs.values() for s in several], max_rounds=max_lag)
-        self._member = RoundMember(self._rings)
+        self._segments = {segment.ring: segment for segment in segments}
+        self._segment_of = {spec.name: segment for segment in segments for spec in _rings(segment)}
+        specs = [spec for segment in segments for spec in _rings(segment)]
+        self._reducer = RingReducer(endpoint, specs, max_rounds=max_lag)
+        self._member = RoundMember(self._segment_of)
         self._results: dict[int, dict[str, RingResult]] = {}
         self._saves: set[int] = set()
         self.on_ring_finished: Callable[[int, int], None] | None = None
@@ -32,9 +32,10 @@ class RoundExchange:
 
     def contribute(self, round: int, contributions: Sequence[Contribution]) -> None:  # noqa: A002 - our word
         for part in contributions:
-            self._reducer.contribute(round, _progress_of(part.ring), part.vector, part.weight, part.counters)
-            if _buffers_of(part.ring) in self._rings:
-                self._reducer.contribute(round, _buffers_of(part.ring), part.buffers, part.weight)
+            segment = self._segments[part.ring]
+            self._reducer.contribute(round, segment.progress.name, part.vector, part.weight, part.counters)
+            if segment.averaged_buffers is not None:
+                self._reducer.contribute(round, segment.averaged_buffers.name, part.buffers, part.weight)
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take a chunk; False when the delivery is none."""
@@ -51,12 +52,12 @@ class RoundExchange:
         self._reducer.pump()
         merges = []
         for result in self._reducer.finished():
-            ring, arrived = self._rings[result.ring], self._results.setdefault(result.round, {})
+            segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
-            if all(name in arrived for name, its in self._rings.items() if its == ring):
-                self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.RingFinished(round=result.round, ring=ring))
+            if all(spec.name in arrived for spec in _rings(segment)):
+                self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.RingFinished(round=result.round, ring=segment.ring))
                 if self.on_ring_finished is not None:
-                    self.on_ring_finished(result.round, ring)
+                    self.on_ring_finished(result.round, segment.ring)
             merges += [merge.round for merge in self._member.handle(RingFinished(result.ring, result.round), 0.0)]
         return merges
 
@@ -68,29 +69,18 @@ class RoundExchange:
         save = round in self._saves
         self._saves.discard(round)
         results = self._results.pop(round, {})
-        return {ring: _average(results, ring) for ring in {self._rings[name] for name in results}}, save
+        return {ring: _average(results, segment) for ring, segment in self._segments.items() if results}, save
 
     def merged(self, round: int) -> None:  # noqa: A002 - our word
         """The stage has merged a round: nobody can ask for it any more."""
         self._reducer.commit(round)
 
 
-def _progress_of(ring: int) -> str:
-    return str(ring)
+def _rings(segment: SegmentSetup) -> list[RingSpec]:
+    return [segment.progress] if segment.averaged_buffers is None else [segment.progress, segment.averaged_buffers]
 
 
-def _buffers_of(ring: int) -> str:
-    return f"{ring}.buffers"
-
-
-def _specs(segment: SegmentSetup) -> list[RingSpec]:
-    """The rings of one segment: its progress, and its buffers where it has any."""
-    progress = RingSpec(_progress_of(segment.ring), segment.members, segment.elements, segment.chunk_elements)
-    buffers = RingSpec(_buffers_of(segment.ring), segment.members, segment.buffer_elements, segment.chunk_elements)
-    return [progress, buffers] if segment.buffers else [progress]
-
-
-def _average(results: Mapping[str, RingResult], ring: int) -> Average:
-    progress, buffers = results[_progress_of(ring)], results.get(_buffers_of(ring))
-    values = torch.empty(0) if buffers is None else buffers.average
-    return Average(progress.average, values, progress.counters, progress.total_weight)
+def _average(results: Mapping[str, RingResult], segment: SegmentSetup) -> Average:
+    progress, learned = results[segment.progress.name], segment.averaged_buffers
+    buffers = torch.empty(0) if learned is None else results[learned.name].average
+    return Average(progress.average, buffers, progress.counters, progress.total_weight)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ravnest.job import JobConfig
 from ravnest.runtime.messages import stage_name
 from ravnest.splitting import StageProgram
+from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, PeerAddress
 
 
@@ -18,15 +19,18 @@ class SegmentSetup:
     """A segment that the stage holds, and the ring that averages it."""
 
     ring: int  # the ring's number in the plan
-    members: tuple[str, ...]  # transport names, in passing order
     parameters: tuple[str, ...]  # trainable ones, in unit order
     buffers: tuple[str, ...]  # floating-point buffers that learn (set to the average)
     counters: tuple[str, ...]  # integer buffers (set to the maximum)
     frozen: tuple[str, ...]  # parameters that nobody trains: only the keeper needs them, for the final weights
-    elements: int  # length of the progress vector: trained parameters
-    buffer_elements: int  # length of the vector of the buffers
-    chunk_elements: int  # the same at every member
+    progress: RingSpec  # of the trained parameters' progress; the same at every member, as is the next
+    averaged_buffers: RingSpec | None  # of the buffers, where there are any
     keeper: bool  # this member sends the anchor to the driver for checkpoints
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Transport names, in passing order."""
+        return self.progress.members
 
     @property
     def names(self) -> tuple[str, ...]:

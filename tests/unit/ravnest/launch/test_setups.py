@@ -61,8 +61,8 @@ def test_batch_norm_s_buffers_are_averaged_and_its_counters_are_not():
     assert segment.buffers == ("bn1.running_mean", "bn1.running_var", "bn2.running_mean", "bn2.running_var")
     assert segment.counters == ("bn1.num_batches_tracked", "bn2.num_batches_tracked")
     trained = sum(spec.size_bytes // 4 for spec in setups["c0.s0"].program.parameters)
-    assert segment.elements == trained
-    assert segment.buffer_elements == 4 * 6
+    assert segment.progress.elements == trained
+    assert segment.averaged_buffers.elements == 4 * 6
 
 
 def test_frozen_parameters_are_kept_once_over_the_fleet_and_never_averaged():
@@ -73,7 +73,8 @@ def test_frozen_parameters_are_kept_once_over_the_fleet_and_never_averaged():
         for segment in setup.segments:
             frozen[setup.cluster] += segment.frozen
             assert not set(segment.parameters) & set(FROZEN)
-            assert segment.elements == sum(shapes[name] for name in segment.parameters)
+            assert segment.averaged_buffers is None
+            assert segment.progress.elements == sum(shapes[name] for name in segment.parameters)
     assert sorted(frozen["c0"]) == sorted(frozen["c1"]) == sorted(FROZEN)
     kept = [name for setup in setups.values() for segment in setup.segments if segment.keeper for name in segment.names]
     assert [kept.count(name) for name in FROZEN] == [1] * len(FROZEN)
@@ -90,10 +91,10 @@ def test_the_fastest_uplink_keeps_a_segment_and_the_first_member_among_equals():
 def test_chunks_follow_the_slowest_hop():
     job = tiny_job()
     _, plan = setups_of(job, parts=(1, 1))
-    usual = made(job, plan)["c0.s0"].segments[0].chunk_elements
+    usual = made(job, plan)["c0.s0"].segments[0].progress.chunk_elements
     slow = made(job, with_node(plan, "n10", down_bytes_per_s=1e5))
-    assert slow["c0.s0"].segments[0].chunk_elements < usual
-    assert slow["c0.s0"].segments[0].chunk_elements == slow["c1.s0"].segments[0].chunk_elements
+    assert slow["c0.s0"].segments[0].progress.chunk_elements < usual
+    assert slow["c0.s0"].segments[0].progress == slow["c1.s0"].segments[0].progress
 
 
 def test_stages_of_a_cluster_share_its_samples_and_its_number_of_updates():

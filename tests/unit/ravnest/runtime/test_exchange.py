@@ -4,6 +4,7 @@ from ravnest.runtime import messages as m
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.segments import Contribution
 from ravnest.runtime.setup import SegmentSetup
+from ring_allreduce import RingSpec
 from ring_allreduce.transport import InProcessNetwork, Lane
 
 RINGS = {0: ("x", "y"), 1: ("x",), 2: ("y", "x")}
@@ -45,19 +46,9 @@ class Group:
 
 
 def segment(ring):
-    buffers = ("mean",) if ring else ()
-    return SegmentSetup(
-        ring,
-        RINGS[ring],
-        ("w",),
-        buffers,
-        ("n",),
-        (),
-        elements=3,
-        buffer_elements=2 * ring,
-        chunk_elements=2,
-        keeper=False,
-    )
+    progress = RingSpec(str(ring), RINGS[ring], elements=3, chunk_elements=2)
+    buffers = RingSpec(f"{ring}.buffers", RINGS[ring], elements=2 * ring, chunk_elements=2) if ring else None
+    return SegmentSetup(ring, ("w",), ("mean",) if ring else (), ("n",), (), progress, buffers, keeper=False)
 
 
 def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed():

@@ -45,11 +45,11 @@ def test_a_contribution_is_progress_and_buffers_with_counters_beside():
     held.move(0.25)
     (part,) = held.segments.snapshot(1, samples=8)
     assert part.weight == 8.0
-    assert part.vector.shape == (segment.elements,)
-    assert part.vector == pytest.approx(torch.full((segment.elements,), 0.25), abs=1e-6)
+    assert part.vector.shape == (segment.progress.elements,)
+    assert part.vector == pytest.approx(torch.full((segment.progress.elements,), 0.25), abs=1e-6)
     expected = torch.cat([held.start[name].flatten() for name in segment.buffers])
     assert torch.equal(part.buffers, expected)
-    assert part.buffers.shape == (segment.buffer_elements,)
+    assert part.buffers.shape == (segment.averaged_buffers.elements,)
     assert segment.counters == ("bn1.num_batches_tracked", "bn2.num_batches_tracked")
     assert part.counters == (0, 0)
 
@@ -151,7 +151,7 @@ def test_the_outer_state_goes_on_under_the_parameters_names_and_shapes():
     assert first.segments.outer_state() == {}
     second.segments.load_outer_state({})
     generator = torch.Generator().manual_seed(0)
-    vectors = [torch.randn(segment.elements, generator=generator) for _ in range(3)]
+    vectors = [torch.randn(segment.progress.elements, generator=generator) for _ in range(3)]
 
     def merge(held, number, vector):
         (part,) = held.segments.snapshot(number, samples=8)
