@@ -11,6 +11,7 @@ from collections import deque
 import zmq
 
 from ring_allreduce.errors import PeerStalled, TransportError
+from ring_allreduce.transport.congestion import LocalConnections
 from ring_allreduce.transport.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.endpoint import PeerAddress, TransportLimits
@@ -45,10 +46,12 @@ class OutgoingPeer:
         self._waiting: dict[Lane, deque[Parts]] = {lane: deque() for lane in Lane}
         self._refused: set[Lane] = set()
         self.sockets: dict[Lane, zmq.Socket[bytes]] = {}
+        self._local: dict[Lane, LocalConnections] = {}
         ports = {Lane.PIPELINE: address.pipeline_port, Lane.BULK: address.bulk_port}
         try:
             for lane, port in ports.items():
                 self.sockets[lane] = dealer = _dealer(context, address.host, lane)
+                self._local[lane] = LocalConnections(dealer)
                 if keys is None:
                     present_token(dealer, token)
                 else:
@@ -74,6 +77,8 @@ class OutgoingPeer:
 
     def flush(self, now_s: float) -> None:
         """Hand to zmq what is due and what it takes."""
+        for local in self._local.values():
+            local.tend(now_s)
         if self._link:
             for lane, parts in self._link.pop_arrived(now_s):
                 self._waiting[lane].append(parts)
@@ -97,7 +102,9 @@ class OutgoingPeer:
 
     def close(self, linger_ms: int) -> None:
         """Close the sockets; zmq goes on sending what it holds for `linger_ms` in the background."""
-        for socket in self.sockets.values():
+        for lane, socket in self.sockets.items():
+            if lane in self._local:
+                self._local[lane].close(socket)
             socket.close(linger=linger_ms)
 
     def _drain(self, lane: Lane) -> bool:
