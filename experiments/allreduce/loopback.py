@@ -1,0 +1,210 @@
+"""Loopback against gloo: the same vector sizes in the same processes, one thread of torch each, in turns.
+
+RingReducer alone is what all_reduce is: the result is there, nobody has agreed on anything. Group.average is what a
+user calls: vectors flattened and put back, and committed by the rendezvous. Encryption is shown beside both.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from types import TracebackType
+
+from experiments.allreduce.crew import Answer, Crew, elapsed_s
+from experiments.allreduce.options import Options
+from experiments.allreduce.timing import interleaved
+from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
+from ring_allreduce import Rendezvous, chunk_elements_for
+
+KIB, MIB = 1 << 10, 1 << 20
+FLOAT_BYTES = 4
+LEAST_BANDWIDTH, MEAN_BANDWIDTH, MOST_LATENCY = 1.1, 1.3, 0.6
+GLOO, RING, GROUP, ENCRYPTED = "gloo all_reduce", "RingReducer", "Group.average", "RingReducer, CurveZMQ"
+KINDS = (GLOO, RING, GROUP, ENCRYPTED)
+SIZES = tuple(KIB << shift for shift in range(0, 19, 2))
+QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
+MEASURE_S, QUICK_MEASURE_S = 0.25, 0.05
+MOST_COUNT = 300
+LARGE_BYTES = 64 * MIB
+
+
+class Loopback:
+    """`size` processes that hold a gloo group, endpoints and a Group at once."""
+
+    def __init__(self, size: int) -> None:
+        self.names = [f"m{index}" for index in range(size)]
+        self.crew = Crew(self.names)
+        self._rendezvous = Rendezvous(size)
+        self._rings = 0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.crew.ask(
+            {
+                name: {"do": "join_gloo", "rank": rank, "size": size, "port": port}
+                for rank, name in enumerate(self.names)
+            }
+        )
+        self.crew.ask_all(do="join_group", rendezvous=self._rendezvous.address, size=size)
+        self.crew.open("plain")
+        self.crew.open("curve", encrypted=True)
+
+    def __enter__(self) -> "Loopback":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.crew.close()
+        self._rendezvous.close()
+
+    def measure(self, what: str, n_bytes: int, count: int) -> dict[str, Answer]:
+        """`count` all-reduces of `n_bytes`, one after another."""
+        elements = n_bytes // FLOAT_BYTES
+        if what == GLOO:
+            return self.crew.ask_all(do="gloo", elements=elements, count=count)
+        if what == GROUP:
+            return self.crew.ask_all(do="average", elements=elements, count=count)
+        transport = "curve" if what == ENCRYPTED else "plain"
+        self._rings += 1
+        ring = {
+            "name": f"{transport}-{self._rings}",
+            "members": self.names,
+            "elements": elements,
+            "chunk_elements": chunk_elements_for(None, FLOAT_BYTES),
+        }
+        return self.crew.ask_all(do="rounds", transport=transport, rings=[ring], count=count)
+
+    def equal(self) -> bool:
+        """Whether all members hold the same bytes after the last measurement of a ring."""
+        answers = self.crew.ask_all(do="digests", transport="plain")
+        return len({str(answer["digests"]) for answer in answers.values()}) == 1
+
+
+Timings = dict[tuple[int, int], dict[str, list[float]]]
+"""(processes, bytes) → what was measured → seconds of one all-reduce, one for each repeat."""
+
+
+def run(options: Options) -> Part:
+    """Measure, and judge."""
+    quick, timings = options.quick, Timings()
+    idle, unequal = 0.0, []
+    for size in (2, 3) if quick else (2, 3, 4):
+        with Loopback(size) as processes:
+            idle = max(idle, *(answer["cpu_s"] for answer in processes.crew.ask_all(do="cpu", seconds=1.0).values()))
+            for n_bytes in QUICK_SIZES if quick else SIZES:
+                timings[size, n_bytes] = _point(processes, n_bytes, quick)
+                if not processes.equal():
+                    unequal.append(f"{size} processes, {n_bytes} bytes")
+    ratios = {point: median(kinds[GLOO]) / median(kinds[RING]) for point, kinds in timings.items()}
+    return Part(
+        name="loopback",
+        title="Loopback: against torch.distributed gloo",
+        claims=_claims(ratios, unequal),
+        tables=[_table(timings)],
+        panels=_panels(timings),
+        notes=[
+            "Seconds are those of one all-reduce of float32 numbers, from the first member's start to the last one's "
+            "end, of "
+            "several in sequence; median (lowest–highest) of repeats that take turns: gloo, ours, gloo, ours. One "
+            "process holds "
+            f"gloo, our endpoints and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
+            "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",
+        ],
+    )
+
+
+def _point(processes: Loopback, n_bytes: int, quick: bool) -> dict[str, list[float]]:
+    counts = {}
+    for kind in KINDS:
+        once_s = elapsed_s(processes.measure(kind, n_bytes, 1))  # warms up, too
+        counts[kind] = max(1, min(MOST_COUNT, int((QUICK_MEASURE_S if quick else MEASURE_S) / once_s)))
+
+    def one(kind: str) -> float:
+        return elapsed_s(processes.measure(kind, n_bytes, counts[kind])) / counts[kind]
+
+    return interleaved(KINDS, one, 3 if quick or n_bytes > LARGE_BYTES else 5)
+
+
+def _claims(ratios: Mapping[tuple[int, int], float], unequal: Sequence[str]) -> list[Claim]:
+    large = {point: ratio for point, ratio in ratios.items() if point[1] >= MIB}
+    small = {point: 1.0 / ratio for point, ratio in ratios.items() if point[1] < MIB}
+    mean = exp(sum(map(log, large.values())) / len(large))
+    least, slowest = min(large, key=lambda point: large[point]), max(small, key=lambda point: small[point])
+    return [
+        Claim(
+            "bandwidth",
+            "RingReducer's bandwidth over gloo's, geometric mean over all process counts and sizes from 1 MiB",
+            f">= {MEAN_BANDWIDTH}×",
+            f"{mean:.2f}×",
+            mean >= MEAN_BANDWIDTH,
+        ),
+        Claim(
+            "least bandwidth",
+            "the same, at the worst point",
+            f">= {LEAST_BANDWIDTH}×",
+            f"{large[least]:.2f}× ({_words(least)})",
+            large[least] >= LEAST_BANDWIDTH,
+        ),
+        Claim(
+            "latency",
+            "RingReducer's time over gloo's below 1 MiB, at the worst point",
+            f"<= {MOST_LATENCY}×",
+            f"{small[slowest]:.2f}× ({_words(slowest)})",
+            small[slowest] <= MOST_LATENCY,
+        ),
+        Claim(
+            "equal",
+            "over real sockets, too, all members hold the same bytes",
+            "all points",
+            f"{len(ratios) - len(unequal)} of {len(ratios)}{': not ' if unequal else ''}{'; '.join(unequal)}",
+            not unequal,
+        ),
+    ]
+
+
+def _table(timings: Timings) -> Table:
+    rows: list[list[Cell]] = []
+    for (size, n_bytes), kinds in timings.items():
+        gloo_s = median(kinds[GLOO])
+        bus = 2 * (size - 1) / size * n_bytes / 2**30
+        for kind, seconds in kinds.items():
+            ours_s = median(seconds)
+            milliseconds = spread([1e3 * one for one in seconds])
+            rows.append([size, bytes_words(n_bytes), kind, milliseconds, bus / ours_s, f"{gloo_s / ours_s:.2f}"])
+    columns = ["processes", "vector", "what", "ms, median (lowest–highest)", "bus GiB/s", "× gloo"]
+    return Table("One all-reduce", columns, rows)
+
+
+def _panels(timings: Timings) -> list[Panel]:
+    sizes = sorted({size for size, _ in timings})
+    panels = []
+    for kind in KINDS[1:]:
+        series = []
+        for size in sizes:
+            points = {n: by_kind for (of, n), by_kind in timings.items() if of == size}
+            pairs = {n: _ratios(by_kind, kind) for n, by_kind in points.items()}
+            series.append(
+                Series(
+                    f"{size} processes",
+                    list(pairs),
+                    [median(points[n][GLOO]) / median(points[n][kind]) for n in pairs],
+                    [min(ratio) for ratio in pairs.values()],
+                    [max(ratio) for ratio in pairs.values()],
+                )
+            )
+        title = f"{kind}: speed over gloo (loopback)"
+        panels.append(Panel(title, "bytes of the vector", "× gloo", series, log_x=True, log_y=True, target=1.0))
+    return panels
+
+
+def _ratios(by_kind: Mapping[str, Sequence[float]], kind: str) -> list[float]:
+    """Of neighbours in time."""
+    return [theirs / ours for theirs, ours in zip(by_kind[GLOO], by_kind[kind], strict=True)]
+
+
+def bytes_words(n_bytes: int) -> str:
+    """`64 KiB`, `16 MiB`."""
+    return f"{n_bytes // MIB} MiB" if n_bytes >= MIB else f"{n_bytes // KIB} KiB"
+
+
+def _words(point: tuple[int, int]) -> str:
+    return f"{point[0]} processes, {bytes_words(point[1])}"

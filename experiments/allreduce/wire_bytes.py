@@ -1,0 +1,84 @@
+"""How many bytes a member sends for one average: heads and bodies as the transport counts them, over 2(n−1)/n · "
+"payload."""
+
+from experiments.allreduce.crew import Crew
+from experiments.allreduce.lab import Lab
+from experiments.allreduce.options import Options
+from experiments.report import Cell, Claim, Part, Table
+from ring_allreduce import chunk_elements_for
+
+MIB = 1 << 20
+FLOAT_BYTES = 4
+MOST = 1.01
+SIZES = (MIB // 16, MIB, 16 * MIB)
+RATES = (None, 2.5e6)
+"""Bytes/s of the slowest link, by which the chunk size is chosen: not known to be slow, 20 Mbit/s."""
+
+LAB_MEMBERS, LAB_MBPS, LAB_BYTES = 4, 100.0, 8 * MIB
+
+
+def run(options: Options) -> Part:
+    """Measure, and judge."""
+    rows: list[list[Cell]] = []
+    worst = 0.0
+    for members in (2, 3) if options.quick else (2, 3, 4, 6, 8):
+        with Crew([f"m{index}" for index in range(members)]) as crew:
+            crew.open("plain")
+            for n_bytes in SIZES[: 2 if options.quick else None]:
+                for rate in RATES:
+                    ratio = _ratio(crew, f"{n_bytes} {rate}", n_bytes, chunk_elements_for(rate, FLOAT_BYTES))
+                    chunks = "largest" if rate is None else f"for {rate * 8e-6:g} Mbit/s"
+                    rows.append([members, f"{n_bytes / MIB:g}", chunks, f"{ratio:.5f}"])
+                    worst = max(worst, ratio) if n_bytes >= MIB else worst
+    claims = [
+        Claim(
+            "bytes",
+            "bytes that a member sends for an average, over 2(n−1)/n · payload, from 1 MiB, at worst",
+            f"<= {MOST}",
+            f"{worst:.5f}",
+            worst <= MOST,
+        )
+    ]
+    notes = ["Counted by the endpoints: all frames of all messages, without TCP's and ZeroMQ's own headers."]
+    if options.wanlab is None or options.quick:
+        notes.append(f"Left out: counters of interfaces: {options.why_no_lab or 'not part of --quick'}.")
+    else:
+        sent = _in_lab(Lab, options)
+        notes.append(
+            f"On the interfaces of {LAB_MEMBERS} namespaces (wanlab, {LAB_MBPS:g} Mbit/s, frames of 9000 bytes), "
+            "with all headers and "
+            f"acknowledgements: {sent:.4f} for {LAB_BYTES // MIB} MiB."
+        )
+    columns = ["members", "payload, MiB", "chunks", "sent / (2(n−1)/n · payload)"]
+    return Part(
+        "bytes", "Bytes on the wire", claims, [Table("Bytes of the member that sends most", columns, rows)], (), notes
+    )
+
+
+def _ratio(crew: Crew, ring: str, n_bytes: int, chunk_elements: int) -> float:
+    """Of the member that sends most."""
+    answers = crew.ask_all(do="rounds", transport="plain", rings=[_ring(crew, ring, n_bytes, chunk_elements)], count=1)
+    least = 2 * (len(crew.names) - 1) / len(crew.names) * n_bytes
+    return float(max(answer["sent_bytes"] for answer in answers.values()) / least)
+
+
+def _ring(crew: Crew, name: str, n_bytes: int, chunk_elements: int) -> dict[str, object]:
+    elements = n_bytes // FLOAT_BYTES
+    return {"name": name, "members": crew.names, "elements": elements, "chunk_elements": chunk_elements}
+
+
+def _in_lab(make: type[Lab], options: Options) -> float:
+    """What the interfaces of namespaces count, over the same."""
+    assert options.wanlab is not None
+    names = [f"m{index}" for index in range(LAB_MEMBERS)]
+    with (
+        make(options.wanlab, dict.fromkeys(names, (LAB_MBPS, LAB_MBPS)), 0.005) as lab,
+        Crew(names, inside=lab.inside) as crew,
+    ):
+        crew.open("plain", hosts=lab.addresses)
+        before = lab.sent_bytes()
+        ring = _ring(crew, "ring", LAB_BYTES, chunk_elements_for(LAB_MBPS * 1e6 / 8, FLOAT_BYTES))
+        crew.ask_all(do="rounds", transport="plain", rings=[ring], count=1)
+        after = lab.sent_bytes()
+    least = 2 * (LAB_MEMBERS - 1) / LAB_MEMBERS * LAB_BYTES
+    return max(after[name] - before[name] for name in names) / least
