@@ -51,6 +51,8 @@ from ring_allreduce.transport import (
     DropCause,
     Endpoint,
     InProcessNetwork,
+    KeyPair,
+    Keys,
     Lane,
     LinkShape,
     Message,
@@ -58,6 +60,11 @@ from ring_allreduce.transport import (
     TransportLimits,
     TransportStats,
     ZmqEndpoint,
+    read_allow_list,
+    read_key_pair,
+    read_keys,
+    write_allow_list,
+    write_key_pair,
 )
 
 __all__ = [
@@ -77,6 +84,8 @@ __all__ = [
     "InProcessNetwork",
     "InvalidInput",
     "InvalidMessage",
+    "KeyPair",
+    "Keys",
     "Lane",
     "Layout",
     "LeftOut",
@@ -114,4 +123,9 @@ __all__ = [
     "ZmqEndpoint",
     "chunk_elements_for",
     "parse_line",
+    "read_allow_list",
+    "read_key_pair",
+    "read_keys",
+    "write_allow_list",
+    "write_key_pair",
 ]

@@ -17,6 +17,7 @@ from ring_allreduce.errors import InvalidInput
 from ring_allreduce.flattening import flatten
 from ring_allreduce.group_call import Call, GroupOptions, OnLoss
 from ring_allreduce.group_member import GroupMember
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.wire import WIRES, Wire, check_wire
 
 
@@ -40,20 +41,24 @@ class Group:
         timeout_s: float = 60.0,
         wire: Wire = "exact",
         on_loss: OnLoss = "continue",
+        keys: Keys | None = None,
     ) -> "Group":
         """Join at `rendezvous` ("host:port"): wait until all `size` members have; or, when they have met before and a
         place is free, until those who are left have called average() once more.
 
         `host`: this machine's address as the others reach it. `timeout_s`: the deadline of joining and, unless told
         otherwise, of each average. `wire`: how numbers travel, the same at all members. `on_loss`: "fail" ends the
-        group when any member is lost. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
+        group when any member is lost. `keys`: encrypt everything; their allow-list holds all members and "rendezvous",
+        and all of them have keys. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
         """
         server, _, port = rendezvous.rpartition(":")
         if not server or not port.isdecimal() or not 0 < int(port) < 65536 or not name:
             raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
         if wire not in WIRES or on_loss not in ("continue", "fail"):
             raise InvalidInput(f'wire is one of {WIRES}, on_loss "continue" or "fail"; got {wire!r}, {on_loss!r}')
-        return cls(GroupOptions(name, size, host, timeout_s, wire, on_loss), (server, int(port)))
+        if keys is not None:
+            keys.require_own_name(name)
+        return cls(GroupOptions(name, size, host, timeout_s, wire, on_loss, keys), (server, int(port)))
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -64,6 +69,11 @@ class Group:
     def epoch(self) -> int:
         """The epoch of membership; it rises each time that a member is left out or joins."""
         return self._member.epoch
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the group has committed, those before this member joined among them."""
+        return self._member.rounds
 
     def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
         """Replace each tensor's content by its weighted mean over all members; returns the total weight.

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from ring_allreduce.control import Alive, FrameReader, framed, keep_alive
 from ring_allreduce.errors import DeadlinePassed, InvalidMessage, PeerLost
 from ring_allreduce.group_orders import RENDEZVOUS
+from ring_allreduce.transport.encrypted_stream import EncryptedStream
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Message
 from ring_allreduce.watch import Report
 
@@ -22,8 +24,13 @@ SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
 
 
-def reach(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection to a rendezvous, which may start after its members. Raises DeadlinePassed."""
+def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> socket.socket:
+    """A connection to a rendezvous, which may start after its members; encrypted when there are keys.
+
+    Raises DeadlinePassed; InvalidInput when the rendezvous refuses the key.
+    """
+    if keys is not None:
+        return EncryptedStream(host, port, keys, RENDEZVOUS, timeout_s)
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from ring_allreduce.reducer import RingResult
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.wire import Wire
 
 OnLoss = Literal["continue", "fail"]
@@ -26,6 +27,7 @@ class GroupOptions:
     timeout_s: float
     wire: Wire
     on_loss: OnLoss
+    keys: Keys | None = None
 
     @property
     def patient(self) -> bool:

@@ -44,7 +44,7 @@ class GroupMember:
         self.members: tuple[str, ...] = ()
         self._addresses: dict[str, c.MemberAddress] = {}
         deadline_s = time.monotonic() + options.timeout_s
-        self._line = ControlLine(reach(*rendezvous, options.timeout_s), self._wake)
+        self._line = ControlLine(reach(*rendezvous, options.timeout_s, options.keys), self._wake)
         try:
             self._meet(deadline_s)
         except BaseException:
@@ -54,6 +54,10 @@ class GroupMember:
     @property
     def epoch(self) -> int:
         return self._machine.epoch
+
+    @property
+    def rounds(self) -> int:
+        return self._machine.committed
 
     @property
     def closed(self) -> bool:
@@ -93,9 +97,7 @@ class GroupMember:
         for delivery in early:
             self._deliver(call, delivery)
         while True:
-            for result in reducer.finished():
-                call.result = result
-                self._follow(self._machine.handle(ev.RingFinished(RING, result.round)))
+            self._collect(call)
             if call.merged and call.result is not None:
                 return call.result.total_weight
             self._wait(call)
@@ -133,6 +135,12 @@ class GroupMember:
             self._deliver(call, delivery)
         if self._reducer is not None:
             self._reducer.pump()
+
+    def _collect(self, call: Call) -> None:
+        """What became whole is known to the machine before anything else is."""
+        for result in self._reducer.finished() if self._reducer else ():
+            call.result = result
+            self._follow(self._machine.handle(ev.RingFinished(RING, result.round)))
 
     def _deliver(self, call: Call, delivery: Delivery) -> None:
         message = delivery.message
@@ -173,7 +181,9 @@ class GroupMember:
             raise PeerLost(RENDEZVOUS, f"it answered with {welcome}")
         if not 0 < welcome.alive_every_s < math.inf:
             raise PeerLost(RENDEZVOUS, f"it wants a sign of life every {welcome.alive_every_s} s")
-        self._endpoint = ZmqEndpoint(options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host)
+        self._endpoint = ZmqEndpoint(
+            options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host, keys=options.keys
+        )
         here = self._endpoint.address
         address = c.MemberAddress(here.host, here.pipeline_port, here.bulk_port)
         self._tell(c.Join(name=options.name, size=options.size, address=address))
@@ -193,6 +203,8 @@ class GroupMember:
         heard = False
         while (message := self._line.next()) is not None:
             heard = True
+            if self._call is not None:
+                self._collect(self._call)
             self._take(message)
         return heard
 

@@ -2,7 +2,7 @@
 
 Decides nothing about members and rounds: group_owner.py does. A connection that closes is a member that is lost;
 garbage ends the connection that it came on, and no other. Anyone who reaches the port can join, and is told the
-transport's token, while places are free: bind it to a trusted network.
+transport's token, while places are free: bind it to a trusted network, or give keys.
 """
 
 import contextlib
@@ -16,9 +16,12 @@ from types import TracebackType
 from ring_allreduce.admission import COMPLETE
 from ring_allreduce.control import FrameReader, Join, PutOut, Refused, Welcome, framed, keep_alive
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
+from ring_allreduce.group_orders import RENDEZVOUS
 from ring_allreduce.group_owner import GroupOwner, Said
 from ring_allreduce.patience import Patience
+from ring_allreduce.transport.encrypted_listener import EncryptedListener
 from ring_allreduce.transport.envelope import TOKEN_BYTES
+from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Message
 
 SEND_TIMEOUT_S = 5.0
@@ -39,6 +42,8 @@ class _Connection:
         self.join_by_s = join_by_s
         self.reader = FrameReader()
         self.name: str | None = None
+        self.proven: str | None = None
+        """Whose key opened the connection, when it is encrypted."""
 
 
 class Rendezvous:
@@ -51,8 +56,11 @@ class Rendezvous:
         port: int = 0,
         *,
         patience: Patience = Patience(),  # noqa: B008 - frozen
+        keys: Keys | None = None,
     ) -> None:
         """Listens at once (port 0: any free one). `size`: how many must meet before the group begins, and its most.
+        `keys`: let in the members of their allow-list alone, each in its own name, and encrypt what is said to them;
+        the list holds "rendezvous" itself.
 
         Raises InvalidInput, TransportError.
         """
@@ -61,10 +69,7 @@ class Rendezvous:
         self._size = size
         self._patience = patience
         self._owner = GroupOwner(size, patience)
-        try:
-            self._listener = socket.create_server((host, port))
-        except OSError as error:
-            raise TransportError(f"cannot listen on {host}:{port}: {error}") from error
+        self._listener = _listen(host, port, keys)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._connections: dict[socket.socket, _Connection] = {}
@@ -136,7 +141,7 @@ class Rendezvous:
     def _accept(self) -> None:
         now_s = time.monotonic()
         try:
-            peer, _ = self._listener.accept()
+            peer, who = self._listener.accept()
         except ConnectionError:
             return  # it was gone before it was taken
         except OSError:
@@ -150,6 +155,7 @@ class Rendezvous:
         peer.setblocking(False)
         keep_alive(peer)
         connection = self._connections[peer] = _Connection(peer, now_s + JOIN_DEADLINE_S)
+        connection.proven = who if isinstance(self._listener, EncryptedListener) else None
         self._selector.register(peer, selectors.EVENT_READ)
         self._read_closed()
         if self._owner.full:
@@ -193,6 +199,9 @@ class Rendezvous:
         if connection.name is not None:
             said = self._owner.take(connection.name, message, now_s)
         elif isinstance(message, Join):
+            if connection.proven not in (None, message.name):
+                self._refuse(connection, f"its key is that of {connection.proven!r}")
+                return
             self._read_closed()
             reason, said = self._owner.join(message, now_s)
             if reason:
@@ -244,3 +253,13 @@ class Rendezvous:
             connection.socket.setblocking(False)
         except OSError as error:
             self._drop(connection, f"it takes no messages ({error})")
+
+
+def _listen(host: str, port: int, keys: Keys | None) -> socket.socket | EncryptedListener:
+    if keys is not None:
+        keys.require_own_name(RENDEZVOUS)
+        return EncryptedListener(host, port, keys)
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise TransportError(f"cannot listen on {host}:{port}: {error}") from error

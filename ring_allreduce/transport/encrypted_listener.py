@@ -63,10 +63,11 @@ class EncryptedListener:
         return self._knock_reader.fileno()
 
     def accept(self) -> tuple[socket.socket, str]:
-        """A new stream, and the member whose key opened it. Waits; ConnectionError when nobody will come any more."""
-        if not self._knock_reader.recv(1):
-            raise ConnectionError("the listener has ended")
-        return self._arrived.get_nowait()
+        """A new stream, and the member whose key opened it. Waits; OSError when nobody will come any more."""
+        if self._knock_reader.recv(1):
+            with contextlib.suppress(queue.Empty):
+                return self._arrived.get_nowait()
+        raise OSError("the listener has ended")
 
     def close(self) -> None:
         """End all streams, and leave no thread behind. Idempotent."""

@@ -125,10 +125,12 @@ def test_a_rendezvous_that_ends_ends_its_streams(listener):
     there, _ = accept(listener)
     waiting = stream(listener, "attic")  # nobody has accepted it
     waiting.settimeout(DEADLINE_S)
-    listener.close()
+    listener._stop_writer.close()  # as if its thread had failed: close() has not been called yet
     assert here.recv(1) == b""
     assert waiting.recv(1) == b""
     assert there.recv(1) == b""
+    with pytest.raises(OSError, match="the listener has ended"):
+        listener.accept()
     here.close()
     waiting.close()
 

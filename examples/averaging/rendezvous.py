@@ -1,0 +1,9 @@
+"""Where the members meet: python examples/averaging/rendezvous.py SIZE"""
+
+import sys
+
+from ring_allreduce import Rendezvous
+
+with Rendezvous(size=int(sys.argv[1]), port=29500) as rendezvous:
+    print(f"{sys.argv[1]} members are expected at {rendezvous.address}", flush=True)
+    rendezvous.wait()
