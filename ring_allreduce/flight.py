@@ -1,19 +1,34 @@
-"""One ring in one round at one member: its memory, and the arithmetic that the ring machine instructs.
+"""One ring in one round at one member: its memory, and the arithmetic that the machine instructs.
 
-Knows no peer and sends nothing. The accumulating vector is written in place: a chunk that was sent is
-overwritten only by the final chunk, which exists only because the sent one has arrived.
+Knows no peer and sends nothing. A chunk that arrived is worked on where it lies and sent on from there; nothing is ever
+sent out of the average. What compression takes away is kept as the residual.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ring_allreduce.direct import Direct
 from ring_allreduce.errors import InvalidInput
+from ring_allreduce.kept import Contribution
 from ring_allreduce.ring import Ring
-from ring_allreduce.ring_events import AddChunk, AddOwn, DivideChunk, ScaleOwn, StoreChunk, StoreOwn
+from ring_allreduce.ring_events import (
+    AddOwn,
+    DivideChunk,
+    HoldChunk,
+    ScaleOwn,
+    SendChunk,
+    StoreChunk,
+    StoreOwn,
+    SumChunks,
+    TakeHeld,
+)
+from ring_allreduce.spare import Spare
+from ring_allreduce.wire import Wire, check_wire, decode, encode
+
+Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
 
 
 @dataclass(frozen=True)
@@ -28,64 +43,143 @@ class RingSpec:
     chunk_elements: int
     """See chunks.chunk_elements_for."""
     dtype: torch.dtype = torch.float32
+    wire: Wire = "exact"
+    """The form in which numbers travel, see wire.py."""
+    shares: tuple[float, ...] | None = None
+    """The part of the vector in each member's block, sum 1; None: equal blocks."""
+    direct: bool = False
+    """Everyone sends its part to everyone, see direct.py and chunks.direct_is_faster."""
+
+    def machine(self, me: str, round: int, epoch: int) -> Ring | Direct:  # noqa: A002 - our word
+        """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
+        if self.direct:
+            return Direct(self.members, me, self.elements, self.chunk_elements, round, epoch)
+        return Ring(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
 
 
 @dataclass
+class Payload:
+    """One chunk: its numbers, and the tensors that carry them on the wire once those are known."""
+
+    numbers: Tensor
+    encoded: Sequence[Tensor] | None
+
+
 class Flight:
     """One ring in one round: its machine and its memory."""
 
-    spec: RingSpec
-    machine: Ring
-    own: Tensor = field(default_factory=lambda: torch.empty(0))
-    weight: float = 0.0
-    buffer: Tensor | None = None
-    sent: int = 0
-    """Chunks that the machine said to send."""
+    def __init__(self, spec: RingSpec, machine: Ring | Direct, spare: Spare) -> None:
+        """`spare`: where the memory of the average comes from."""
+        self.spec = spec
+        self.machine = machine
+        self.average: Tensor | None = None
+        """What is filled; None before the first number."""
+        self.residual: Tensor | None = None
+        """What compression took from the sums that this member sent; None for exact wires."""
+        self.sent = 0
+        """Chunks that the machine said to send."""
+        self._spare = spare
+        self._own = torch.empty(0)
+        self._weight = 1.0
+        self._carry: Tensor | None = None
+        self._held: dict[tuple[str, int, int], Payload] = {}
+        self._payload = Payload(self._own, None)
+
+    def begin(self, contribution: Contribution) -> None:
+        """The contribution is ready."""
+        self._own, self._weight, self._carry = contribution.vector, contribution.weight, contribution.carry
+        if self.spec.wire != "exact":
+            self.residual = torch.zeros(self.spec.elements, dtype=self.spec.dtype)
+
+    def arrive(self, payload: Payload) -> None:
+        """The chunk that the next instructions answer."""
+        self._payload = payload
 
     def room(self) -> Tensor:
-        """The accumulating vector, made when the first number needs it."""
-        if self.buffer is None:
-            self.buffer = torch.empty(self.spec.elements, dtype=self.spec.dtype)
-        return self.buffer
+        """The average, made when the first number needs it."""
+        if self.average is None:
+            self.average = self._spare.take(self.spec.elements, self.spec.dtype)
+        return self.average
 
-    def compute(
-        self,
-        instruction: StoreOwn | ScaleOwn | AddOwn | AddChunk | StoreChunk | DivideChunk,
-        arrived: Tensor | None,
-    ) -> None:
-        """Carry out one instruction, in place; `arrived` holds the chunk that it answers."""
-        if isinstance(instruction, StoreOwn):
-            self.buffer = self.own
-            return
-        span = slice(instruction.start, instruction.stop)
-        target = self.room()[span]
+    def compute(self, instruction: Arithmetic) -> None:
+        """Carry out one instruction."""
         match instruction:
-            case ScaleOwn():
-                torch.mul(self.own[span], self.weight, out=target)
-            case AddOwn():
-                target.add_(self.own[span], alpha=self.weight)
-            case AddChunk():
-                assert arrived is not None  # the machine gives it only in answer to a chunk
-                torch.add(arrived, self.own[span], alpha=self.weight, out=target)
-            case StoreChunk():
-                assert arrived is not None
-                target.copy_(arrived)
-            case DivideChunk(total_weight=total):
-                target.div_(total) if total else target.zero_()
+            case AddOwn(start, stop):
+                self._add_own(start, stop)
+            case StoreChunk(start, stop):
+                self.room()[start:stop].copy_(self._payload.numbers)
+            case DivideChunk(start, stop, total):
+                self._divide(start, stop, total)
+            case SumChunks(start, stop, total):
+                self._sum(start, stop, total)
+            case ScaleOwn(start, stop):
+                self._payload = Payload(self._weighted(start, stop), None)
+            case HoldChunk(sender, block, start):
+                self._held[sender, block, start] = self._payload
+            case TakeHeld(sender, block, start):
+                self._payload = self._held.pop((sender, block, start))
+            case StoreOwn():
+                self.average = self._own
+                self.residual = self._carry
+
+    def tensors(self, send: SendChunk) -> Sequence[Tensor]:
+        """What carries the payload on the wire."""
+        payload = self._payload
+        if payload.encoded is None:
+            residual = None if self.residual is None else self.residual[send.start : send.stop]
+            payload.encoded = encode(self.spec.wire, payload.numbers, send.weight, residual)
+            if residual is not None:
+                # From here on it is what the others make of it.
+                payload.numbers = self._decoded(payload.encoded, send.stop - send.start, send.weight)
+        return payload.encoded
+
+    def _weighted(self, start: int, stop: int) -> Tensor:
+        own = self._own[start:stop]
+        if self._weight == 1.0 and self._carry is None:
+            return own
+        weighted = own * self._weight
+        return weighted if self._carry is None else weighted.add_(self._carry[start:stop])
+
+    def _add_own(self, start: int, stop: int) -> None:
+        numbers = self._payload.numbers
+        if self._carry is not None:
+            numbers.add_(self._carry[start:stop])
+        numbers.add_(self._own[start:stop], alpha=self._weight)
+        self._payload.encoded = None
+
+    def _divide(self, start: int, stop: int, total: float) -> None:
+        mean = self._payload.numbers
+        mean.div_(total) if total else mean.zero_()
+        if self.residual is None:
+            self._payload = Payload(mean, [mean])
+            return
+        error = torch.zeros_like(mean)
+        encoded = encode(self.spec.wire, mean, 1.0, error)
+        self.residual[start:stop].add_(error, alpha=total)
+        self._payload = Payload(self._decoded(encoded, stop - start, 1.0), encoded)
+
+    def _sum(self, start: int, stop: int, total: float) -> None:
+        first, second, *others = (self._held.pop((member, 0, start)).numbers for member in self.spec.members)
+        target = self.room()[start:stop]
+        torch.add(first, second, out=target)
+        for part in others:
+            target.add_(part)
+        # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not be.
+        if total != 1.0:
+            target.div_(total) if total else target.zero_()
+
+    def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
+        return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
 
 
 def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:
     """The rings of one member by name. Raises InvalidInput for one that it cannot be in, or two of one name."""
     for spec in rings:
-        if not spec.dtype.is_floating_point or me not in spec.members:
-            raise InvalidInput(f"ring {spec.name!r} needs a floating dtype and {me!r} in it: {spec}")
+        check_wire(spec.wire, spec.dtype)
+        if me not in spec.members:
+            raise InvalidInput(f"ring {spec.name!r} has no member {me!r}: {spec.members}")
+        spec.machine(me, 0, 0)
     by_name = {spec.name: spec for spec in rings}
     if len(by_name) != len(rings):
         raise InvalidInput(f"two rings have one name: {[spec.name for spec in rings]}")
     return by_name
-
-
-def is_finite(vector: Tensor) -> bool:
-    """Whether `vector` holds neither NaN nor infinities."""
-    # The sum of finite numbers is finite unless it overflows: one cheap pass decides nearly always.
-    return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())

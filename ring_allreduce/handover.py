@@ -50,7 +50,7 @@ class Handover:
     @property
     def expected(self) -> int:
         """Chunks in all."""
-        return self._layout.chunk_count
+        return self._layout.chunk_count()
 
     def why_not(self, piece: HandedOn) -> str | None:
         """Why a piece contradicts the ring or the pieces before it; None when it fits."""
@@ -73,7 +73,7 @@ class Handover:
 
     def result(self) -> RingResult | None:
         """The average, once it is whole."""
-        if self._total is None or len(self._here) < self._layout.chunk_count:
+        if self._total is None or len(self._here) < self._layout.chunk_count():
             return None
         return RingResult(self._spec.name, self._round, self._average, *self._total)
 

@@ -26,13 +26,17 @@ class RingResult:
     counters: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Contribution:
     """This member's part in one ring and round. The vector is the caller's own memory."""
 
     vector: Tensor
     weight: float
     counters: tuple[int, ...]
+    carry: Tensor | None = None
+    """What compression took from earlier rounds: added to weight · vector, the same when the round starts again."""
+    residual: Tensor | None = None
+    """What compression took in this round, so far as it went: the next round's carry once this one is committed."""
 
 
 class KeptRounds:
@@ -45,6 +49,11 @@ class KeptRounds:
         self.contributions: dict[Key, Contribution] = {}
         self._max_rounds = max_rounds
         self._whole: dict[Key, tuple[RingResult, int]] = {}
+        self._carry: dict[str, Tensor] = {}
+
+    def take_carry(self, ring: str) -> Tensor | None:
+        """What compression took from the committed rounds of a ring; the one who asks first has it."""
+        return self._carry.pop(ring, None)
 
     def add(self, result: RingResult, epoch: int) -> None:
         """`result` became whole in `epoch`."""
@@ -55,9 +64,10 @@ class KeptRounds:
         found = self._whole.get((ring, round))
         return found[0] if found else None
 
-    def forget(self, ring: str, round: int) -> None:  # noqa: A002 - our word
-        """The average is not whole any more: its round starts again."""
-        self._whole.pop((ring, round), None)
+    def forget(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
+        """The average, if there was one, is not whole any more: its round starts again."""
+        found = self._whole.pop((ring, round), None)
+        return found[0] if found else None
 
     def holding(self) -> list[Key]:
         """(ring, round) of the whole averages, in order."""
@@ -93,6 +103,9 @@ class KeptRounds:
         """Forget everything of the rounds up to `round`; the averages that were kept of them."""
         self.committed = max(self.committed, round)
         gone = [self._whole.pop(key)[0] for key in self.holding() if key[1] <= round]
-        for key in [key for key in self.contributions if key[1] <= round]:
-            del self.contributions[key]
+        for key in sorted(key for key in self.contributions if key[1] <= round):
+            residual = self.contributions.pop(key).residual
+            if residual is not None:
+                earlier = self._carry.get(key[0])
+                self._carry[key[0]] = residual if earlier is None else residual.add_(earlier)
         return gone

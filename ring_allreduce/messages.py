@@ -1,19 +1,20 @@
 """The kinds of message that ring_allreduce itself sends; an endpoint that averages has them in its codec."""
 
-from typing import Literal
-
+from ring_allreduce.ring_events import Phase
 from ring_allreduce.transport.message import Message
 
 
 class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
-    """One chunk of one ring in one round; its one tensor is the span [start, stop) of the flat vector.
+    """One chunk of one ring in one round; its tensors carry the span [start, stop) of the flat vector,
+    in the form that wire.py gives it.
 
-    `weight`: the weight behind the numbers: partial in phase `reduce`, the total in phase `gather`.
+    `weight`: the weight behind the numbers: partial in phase `reduce`, the total in phase `gather`, the sender's own in
+    phase `direct`.
     """
 
     ring: str
     round: int
-    phase: Literal["reduce", "gather"]
+    phase: Phase
     block: int
     start: int
     stop: int

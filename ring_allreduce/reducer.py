@@ -7,29 +7,22 @@ endpoint polls, hands in what arrived, and calls pump() after each poll.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ring_allreduce.checks import checked
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.flight import Flight, RingSpec, is_finite, require_usable
+from ring_allreduce.flight import RingSpec, require_usable
+from ring_allreduce.flights import Flights
 from ring_allreduce.handover import Handovers, pieces
 from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.messages import Chunk, HandedOn
 from ring_allreduce.outbox import Outbox
-from ring_allreduce.ring import Ring
-from ring_allreduce.ring_events import (
-    ChunkArrived,
-    ContributionReady,
-    DropChunk,
-    FinishRing,
-    RefuseChunk,
-    RingInstruction,
-    SendChunk,
-)
+from ring_allreduce.spare import Spare
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
+from ring_allreduce.wire import is_finite
 
 __all__ = ["RingProgress", "RingReducer", "RingResult"]
 
@@ -64,14 +57,14 @@ class RingReducer:
             raise InvalidInput(f"a reducer needs max_rounds >= 1, got {max_rounds}")
         self._endpoint = endpoint
         self._specs = require_usable(rings, endpoint.name)
-        self._now = now
         self._kept = KeptRounds(self._specs, max_rounds, first_round - 1)
-        self._flights: dict[Key, Flight] = {}
         self._handovers = Handovers()
         self._outbox = Outbox(endpoint)
+        self._spare = Spare()
         self._results: list[RingResult] = []
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
+        self._flights = Flights(endpoint, self._kept, self._outbox, self._spare, self.drops, now)
 
     def contribute(
         self,
@@ -96,8 +89,7 @@ class RingReducer:
             raise InvalidInput(f"a member contributes once to round {round} of ring {ring!r}")
         if not is_finite(vector):
             raise ContributionRefused(self._endpoint.name, ring, round, "it holds NaN or infinite numbers")
-        self._begin((ring, round), Contribution(vector.detach(), weight, counters))
-        self.pump()
+        self._contribute((ring, round), Contribution(vector.detach(), weight, counters))
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take what arrived; False when it is nothing of a ring (and nothing was done).
@@ -107,7 +99,9 @@ class RingReducer:
         """
         message = delivery.message
         if isinstance(message, Chunk):
-            self._take_chunk(delivery, message)
+            key = self._admitted(delivery.sender, message)
+            if key is not None:
+                self._done(self._flights.take(self._specs[message.ring], delivery, message))
         elif isinstance(message, HandedOn):
             self._take_piece(delivery, message)
         else:
@@ -133,10 +127,10 @@ class RingReducer:
         open_keys = [key for key in self._kept.contributions if key[1] <= round and self._kept.whole(*key) is None]
         if open_keys:
             raise InvalidInput(f"round {round} cannot be committed: not whole here are {sorted(open_keys)}")
-        self._kept.commit(round)
+        self._abandon(key for key in self._unfinished() if key[1] <= round)
+        for result in self._kept.commit(round):
+            self._spare.give(result.average)
         self._results = [result for result in self._results if result.round > round]
-        for key in [key for key in self._unfinished() if key[1] <= round]:
-            self._abandon(key)
 
     # Membership: an epoch begins. The caller sets endpoint.epoch, calls reform(), and calls nothing that sends
     # (contribute, restart, hand_on) until it knows that every member is in the new epoch.
@@ -153,8 +147,7 @@ class RingReducer:
             raise InvalidInput(f"the rings of an epoch cannot become others: {sorted(self._specs)} to {sorted(new)}")
         self._specs = new
         self._outbox.clear()
-        for key in self._unfinished():
-            self._abandon(key)
+        self._abandon(self._unfinished())
 
     def holding(self) -> list[Key]:
         """(ring, round) of the whole averages that were not committed: what this member can hand on."""
@@ -174,11 +167,12 @@ class RingReducer:
             raise InvalidInput(f"round {round} was committed: it cannot start again")
         self._results = [result for result in self._results if result.round != round]
         for ring in sorted(self._specs):
-            self._kept.forget(ring, round)
+            whole = self._kept.forget(ring, round)
+            if whole:
+                self._spare.forget(whole.average)
             contribution = self._kept.contributions.get((ring, round))
             if contribution:
-                self._begin((ring, round), contribution)
-        self.pump()
+                self._contribute((ring, round), contribution)
 
     def hand_on(self, round: int, ring: str, to: Sequence[str]) -> None:  # noqa: A002 - our word
         """Send the whole average, byte for byte, to those members that miss it. Raises InvalidInput if I do, too."""
@@ -199,13 +193,12 @@ class RingReducer:
         if holder not in self._specs[ring].members or holder == self._endpoint.name:
             raise InvalidInput(f"{holder!r} is no other member of ring {ring!r}: {self._specs[ring].members}")
         result = self._handovers.expect(self._specs[ring], round, holder)
-        if result:
-            self._finish(result)
+        self._done(result)
 
     def progress(self) -> dict[Key, RingProgress]:
         """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
         found = {}
-        for key, flight in sorted(self._flights.items()):
+        for key, flight in self._flights.items():
             machine = flight.machine
             sent = flight.sent - self._outbox.waiting(*key)
             found[key] = RingProgress(machine.received, machine.expected, sent, machine.waits_for)
@@ -217,13 +210,13 @@ class RingReducer:
         """(ring, round, member whose chunks are missing) of what I contributed to, for error messages."""
         return [(*key, at.waits_for) for key, at in sorted(self.progress().items()) if at.waits_for is not None]
 
-    def _begin(self, key: Key, contribution: Contribution) -> None:
-        flight = self._flight(key)
-        event = ContributionReady(contribution.weight, contribution.counters)
-        instructions = flight.machine.handle(event, self._now())
-        self._kept.contributions[key] = contribution
-        flight.own, flight.weight = contribution.vector, contribution.weight
-        self._follow(flight, instructions, None)
+    def _contribute(self, key: Key, contribution: Contribution) -> None:
+        self._done(self._flights.begin(self._specs[key[0]], key[1], contribution))
+        self.pump()
+
+    def _done(self, result: RingResult | None) -> None:
+        if result:
+            self._finish(result)
 
     def _require_open(self, round: int, ring: str) -> None:  # noqa: A002 - our word
         if ring not in self._specs:
@@ -247,34 +240,6 @@ class RingReducer:
             raise ContributionRefused(sender, *key, reason)
         return key
 
-    def _flight(self, key: Key) -> Flight:
-        flight = self._flights.get(key)
-        if flight is None:
-            spec = self._specs[key[0]]
-            me, epoch = self._endpoint.name, self._endpoint.epoch
-            machine = Ring(spec.members, me, spec.elements, spec.chunk_elements, key[1], epoch)
-            flight = self._flights[key] = Flight(spec, machine)
-        return flight
-
-    def _take_chunk(self, delivery: Delivery, chunk: Chunk) -> None:
-        key = self._admitted(delivery.sender, chunk)
-        if key is None:
-            return
-        arrived = checked(delivery, chunk, self._specs[chunk.ring].dtype)
-        flight = self._flight(key)
-        event = ChunkArrived(
-            delivery.sender,
-            delivery.epoch,
-            chunk.round,
-            chunk.phase,
-            chunk.block,
-            chunk.start,
-            chunk.stop,
-            chunk.weight,
-            chunk.counters,
-        )
-        self._follow(flight, flight.machine.handle(event, self._now()), arrived)
-
     def _take_piece(self, delivery: Delivery, piece: HandedOn) -> None:
         sender, key = delivery.sender, self._admitted(delivery.sender, piece)
         if key is None:
@@ -286,53 +251,23 @@ class RingReducer:
         reason = self._handovers.why_not(spec, sender, piece)
         if reason:
             raise ContributionRefused(sender, *key, reason)
-        new, result = self._handovers.take(spec, sender, piece, checked(delivery, piece, spec.dtype))
+        span = checked(delivery, piece, "exact", spec.dtype, 1.0).numbers
+        new, result = self._handovers.take(spec, sender, piece, span)
         if not new:
             self.drops["a chunk that was there before"] += 1
         if result:
             self._finish(result)
 
-    def _follow(self, flight: Flight, instructions: Sequence[RingInstruction], arrived: Tensor | None) -> None:
-        refused: RefuseChunk | None = None
-        for instruction in instructions:
-            match instruction:
-                case SendChunk():
-                    self._send(flight, instruction)
-                case FinishRing(total_weight, counters):
-                    name, round_ = flight.spec.name, flight.machine.round
-                    self._finish(RingResult(name, round_, flight.room(), total_weight, counters))
-                case DropChunk():
-                    self.drops[instruction.reason] += 1
-                case RefuseChunk():
-                    refused = instruction
-                case _:
-                    flight.compute(instruction, arrived)
-        if refused:
-            machine = flight.machine
-            raise ContributionRefused(refused.sender, flight.spec.name, machine.round, refused.reason)
-
-    def _send(self, flight: Flight, send: SendChunk) -> None:
-        header = Chunk(
-            ring=flight.spec.name,
-            round=flight.machine.round,
-            phase=send.phase,
-            block=send.block,
-            start=send.start,
-            stop=send.stop,
-            weight=send.weight,
-            counters=send.counters,
-        )
-        flight.sent += 1
-        self._outbox.put(send.to, header, [flight.room()[send.start : send.stop]])
-
     def _finish(self, result: RingResult) -> None:
         self._kept.add(result, self._endpoint.epoch)
         self._results.append(result)
-        self._abandon((result.ring, result.round))
+        self._handovers.forget((result.ring, result.round))
 
-    def _unfinished(self) -> set[Key]:
-        return {*self._flights, *self._handovers.keys()}
+    def _abandon(self, keys: Iterable[Key]) -> None:
+        """What is unfinished of `keys` is given up: nothing more comes, or what comes starts it again."""
+        for key in list(keys):
+            self._flights.abandon(key)
+            self._handovers.forget(key)
 
-    def _abandon(self, key: Key) -> None:
-        self._flights.pop(key, None)
-        self._handovers.forget(key)
+    def _unfinished(self) -> list[Key]:
+        return sorted({*self._flights.keys(), *self._handovers.keys()})

@@ -5,8 +5,8 @@ member b − 1, who divides it by the total weight: only there, so that all memb
 there it goes around once more as it is, up to member b − 2. Chunks are independent: each goes on as soon as
 it has arrived and been added, so both phases are pipelined. Every member sends 2(n−1)/n of the vector.
 
-Predecessors may be ahead: until my contribution is ready their chunks are stored in my buffer, where there is
-room for all that can arrive by then (every block but mine).
+A predecessor may be ahead: until my contribution is ready its chunks are held as they arrived (every block but mine, at
+most).
 """
 
 import math
@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from ring_allreduce.chunks import Layout
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring_events import (
-    AddChunk,
     AddOwn,
     ChunkArrived,
     ContributionReady,
     DivideChunk,
     DropChunk,
     FinishRing,
+    HoldChunk,
     Phase,
     RefuseChunk,
     RingEvent,
@@ -30,6 +30,7 @@ from ring_allreduce.ring_events import (
     SendChunk,
     StoreChunk,
     StoreOwn,
+    TakeHeld,
 )
 
 
@@ -44,8 +45,9 @@ class Ring:
         chunk_elements: int,
         round: int,  # noqa: A002 - our word
         epoch: int,
+        shares: tuple[float, ...] | None = None,
     ) -> None:
-        """`members` in passing order, the same everywhere, as are `elements` and `chunk_elements`."""
+        """`members` in passing order, the same everywhere, as are `elements`, `chunk_elements` and `shares`."""
         if me not in members or len(set(members)) != len(members):
             raise InvalidInput(f"{me!r} must be in the ring, and nobody twice: {list(members)}")
         self.members = tuple(members)
@@ -56,12 +58,12 @@ class Ring:
         self._me = members.index(me)
         self._before = members[self._me - 1]
         self._after = members[(self._me + 1) % self._size]
-        self._layout = Layout(elements, self._size, chunk_elements)
+        self._layout = Layout(elements, self._size, chunk_elements, shares)
         self._own: ContributionReady | None = None
         self._early: dict[tuple[int, int], ChunkArrived] = {}
         self._reduced: set[tuple[int, int]] = set()
         self._final: set[tuple[int, int]] = set()
-        self._missing = self._layout.chunk_count
+        self._missing = self._layout.chunk_count()
         self.received = 0
         """Chunks that arrived and had an effect."""
         self._total: tuple[float, tuple[int, ...]] = (0.0, ())
@@ -69,8 +71,10 @@ class Ring:
     @property
     def expected(self) -> int:
         """Chunks that are to arrive in all: partial sums of every block but mine, final ones of all but one."""
-        blocks = [len(self._layout.chunks(block)) for block in range(self._size)]
-        return 2 * sum(blocks) - blocks[self._me] - blocks[(self._me + 1) % self._size] if self._size > 1 else 0
+        if self._size == 1:
+            return 0
+        count = self._layout.chunk_count
+        return 2 * count() - count(self._me) - count((self._me + 1) % self._size)
 
     @property
     def waits_for(self) -> str | None:
@@ -87,10 +91,10 @@ class Ring:
         self.received += 1
         if self._own is None:
             self._early[event.block, event.start] = event
-            return [StoreChunk(event.start, event.stop)]
+            return [HoldChunk(event.sender, event.block, event.start, event.stop)]
         if event.phase == "reduce":
-            return [AddChunk(event.start, event.stop), *self._pass_on(event, self._own)]
-        return [StoreChunk(event.start, event.stop), *self._gathered(event)]
+            return self._reduce(event, self._own)
+        return self._gather(event)
 
     def _contribute(self, own: ContributionReady) -> list[RingInstruction]:
         if self._own is not None:
@@ -109,31 +113,35 @@ class Ring:
             if len(chunk.counters) != len(own.counters):
                 instructions.append(RefuseChunk(chunk.sender, _counters_differ(chunk, own)))
                 continue
-            instructions.append(AddOwn(chunk.start, chunk.stop))
-            instructions += self._pass_on(chunk, own)
+            instructions.append(TakeHeld(chunk.sender, chunk.block, chunk.start, chunk.stop))
+            instructions += self._reduce(chunk, own)
         self._early.clear()
         return instructions
 
-    def _pass_on(self, chunk: ChunkArrived, own: ContributionReady) -> list[RingInstruction]:
-        """My part has been added to a partial sum: it goes to the next member, or is complete here."""
-        self._reduced.add((chunk.block, chunk.start))
+    def _reduce(self, chunk: ChunkArrived, own: ContributionReady) -> list[RingInstruction]:
+        """My part is added to a partial sum, which goes to the next member, or is complete here."""
+        block, start, stop = chunk.block, chunk.start, chunk.stop
+        self._reduced.add((block, start))
         weight = chunk.weight + own.weight
         counters = tuple(map(max, chunk.counters, own.counters))
-        if chunk.block != (self._me + 1) % self._size:
-            return [self._send("reduce", chunk.block, chunk.start, chunk.stop, weight, counters)]
+        if block != (self._me + 1) % self._size:
+            return [AddOwn(start, stop), self._send("reduce", block, start, stop, weight, counters)]
         return [
-            DivideChunk(chunk.start, chunk.stop, weight),
-            self._send("gather", chunk.block, chunk.start, chunk.stop, weight, counters),
-            *self._finalised(chunk.block, chunk.start, weight, counters),
+            AddOwn(start, stop),
+            DivideChunk(start, stop, weight),
+            self._send("gather", block, start, stop, weight, counters),
+            StoreChunk(start, stop),
+            *self._finalised(block, start, weight, counters),
         ]
 
-    def _gathered(self, chunk: ChunkArrived) -> list[RingInstruction]:
+    def _gather(self, chunk: ChunkArrived) -> list[RingInstruction]:
+        block, start, stop = chunk.block, chunk.start, chunk.stop
         instructions: list[RingInstruction] = []
-        if chunk.block != (self._me + 2) % self._size:
-            instructions.append(
-                self._send("gather", chunk.block, chunk.start, chunk.stop, chunk.weight, chunk.counters)
-            )
-        return instructions + self._finalised(chunk.block, chunk.start, chunk.weight, chunk.counters)
+        # The others wait for it: it is sent on before it is stored.
+        if block != (self._me + 2) % self._size:
+            instructions.append(self._send("gather", block, start, stop, chunk.weight, chunk.counters))
+        instructions.append(StoreChunk(start, stop))
+        return instructions + self._finalised(block, start, chunk.weight, chunk.counters)
 
     def _finalised(self, block: int, start: int, weight: float, counters: tuple[int, ...]) -> list[RingInstruction]:
         self._final.add((block, start))
@@ -174,6 +182,8 @@ class Ring:
             if chunk.block == self._me:
                 return RefuseChunk(chunk.sender, f"block {chunk.block} starts at this member")
             repeated = key in self._reduced or key in self._early
+        elif chunk.phase == "direct":
+            return RefuseChunk(chunk.sender, "it exchanges directly, this member in a ring")
         else:
             if chunk.block == (self._me + 1) % self._size:
                 return RefuseChunk(chunk.sender, f"block {chunk.block} is completed by this member")

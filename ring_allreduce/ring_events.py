@@ -1,13 +1,14 @@
-"""What happens to a ring and what it asks for: the events and instructions of the ring machine.
+"""What happens to a ring and what it asks for: the events and instructions of the ring and of the direct machine.
 
-Spans are half-open element ranges of the flat vector. `buffer` is the member's accumulating vector, `own` its
-contribution, `weight` its weight. Every class prints as one line that `lines.parse_line` reads.
+Spans are half-open element ranges of the flat vector. `own` is the member's contribution, `weight` its weight,
+`average` the vector that it fills. `payload` is the chunk at hand, which the instructions of one list work on one after
+another: what arrived, or what is made of `own`. Every class prints as one line that `lines.parse_line` reads.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["reduce", "gather"]
+Phase = Literal["reduce", "gather", "direct"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class ContributionReady:
 @dataclass(frozen=True)
 class ChunkArrived:
     """A chunk from `sender`. In phase `reduce` it is a partial sum and `weight` the partial weight behind it;
-    in phase `gather` it is final and `weight` the total."""
+    in phase `gather` it is final and `weight` the total; in phase `direct` it is the sender's weighted part."""
 
     sender: str
     epoch: int
@@ -39,36 +40,40 @@ RingEvent = ContributionReady | ChunkArrived
 
 @dataclass(frozen=True)
 class StoreOwn:
-    """buffer ← own, bit by bit: the whole average of a ring with one member."""
+    """average ← own, bit by bit: the whole average of a ring with one member."""
 
 
 @dataclass(frozen=True)
 class ScaleOwn:
-    """buffer[span] ← weight · own[span]."""
+    """payload ← weight · own[span]."""
 
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class HoldChunk:
+    """Keep the payload, which is the part of `sender`, until TakeHeld or SumChunks asks for it."""
+
+    sender: str
+    block: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class TakeHeld:
+    """payload ← the chunk of `sender` that was held, which is held no more."""
+
+    sender: str
+    block: int
     start: int
     stop: int
 
 
 @dataclass(frozen=True)
 class AddOwn:
-    """buffer[span] += weight · own[span], where an early chunk was stored."""
-
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class AddChunk:
-    """buffer[span] ← the chunk that arrived + weight · own[span]."""
-
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class StoreChunk:
-    """buffer[span] ← the chunk that arrived."""
+    """payload += weight · own[span]."""
 
     start: int
     stop: int
@@ -76,7 +81,27 @@ class StoreChunk:
 
 @dataclass(frozen=True)
 class DivideChunk:
-    """buffer[span] ← buffer[span] / total_weight; zeros when the total is zero."""
+    """payload ← payload / total_weight; zeros when the total is zero. From here on it is final."""
+
+    start: int
+    stop: int
+    total_weight: float
+
+
+@dataclass(frozen=True)
+class StoreChunk:
+    """average[span] ← payload."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class SumChunks:
+    """average[span] ← (Σ of all members' weighted parts, in the members' order) / total_weight; zeros when it is zero.
+
+    The parts are those that were held, and are held no more.
+    """
 
     start: int
     stop: int
@@ -85,7 +110,7 @@ class DivideChunk:
 
 @dataclass(frozen=True)
 class SendChunk:
-    """Send buffer[span] to `to`."""
+    """Send the payload, which is the span [start, stop), to `to`."""
 
     to: str
     phase: Phase
@@ -98,7 +123,7 @@ class SendChunk:
 
 @dataclass(frozen=True)
 class FinishRing:
-    """The buffer holds the average; `counters` are the largest of all members."""
+    """The average is whole; `counters` are the largest of all members."""
 
     total_weight: float
     counters: tuple[int, ...]
@@ -123,10 +148,12 @@ class RefuseChunk:
 RingInstruction = (
     StoreOwn
     | ScaleOwn
+    | HoldChunk
+    | TakeHeld
     | AddOwn
-    | AddChunk
-    | StoreChunk
     | DivideChunk
+    | StoreChunk
+    | SumChunks
     | SendChunk
     | FinishRing
     | DropChunk

@@ -1,5 +1,7 @@
 """How a vector is divided: the edge grid (nothing, fewer elements than members, a lone member), and the grid's laws."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from ring_allreduce.errors import InvalidInput
 def test_edge_grid(elements, members, chunk, expected):
     layout = Layout(elements, members, chunk)
     assert [layout.chunks(block) for block in range(members)] == expected
-    assert layout.chunk_count == sum(map(len, expected))
+    assert layout.chunk_count() == sum(map(len, expected))
 
 
 @given(st.integers(0, 500), st.integers(1, 9), st.integers(1, 60))
@@ -33,7 +35,41 @@ def test_chunks_cover_the_vector_once_and_in_order(elements, members, chunk):
     assert all(stop - start <= chunk for start, stop in spans)
     sizes = [stop - start for start, stop in map(layout.block, range(members))]
     assert max(sizes) - min(sizes) <= 1
-    assert layout.chunk_count == len(spans)
+    assert layout.chunk_count() == len(spans)
+
+
+@pytest.mark.parametrize(
+    ("shares", "edges"),
+    [
+        ((0.5, 0.25, 0.25), (0, 5, 8, 10)),
+        ((0.0, 1.0, 0.0), (0, 0, 10, 10)),
+        ((0.0, 0.0, 1.0), (0, 0, 0, 10)),
+        ((0.1, 0.2, 0.7), (0, 1, 3, 10)),
+        ((1 / 3, 1 / 3, 1 / 3), (0, 3, 7, 10)),
+    ],
+)
+def test_unequal_blocks(shares, edges):
+    layout = Layout(10, 3, 2, shares)
+    assert layout.edges == edges
+    assert [stop - start for start, stop in map(layout.block, range(3))] == [b - a for a, b in pairwise(edges)]
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.5), (0.5, 0.5, 0.5), (-0.5, 1.0, 0.5), (float("nan"), 0.5, 0.5), (float("inf"), 0.0, 0.0)]
+)
+def test_refuses_impossible_shares(shares):
+    with pytest.raises(InvalidInput):
+        Layout(10, 3, 2, shares)
+
+
+@given(st.integers(0, 500), st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 60))
+def test_unequal_blocks_cover_the_vector_once_and_in_order(elements, parts, chunk):
+    if not sum(parts):
+        return
+    layout = Layout(elements, len(parts), chunk, tuple(part / sum(parts) for part in parts))
+    spans = [span for block in range(len(parts)) for span in layout.chunks(block)]
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(elements))
+    assert layout.chunk_count() == len(spans)
 
 
 @given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 9))

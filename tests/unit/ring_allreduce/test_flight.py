@@ -1,48 +1,130 @@
-"""The arithmetic of ring instructions, in place in one accumulating vector."""
-
-import math
+"""The arithmetic of instructions on chunks where they lie, exact and compressed."""
 
 import pytest
 import torch
 
-from ring_allreduce.flight import Flight, RingSpec, is_finite
-from ring_allreduce.ring import Ring
-from ring_allreduce.ring_events import AddChunk, AddOwn, DivideChunk, ScaleOwn, StoreChunk, StoreOwn
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.flight import Flight, Payload, RingSpec, require_usable
+from ring_allreduce.kept import Contribution
+from ring_allreduce.ring_events import (
+    AddOwn,
+    DivideChunk,
+    HoldChunk,
+    ScaleOwn,
+    SendChunk,
+    StoreChunk,
+    StoreOwn,
+    SumChunks,
+    TakeHeld,
+)
+from ring_allreduce.spare import Spare
+
+OWN = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
-@pytest.fixture
-def flight():
-    spec = RingSpec("r", ("a", "b"), 4, 2)
-    return Flight(spec, Ring(spec.members, "a", 4, 2, 1, 0), torch.tensor([1.0, 2.0, 3.0, 4.0]), 10.0)
+def flight(weight=10.0, carry=None, **changes):
+    spec = RingSpec("r", ("a", "b"), 4, 2, **changes)
+    new = Flight(spec, spec.machine("a", 1, 0), Spare())
+    new.begin(Contribution(OWN.clone(), weight, (), carry))
+    return new
 
 
-def test_instructions_write_only_their_span(flight):
-    flight.room().fill_(7.0)
-    flight.compute(ScaleOwn(0, 2), None)
-    flight.compute(AddChunk(2, 3), torch.tensor([5.0]))
-    assert flight.room().tolist() == [10.0, 20.0, 35.0, 7.0]
-    flight.compute(StoreChunk(3, 4), torch.tensor([-1.0]))
-    flight.compute(AddOwn(3, 4), None)
-    flight.compute(DivideChunk(0, 2, 4.0), None)
-    assert flight.room().tolist() == [2.5, 5.0, 35.0, 39.0]
-    assert flight.own.tolist() == [1.0, 2.0, 3.0, 4.0]
+def send(start=0, stop=2, weight=1.0, phase="reduce"):
+    return SendChunk("b", phase, 0, start, stop, weight, ())
 
 
-def test_a_total_of_zero_gives_zeros(flight):
-    flight.room().fill_(7.0)
-    flight.compute(DivideChunk(0, 4, 0.0), None)
-    assert flight.room().tolist() == [0.0] * 4
+def test_a_sum_is_made_where_the_chunk_lies_and_sent_from_there():
+    member, arrived = flight(), torch.tensor([5.0, 6.0])
+    member.arrive(Payload(arrived, [arrived]))
+    member.compute(AddOwn(2, 4))
+    (sent,) = member.tensors(send(2, 4))
+    assert sent.data_ptr() == arrived.data_ptr()
+    assert sent.tolist() == [35.0, 46.0]
+    member.compute(DivideChunk(2, 4, 2.0))
+    (sent,) = member.tensors(send(2, 4))
+    member.compute(StoreChunk(2, 4))
+    assert sent.tolist() == member.room()[2:].tolist() == [17.5, 23.0]
+    assert sent.data_ptr() != member.room()[2:].data_ptr(), "nothing is sent out of the average"
 
 
-def test_a_lone_members_average_is_its_own_vector(flight):
-    flight.compute(StoreOwn(), None)
-    assert flight.room() is flight.own
+def test_my_own_part_is_not_copied_at_weight_one_and_never_written_to():
+    member = flight(weight=1.0)
+    member.compute(ScaleOwn(0, 2))
+    (sent,) = member.tensors(send())
+    assert sent.data_ptr() == member._own.data_ptr()
+    member = flight()
+    member.compute(ScaleOwn(0, 2))
+    assert member.tensors(send())[0].tolist() == [10.0, 20.0]
+    assert member._own.tolist() == OWN.tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_is_finite(dtype):
-    largest = torch.finfo(dtype).max
-    assert is_finite(torch.zeros(0, dtype=dtype))
-    assert is_finite(torch.full((8,), largest, dtype=dtype)), "an overflowing sum of finite numbers"
-    assert not is_finite(torch.tensor([0.0, math.nan], dtype=dtype))
-    assert not is_finite(torch.tensor([math.inf, -math.inf], dtype=dtype))
+def test_held_chunks_come_back_and_are_added_in_the_members_order():
+    member = flight(direct=True)
+    member.arrive(Payload(torch.tensor([7.0, 8.0]), None))
+    member.compute(HoldChunk("b", 0, 0, 2))
+    member.compute(ScaleOwn(0, 2))
+    member.compute(HoldChunk("a", 0, 0, 2))
+    member.compute(SumChunks(0, 2, 4.0))
+    assert member.room()[:2].tolist() == [4.25, 7.0]
+    member.arrive(Payload(torch.tensor([1.0, 2.0]), None))
+    member.compute(HoldChunk("b", 1, 2, 4))
+    member.compute(ScaleOwn(0, 2))
+    member.compute(TakeHeld("b", 1, 2, 4))
+    member.compute(StoreChunk(2, 4))
+    assert member.room()[2:].tolist() == [1.0, 2.0]
+
+
+def test_a_total_of_zero_gives_zeros():
+    member = flight()
+    member.arrive(Payload(torch.tensor([5.0, 6.0]), None))
+    member.compute(DivideChunk(0, 2, 0.0))
+    member.compute(StoreChunk(0, 2))
+    assert member.room()[:2].tolist() == [0.0, 0.0]
+
+
+def test_a_lone_members_average_is_its_own_vector_and_its_carry_goes_on():
+    carry = torch.ones(4)
+    member = flight(carry=carry, wire="int8")
+    member.compute(StoreOwn())
+    assert member.average is member._own
+    assert member.residual is carry
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16", "int8"])
+def test_what_compression_takes_is_the_residual_and_what_was_carried_is_sent(wire):
+    own, carry = torch.tensor([1.001, 2.003, -3.007, 4.011]), torch.tensor([0.5, 0.25, -0.125, 1.0])
+    spec = RingSpec("r", ("a", "b"), 4, 4, wire=wire)
+    member = Flight(spec, spec.machine("a", 1, 0), Spare())
+    member.begin(Contribution(own, 3.0, (), carry))
+    member.compute(ScaleOwn(0, 4))
+    member.tensors(send(0, 4, weight=3.0))
+    sent = member._payload.numbers
+    torch.testing.assert_close(sent + member.residual, 3.0 * own + carry)
+    assert member.residual.any()
+    # The block's owner: the mean's own loss counts with the total weight.
+    arrived = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    member.residual.zero_()
+    member.arrive(Payload(arrived.clone(), None))
+    member.compute(AddOwn(0, 4))
+    whole = arrived + 3.0 * own + carry
+    member.compute(DivideChunk(0, 4, 7.0))
+    encoded = member.tensors(send(0, 4, weight=7.0, phase="gather"))
+    assert encoded is member._payload.encoded, "encoded once: all decode the same"
+    member.compute(StoreChunk(0, 4))
+    torch.testing.assert_close(member.room() * 7.0 + member.residual, whole)
+
+
+def test_usable_rings():
+    good = RingSpec("r", ("a", "b"), 4, 2)
+    assert require_usable([good], "a") == {"r": good}
+    for bad in (
+        [good, good],
+        [RingSpec("r", ("b", "c"), 4, 2)],
+        [RingSpec("r", ("a", "a"), 4, 2)],
+        [RingSpec("r", ("a", "b"), 4, 0)],
+        [RingSpec("r", ("a", "b"), 4, 2, torch.int64)],
+        [RingSpec("r", ("a", "b"), 4, 2, torch.float64, "int8")],
+        [RingSpec("r", ("a", "b"), 4, 2, shares=(0.5, 0.6))],
+    ):
+        with pytest.raises(InvalidInput):
+            require_usable(bad, "a")

@@ -214,7 +214,7 @@ def test_commit_forgets_contributions_averages_and_strays():
         contribute(fleet, "ab", number)
         contribute(fleet, "ab", number, "q", 30)
     fleet.settle()
-    averages = [weakref.ref(result.average) for result in fleet.results["a"].values() if result.round == 1]
+    kept = weakref.ref(fleet.reducers["a"]._kept.contributions["r", 1])
     for name in "ab":
         fleet.results[name].clear()
         fleet.reducers[name].commit(1)
@@ -224,11 +224,24 @@ def test_commit_forgets_contributions_averages_and_strays():
     fleet.endpoints["b"].send("a", Lane.BULK, header(), [torch.ones(7)])
     fleet.turn("a")
     assert reducer.drops == {"of a finished round": 1}
-    assert [average() for average in averages] == [None, None]
+    assert kept() is None
     with pytest.raises(InvalidInput, match="is finished"):
         reducer.contribute(1, "r", part("a"), 1.0)
     with pytest.raises(InvalidInput, match="was committed"):
         reducer.restart(1)
+
+
+def test_the_memory_of_committed_averages_is_used_again_and_that_of_others_is_not():
+    fleet = Fleet([spec(members="ab")], max_rounds=2)
+    places = {}
+    for number in (1, 2, 3):
+        contribute(fleet, "ab", number)
+        fleet.settle()
+        if number == 2:
+            fleet.reducers["a"].commit(1)
+            fleet.reducers["b"].commit(1)
+        places[number] = fleet.results["a"]["r", number].average.data_ptr()
+    assert places[1] == places[3] != places[2]
 
 
 def test_a_round_that_is_not_whole_cannot_be_committed():

@@ -1,0 +1,148 @@
+"""The rings of one member that are in flight: what their machines instruct is done here, and sent through the outbox.
+
+Decides nothing: which rounds may begin is the reducer's, what happens in one the machine's.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ring_allreduce.checks import checked
+from ring_allreduce.errors import ContributionRefused
+from ring_allreduce.flight import Flight, RingSpec
+from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.messages import Chunk
+from ring_allreduce.outbox import Outbox
+from ring_allreduce.ring_events import (
+    ChunkArrived,
+    ContributionReady,
+    DropChunk,
+    FinishRing,
+    RefuseChunk,
+    RingInstruction,
+    SendChunk,
+)
+from ring_allreduce.spare import Spare
+from ring_allreduce.transport.endpoint import Delivery, Endpoint
+
+
+class Flights:
+    """Every (ring, round) that has begun at this member and is not finished."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        kept: KeptRounds,
+        outbox: Outbox,
+        spare: Spare,
+        drops: Counter[str],
+        now: Callable[[], float],
+    ) -> None:
+        """`drops` counts chunks that had no effect, by reason."""
+        self._endpoint = endpoint
+        self._kept = kept
+        self._outbox = outbox
+        self._spare = spare
+        self._drops = drops
+        self._now = now
+        self._flights: dict[Key, Flight] = {}
+
+    def begin(self, spec: RingSpec, round: int, contribution: Contribution) -> RingResult | None:  # noqa: A002 - our word
+        """Contribute, for the first time or again after a restart; the average, if that was all that it lacked.
+
+        Raises InvalidInput, and changes nothing, for a weight that cannot be.
+        """
+        key = spec.name, round
+        flight = self._flight(spec, round)
+        event = ContributionReady(contribution.weight, contribution.counters)
+        instructions = flight.machine.handle(event, self._now())
+        if key not in self._kept.contributions:
+            contribution.carry = self._kept.take_carry(spec.name)
+            self._kept.contributions[key] = contribution
+        flight.begin(contribution)
+        return self._follow(flight, instructions)
+
+    def take(self, spec: RingSpec, delivery: Delivery, chunk: Chunk) -> RingResult | None:
+        """Take a chunk; the average, if it was the last one. Raises ContributionRefused, which names the sender."""
+        weight = 1.0 if chunk.phase == "gather" else chunk.weight
+        payload = checked(delivery, chunk, spec.wire, spec.dtype, weight)
+        flight = self._flight(spec, chunk.round)
+        event = ChunkArrived(
+            delivery.sender,
+            delivery.epoch,
+            chunk.round,
+            chunk.phase,
+            chunk.block,
+            chunk.start,
+            chunk.stop,
+            chunk.weight,
+            chunk.counters,
+        )
+        flight.arrive(payload)
+        return self._follow(flight, flight.machine.handle(event, self._now()))
+
+    def abandon(self, key: Key) -> None:
+        """Give up what is unfinished."""
+        flight = self._flights.pop(key, None)
+        if flight is None:
+            return
+        contribution = self._kept.contributions.get(key)
+        if contribution:
+            # If others complete the round without this member, everything that it had to send was sent.
+            contribution.residual = flight.residual
+        if flight.average is not None:
+            self._spare.give(flight.average)
+
+    def keys(self) -> list[Key]:
+        """(ring, round) of each."""
+        return list(self._flights)
+
+    def items(self) -> list[tuple[Key, Flight]]:
+        """Each with its (ring, round), in order."""
+        return sorted(self._flights.items(), key=lambda item: item[0])
+
+    def _flight(self, spec: RingSpec, round: int) -> Flight:  # noqa: A002 - our word
+        key = spec.name, round
+        flight = self._flights.get(key)
+        if flight is None:
+            machine = spec.machine(self._endpoint.name, round, self._endpoint.epoch)
+            flight = self._flights[key] = Flight(spec, machine, self._spare)
+        return flight
+
+    def _follow(self, flight: Flight, instructions: Sequence[RingInstruction]) -> RingResult | None:
+        result: RingResult | None = None
+        refused: RefuseChunk | None = None
+        for instruction in instructions:
+            match instruction:
+                case SendChunk():
+                    self._send(flight, instruction)
+                case FinishRing():
+                    result = self._finish(flight, instruction)
+                case DropChunk():
+                    self._drops[instruction.reason] += 1
+                case RefuseChunk():
+                    refused = instruction
+                case _:
+                    flight.compute(instruction)
+        if refused:
+            raise ContributionRefused(refused.sender, flight.spec.name, flight.machine.round, refused.reason)
+        return result
+
+    def _send(self, flight: Flight, send: SendChunk) -> None:
+        header = Chunk(
+            ring=flight.spec.name,
+            round=flight.machine.round,
+            phase=send.phase,
+            block=send.block,
+            start=send.start,
+            stop=send.stop,
+            weight=send.weight,
+            counters=send.counters,
+        )
+        flight.sent += 1
+        self._outbox.put(send.to, header, flight.tensors(send))
+
+    def _finish(self, flight: Flight, finish: FinishRing) -> RingResult:
+        key = flight.spec.name, flight.machine.round
+        del self._flights[key]
+        self._kept.contributions[key].residual = flight.residual
+        return RingResult(*key, flight.room(), finish.total_weight, finish.counters)
