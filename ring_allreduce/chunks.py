@@ -12,10 +12,17 @@ from ring_allreduce.errors import InvalidInput
 CHUNK_SECONDS = 0.05
 """A chunk occupies its link for at most this long: what travels beside it waits no longer."""
 
-LEAST_CHUNK_BYTES = 16 * 1024
-MOST_CHUNK_BYTES = 1024 * 1024
-"""Below the one, handling costs more than the bytes; above the other, nothing is gained."""
+LEAST_CHUNK_BYTES = 32 * 1024
+MOST_CHUNK_BYTES = 512 * 1024
+"""Below the one, a header (some 150 bytes) and the handling cost more than 1 % of the bytes; above the other, a chunk
+and the part that is added to it leave the cache of a core (1.25 MiB here) before they are sent on."""
 
+FILL_SHARE = 0.01
+"""A chunk is at most this share of the vector: a ring's last hop ends one chunk later than its link is busy."""
+
+UNKNOWN_LATENCY_S = 3e-4
+UNKNOWN_BYTES_PER_S = 5e8
+"""What a hop costs where nothing was measured: between processes of one machine, handling included."""
 
 SHARES_SUM_WITHIN = 1e-6
 
@@ -79,10 +86,38 @@ class Layout:
         return max(1, -(-(stop - start) // self.chunk_elements))
 
 
-def chunk_elements_for(bytes_per_s: float | None, element_bytes: int) -> int:
-    """Elements of a chunk, for the slowest link of a ring (None: not known to be slow)."""
+def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:
+    """Elements of a chunk, for the slowest link of a ring (None: not known to be slow).
+
+    A ring of n members keeps every link busy for 2 (n − 1)/n · bytes / rate, and ends one latency and one chunk later.
+    So a chunk is at most CHUNK_SECONDS of the link and, when `vector_bytes` is known, FILL_SHARE of the vector; but
+    never below what its handling costs. Raises InvalidInput for a rate that is not above 0.
+    """
     rate = float("inf") if bytes_per_s is None else bytes_per_s
     if not rate > 0:
         raise InvalidInput(f"a link's bytes_per_s must be above 0, got {rate}")
-    n_bytes = max(LEAST_CHUNK_BYTES, min(MOST_CHUNK_BYTES, rate * CHUNK_SECONDS))
-    return int(n_bytes) // element_bytes
+    most = min(MOST_CHUNK_BYTES, rate * CHUNK_SECONDS)
+    if bytes_per_s is not None and vector_bytes is not None:
+        most = min(most, vector_bytes * FILL_SHARE)
+    return int(max(LEAST_CHUNK_BYTES, most)) // element_bytes
+
+
+def direct_is_faster(
+    vector_bytes: int, members: int, latency_s: float | None = None, bytes_per_s: float | None = None
+) -> bool:
+    """Whether everyone sends its part to everyone, for the slowest link of a ring (None: not measured).
+
+        ring      2 (n − 1) · (S / n / rate + latency)        2 (n − 1) hops, one after another for small vectors
+        direct    (n − 1) · S / rate + latency                one hop
+
+    For two members the bytes are the same, and the hops fewer: always. Raises InvalidInput for impossible numbers.
+    """
+    latency = UNKNOWN_LATENCY_S if latency_s is None else latency_s
+    rate = UNKNOWN_BYTES_PER_S if bytes_per_s is None else bytes_per_s
+    if members < 1 or vector_bytes < 0 or not latency >= 0 or not rate > 0:
+        raise InvalidInput(f"no ring has {members} members, {vector_bytes} bytes, {latency} s, {rate} bytes/s")
+    if members <= 2:
+        return True
+    once = vector_bytes / rate
+    ring_s = 2 * (members - 1) * (once / members + latency)
+    return (members - 1) * once + latency < ring_s

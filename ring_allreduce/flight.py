@@ -149,6 +149,9 @@ class Flight:
 
     def _divide(self, start: int, stop: int, total: float) -> None:
         mean = self._payload.numbers
+        if not total and self.residual is not None:
+            # Members without weight still send what they carried: it is not lost with the sum.
+            self.residual[start:stop].add_(mean)
         mean.div_(total) if total else mean.zero_()
         if self.residual is None:
             self._payload = Payload(mean, [mean])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ring_allreduce.chunks import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, Layout, chunk_elements_for
+from ring_allreduce.chunks import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, Layout, chunk_elements_for, direct_is_faster
 from ring_allreduce.errors import InvalidInput
 
 
@@ -93,6 +93,27 @@ def test_chunks_take_at_most_fifty_milliseconds_of_a_slow_link_within_bounds():
     assert chunk_elements_for(1.0, 4) * 4 == LEAST_CHUNK_BYTES
     assert chunk_elements_for(1e12, 8) * 8 == MOST_CHUNK_BYTES
     assert chunk_elements_for(None, 4) * 4 == MOST_CHUNK_BYTES
+
+
+def test_chunks_of_a_slow_link_are_small_beside_their_vector():
+    assert chunk_elements_for(2_500_000, 4, 5_000_000) * 4 == 50_000
+    assert chunk_elements_for(2_500_000, 4, 500_000) * 4 == LEAST_CHUNK_BYTES
+    assert chunk_elements_for(None, 4, 5_000_000) * 4 == MOST_CHUNK_BYTES
+
+
+def test_a_direct_exchange_is_for_two_and_for_small_vectors():
+    assert direct_is_faster(1 << 30, 2)
+    assert direct_is_faster(512 << 10, 3)
+    assert not direct_is_faster(4 << 20, 3)
+    # 20 Mbit/s and 50 ms: 150 kB are 0.06 s, so five saved latencies are worth more than 1.5 more vectors.
+    assert direct_is_faster(150_000, 4, 0.05, 2.5e6)
+    assert not direct_is_faster(500_000, 4, 0.05, 2.5e6)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 2), (1, 0), (1, 3, -1.0), (1, 3, 0.1, 0.0), (1, 3, float("nan"))])
+def test_refuses_impossible_exchanges(wrong):
+    with pytest.raises(InvalidInput):
+        direct_is_faster(*wrong)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])

@@ -82,6 +82,14 @@ def test_a_total_of_zero_gives_zeros():
     assert member.room()[:2].tolist() == [0.0, 0.0]
 
 
+def test_what_was_carried_to_a_round_without_weight_is_carried_on():
+    member = flight(weight=0.0, carry=torch.ones(4), wire="int8")
+    member.arrive(Payload(torch.tensor([5.0, 6.0]), None))
+    member.compute(AddOwn(0, 2))
+    member.compute(DivideChunk(0, 2, 0.0))
+    assert member.residual.tolist() == [6.0, 7.0, 0.0, 0.0]
+
+
 def test_a_lone_members_average_is_its_own_vector_and_its_carry_goes_on():
     carry = torch.ones(4)
     member = flight(carry=carry, wire="int8")
