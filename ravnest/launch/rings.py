@@ -9,19 +9,30 @@ from itertools import pairwise
 from cluster_planner import Plan, Ring
 from ravnest.runtime.messages import stage_name
 from ring_allreduce import RingSpec, chunk_elements_for
+from ring_allreduce.shares import shares_from_hops
+from ring_allreduce.wire import BLOCK, Wire
 
-_FLOAT_BYTES = 4
+_BYTES_PER_NUMBER: dict[Wire, int] = {"exact": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
-def progress_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
+def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
     """The ring that averages a segment's progress, `elements` float32 numbers."""
-    return RingSpec(str(plan.rings.index(ring)), _members(ring), elements, _chunk_elements(plan, ring))
+    rates = hop_rates(plan, ring)
+    return RingSpec(
+        str(plan.rings.index(ring)),
+        _members(ring),
+        elements,
+        _chunk_elements(rates, wire),
+        wire=wire,
+        shares=shares_from_hops(rates) if rates else None,
+    )
 
 
 def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
     """The ring that averages a segment's buffers: as they are, since a variance that was rounded beside larger numbers
     may come out below zero."""
-    return RingSpec(f"{plan.rings.index(ring)}.buffers", _members(ring), elements, _chunk_elements(plan, ring))
+    chunk_elements = _chunk_elements(hop_rates(plan, ring), "exact")
+    return RingSpec(f"{plan.rings.index(ring)}.buffers", _members(ring), elements, chunk_elements)
 
 
 def hop_rates(plan: Plan, ring: Ring) -> tuple[float, ...]:
@@ -35,5 +46,7 @@ def _members(ring: Ring) -> tuple[str, ...]:
     return tuple(stage_name(*member) for member in ring.members)
 
 
-def _chunk_elements(plan: Plan, ring: Ring) -> int:
-    return chunk_elements_for(min(hop_rates(plan, ring), default=None), _FLOAT_BYTES)
+def _chunk_elements(rates: tuple[float, ...], wire: Wire) -> int:
+    elements = chunk_elements_for(min(rates, default=None), _BYTES_PER_NUMBER[wire])
+    # Blocks that share a scale do not end in the middle of a chunk.
+    return elements // BLOCK * BLOCK if wire == "int8" else elements

@@ -76,7 +76,7 @@ def stage_setups(
                 evaluation_batch=job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1),
                 evaluation_short_last=captured.batch_is_dynamic,
                 segments=tuple(
-                    _segment(plan, plan.ring_of(units), cluster.name, index, captured)
+                    _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured)
                     for units in plan.stage_segments(cluster.name, index)
                 ),
                 threads=threads[stage.node],
@@ -91,7 +91,7 @@ def stage_setups(
     return setups
 
 
-def _segment(plan: Plan, ring: Ring, cluster: str, index: int, captured: CapturedModel) -> SegmentSetup:
+def _segment(plan: Plan, job: JobConfig, ring: Ring, stage: tuple[str, int], captured: CapturedModel) -> SegmentSetup:
     program = captured.span(*ring.units)
     keeper = max(
         ring.members,
@@ -110,9 +110,9 @@ def _segment(plan: Plan, ring: Ring, cluster: str, index: int, captured: Capture
         buffers=tuple(spec.name for spec in buffers),
         counters=tuple(spec.name for spec in learning if spec not in buffers),
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
-        progress=progress_ring(plan, ring, _elements(trained)),
+        progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire),
         averaged_buffers=buffers_ring(plan, ring, _elements(buffers)) if buffers else None,
-        keeper=(cluster, index) == keeper,
+        keeper=stage == keeper,
     )
 
 

@@ -1,5 +1,7 @@
 """A job's `averaging`, on the real stages and rings in one thread: every choice ends with one anchor that all hold."""
 
+from functools import lru_cache
+
 import pytest
 import torch
 
@@ -25,6 +27,12 @@ def trained(parts=(2, 3), **changes):
     return run
 
 
+@lru_cache
+def usual(parts=(2, 3)):
+    """Of the default choices."""
+    return trained(parts)
+
+
 def held_out_loss(run):
     (evaluated,) = run.result.evaluations
     return evaluated.loss[0] / evaluated.loss[1]
@@ -33,20 +41,23 @@ def held_out_loss(run):
 CHOICES = [
     {"weighting": "equal"},
     {"outer": NESTEROV},
-    {"weighting": "equal", "outer": NESTEROV},
+    {"wire": "bfloat16"},
+    {"wire": "float16"},
+    {"wire": "int8"},
+    {"weighting": "equal", "outer": NESTEROV, "wire": "int8"},
 ]
 
 
 @pytest.mark.parametrize("averaging", CHOICES, ids=str)
 def test_members_hold_the_same_anchor_and_have_learned(averaging):
-    usual, run = trained(), trained(averaging=averaging)
+    run = trained(averaging=averaging)
     assert run.control.rounds_committed >= 5
     assert all(len(held) == 2 and len(set(held)) == 1 for held in anchors(run).values())
-    assert anchors(run) != anchors(usual)
-    assert held_out_loss(run) == pytest.approx(held_out_loss(usual), rel=0.15)
+    assert anchors(run) != anchors(usual())
+    assert held_out_loss(run) == pytest.approx(held_out_loss(usual()), rel=0.15)
 
 
-@pytest.mark.parametrize("averaging", CHOICES, ids=str)
+@pytest.mark.parametrize("averaging", CHOICES[-2:], ids=str)
 def test_overlapping_rounds_end_with_one_anchor_too(averaging):
     run = trained(parts=(2, 3, 1), averaging=averaging, max_lag=3, average_every=16, update_every=2)
     assert run.control.rounds_committed >= 10
@@ -62,9 +73,26 @@ def test_an_outer_step_of_the_whole_average_is_parameter_averaging():
     assert all(torch.equal(last[name], also[name]) for name in last)
 
 
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_batch_norm_learns_what_it_would_without_compression(wire):
+    """The first average of the statistics is of the same micro-batches, and travels as it is."""
+    exact, short = (trained(**CNN, parts=(1, 1), averaging={"wire": form}) for form in ("float32", wire))
+    names = [name for name in exact.result.checkpoints[0] if "running" in name]
+    assert names
+    for name in names:
+        assert torch.equal(exact.result.checkpoints[0][name], short.result.checkpoints[0][name])
+    assert short.result.checkpoints[-1]["bn1.running_var"].min() > 0
+
+
+def test_a_lone_cluster_sends_nothing_so_its_wire_changes_nothing():
+    short = trained(parts=(2,), averaging={"wire": "int8"})
+    assert short.result.losses == usual((2,)).result.losses
+    assert anchors(short) == anchors(usual((2,)))
+
+
 def test_a_lone_cluster_with_an_outer_optimizer_takes_its_own_steps():
     run = trained(parts=(2,), averaging={"outer": NESTEROV})
-    assert run.result.losses != trained(parts=(2,)).result.losses
+    assert run.result.losses != usual((2,)).result.losses
     assert held_out_loss(run) < 2.2
 
 

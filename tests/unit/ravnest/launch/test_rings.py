@@ -1,0 +1,57 @@
+import dataclasses
+
+import pytest
+
+from cluster_planner import Node
+from ravnest.launch.rings import buffers_ring, hop_rates, progress_ring
+from ring_allreduce.shares import shares_from_hops
+from ring_allreduce.wire import BLOCK
+from tests.support.local import setups_of, tiny_job
+
+
+def plan_of(clusters, **rates):
+    """One node a cluster, 10 MB/s each way but for `rates`: node → what its links carry."""
+    _, plan = setups_of(tiny_job(), parts=(1,) * clusters)
+    nodes = []
+    for node in plan.fleet.nodes:
+        assert isinstance(node, Node)
+        rate = rates.get(node.name, node.up_bytes_per_s)
+        nodes.append(dataclasses.replace(node, up_bytes_per_s=rate, down_bytes_per_s=rate))
+    return dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, nodes=tuple(nodes)))
+
+
+def test_a_hop_is_as_fast_as_the_flow_over_it():
+    plan = plan_of(3, n10=1e6)
+    (ring,) = plan.rings
+    assert [member[0] for member in ring.members] == ["c0", "c1", "c2"]
+    between = plan.fleet.link("n00", "n20").bytes_per_s
+    assert hop_rates(plan, ring) == (1e6, 1e6, min(1e7, between))
+    lone = plan_of(1)
+    assert hop_rates(lone, lone.rings[0]) == ()
+
+
+def test_a_slow_member_carries_less():
+    slow, alike = plan_of(4, n10=5e5), plan_of(4)
+    spec = progress_ring(slow, slow.rings[0], 1000, "exact")
+    assert spec.shares == shares_from_hops(hop_rates(slow, slow.rings[0]))
+    assert spec.shares is not None
+    assert progress_ring(alike, alike.rings[0], 1000, "exact").shares is None
+
+
+@pytest.mark.parametrize(("wire", "part"), [("exact", 1), ("bfloat16", 2), ("float16", 2), ("int8", 4)])
+def test_chunks_hold_more_numbers_in_a_shorter_form_and_whole_blocks(wire, part):
+    plan = plan_of(2, n10=1e6)
+    usual = progress_ring(plan, plan.rings[0], 10**6, "exact").chunk_elements
+    spec = progress_ring(plan, plan.rings[0], 10**6, wire)
+    assert spec.wire == wire
+    assert abs(spec.chunk_elements - part * usual) < BLOCK
+    if wire == "int8":
+        assert spec.chunk_elements % BLOCK == 0
+
+
+def test_buffers_travel_as_they_are_beside_their_segment():
+    plan = plan_of(3, n10=1e6)
+    spec, beside = buffers_ring(plan, plan.rings[0], 24), progress_ring(plan, plan.rings[0], 1000, "int8")
+    assert (spec.wire, spec.shares, spec.elements) == ("exact", None, 24)
+    assert spec.members == beside.members == ("c0.s0", "c1.s0", "c2.s0")
+    assert (beside.name, spec.name) == ("0", "0.buffers")
