@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ring_allreduce import control as c
 from ring_allreduce import round_events as ev
-from ring_allreduce.chunks import chunk_elements_for
+from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
 from ring_allreduce.control_line import ControlLine, reach
 from ring_allreduce.epoch_member import EpochMember
 from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RingError
@@ -25,6 +25,7 @@ from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
 from ring_allreduce.watch import Report
+from ring_allreduce.wire import bytes_per_element
 
 
 class GroupMember:
@@ -111,8 +112,10 @@ class GroupMember:
         return self._reducer
 
     def _spec(self, call: Call) -> RingSpec:
+        elements, dtype, wire = call.vector.numel(), call.vector.dtype, self._options.wire
         chunk_elements = chunk_elements_for(None, call.vector.element_size())
-        return RingSpec(RING, self.members, call.vector.numel(), chunk_elements, call.vector.dtype)
+        direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(self.members))
+        return RingSpec(RING, self.members, elements, chunk_elements, dtype, wire, direct=direct)
 
     # Waiting.
 
