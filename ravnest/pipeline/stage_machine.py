@@ -8,9 +8,12 @@ Compute is one thing at a time. When idle, the first of these that is ready:
 
     1. snapshot or merge, at an update boundary        (boundary.py: rounds, lag)
     2. update, once its group is complete              (norms.py: what it is clipped by)
-    3. backward of the oldest micro-batch
+    3. backward of the oldest micro-batch, but alternating with 5 when both are ready
     4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
     5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
+
+3 alternates since micro-batches that travel in a bunch would else do so for ever: a stage that serves the backwards of
+a bunch first sends its forwards on in a bunch again, and idles while that travels (docs/decisions.md).
 
 A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and that one is
 waited for.
@@ -52,7 +55,7 @@ class StageMachine:
         self._norms = Norms(self.shape, version)
         self._boundary = Boundary(self.shape, number)
         self._evaluations = Evaluations(self.shape)
-        self._evaluated_last = False
+        self._evaluated_last = self._went_back = False
         self._drain_reported = False
 
     # What has come of it, for metrics.
@@ -222,15 +225,17 @@ class StageMachine:
             if flow.update_due:
                 if self._norms.is_ready(flow.version):
                     return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
-            elif flow.backward_ready and flow.may_backward:
-                return ins.RunBackward(flow.backwards)
-            elif flow.may_forward:
-                forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
+            else:
+                if flow.may_forward:
+                    forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
+                if flow.backward_ready and flow.may_backward and not (forward and self._went_back):
+                    self._went_back = True
+                    return ins.RunBackward(flow.backwards)
         if self._evaluations.is_ready and not (forward and self._evaluated_last):
-            self._evaluated_last = True
+            self._evaluated_last, self._went_back = True, False
             return self._evaluations.start()
         if forward:
-            self._evaluated_last = False
+            self._evaluated_last = self._went_back = False
             flow.forward_started()
             return ins.RunForward(flow.forwards)
         return None

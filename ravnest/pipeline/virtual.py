@@ -19,10 +19,12 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.shape import StageShape
 from ravnest.pipeline.stage_machine import StageMachine
+from ravnest.pipeline.tempo import Passage, Tempo
 from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.pipeline.virtual_result import TraceEvent, VirtualResult
 from ravnest.pipeline.virtual_rounds import VirtualRounds
-from ring_allreduce.transport.emulation import EmulatedLink
+from ravnest.pipeline.window import WindowTuner
+from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.stats import Lane
 
 Action = Callable[[], None]
@@ -33,6 +35,8 @@ class _Stage:
     cluster: str
     times: VirtualStage
     machine: StageMachine
+    tempo: Tempo
+    tuner: WindowTuner | None
     finished_round: int = -1
 
 
@@ -43,7 +47,7 @@ class VirtualRun:
         self.now_s = 0.0
         self._fleet = fleet
         self._stages = {
-            who: _Stage(cluster.name, times, StageMachine(_shape(fleet, cluster, index)))
+            who: _stage(fleet, cluster, index, times)
             for cluster in fleet.clusters
             for index, (who, times) in enumerate(zip(cluster.stage_names(), cluster.stages, strict=True))
         }
@@ -56,11 +60,13 @@ class VirtualRun:
         self._rounds = VirtualRounds(fleet, self)
         self._heap: list[tuple[float, int, Action]] = []
         self._sequence = 0
+        self._default_link = fleet.default_link
         self._links: dict[tuple[str, str], EmulatedLink[tuple[int, Action]]] = {}
         self._due_s: dict[tuple[str, str], float] = {}
         """When each link is to be served next."""
         self._trace: list[TraceEvent] = []
         self._samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
+        self._windows: list[tuple[float, str, int]] = []
         self._stop_samples = 0
         self._drain_s: float | None = None
 
@@ -70,6 +76,9 @@ class VirtualRun:
         Raises RunFailed if a machine fails, or if all wait for each other: both are bugs.
         """
         self._stop_samples = stop_samples
+        if self._fleet.later_link is not None:
+            at_s, shape = self._fleet.later_link
+            self._at(at_s, partial(self._change_default_link, shape))
         for who in self._stages:
             self.tell(who, ev.Started())
         while self._heap:
@@ -89,6 +98,7 @@ class VirtualRun:
             end_s=self.now_s,
             staleness={who: stage.machine.staleness for who, stage in self._stages.items()},
             seconds={who: dict(stage.machine.ledger.seconds) for who, stage in self._stages.items()},
+            windows=tuple(self._windows),
         )
 
     def after(self, delay_s: float, action: Action) -> None:
@@ -96,11 +106,16 @@ class VirtualRun:
         for."""
         self._at(self.now_s + delay_s, action)
 
-    def tell(self, who: str, event: ev.Event) -> None:
-        """Let a stage handle an event now, and carry out what it answers."""
-        machine = self._stages[who].machine
-        for instruction in machine.handle(event, self.now_s):
+    def tell(self, who: str, event: ev.Event, carried: Passage | None = None) -> None:
+        """Let a stage handle an event now, and carry out what it answers. `carried`: see Tempo.handled."""
+        stage = self._stages[who]
+        machine, in_flight = stage.machine, stage.machine.in_flight
+        answers = machine.handle(event, self.now_s)
+        stage.tempo.handled(event, answers, self.now_s, carried)
+        for instruction in answers:
             self._carry_out(who, instruction)
+        if isinstance(event, ev.BackwardFinished) and machine.shape.is_first:
+            self._came_back(who, event.micro_batch, in_flight)
         if isinstance(event, ev.UpdateFinished) and machine.shape.is_first:
             self._count(self._stages[who].cluster, machine.version)
 
@@ -108,7 +123,7 @@ class VirtualRun:
         """Do `action` when a message has travelled from one stage to another."""
         link = self._links.get((source, target))
         if link is None:
-            shape = self._fleet.links.get((source, target), self._fleet.default_link)
+            shape = self._fleet.links.get((source, target), self._default_link)
             link = self._links[source, target] = EmulatedLink(shape, seed=f"{source}>{target}")
         link.push(lane, (len(self._trace), action), n_bytes, self.now_s)
         self._trace.append(TraceEvent(self.now_s, self.now_s, source, word, "message"))
@@ -153,7 +168,7 @@ class VirtualRun:
                 self._send(who, 1, word, times.activation_bytes, ev.ActivationArrived(m))
             case ins.SendGradient(m, r_or_none, norm_sq):
                 event = ev.GradientArrived(m, r_or_none, norm_sq)
-                self._send(who, -1, word, times.gradient_bytes, event)
+                self._send(who, -1, word, times.gradient_bytes, event, stage.tempo.passage(m))
             case ins.SendGlobalNorm(u, total):
                 self._send(who, 1, word, 0, ev.GlobalNormArrived(u, total))
             case ins.ReportDrained(_, updates):
@@ -172,9 +187,26 @@ class VirtualRun:
         self._trace.append(TraceEvent(self.now_s, self.now_s + duration_s, who, word, "compute"))
         self.after(duration_s, partial(self.tell, who, finished))
 
-    def _send(self, who: str, step: int, word: str, n_bytes: int, event: ev.Event) -> None:
+    def _send(
+        self, who: str, step: int, word: str, n_bytes: int, event: ev.Event, carried: Passage | None = None
+    ) -> None:
         target = self._neighbour[who, step]
-        self.transmit(who, target, Lane.PIPELINE, n_bytes, word, partial(self.tell, target, event))
+        self.transmit(who, target, Lane.PIPELINE, n_bytes, word, partial(self.tell, target, event, carried))
+
+    def _came_back(self, who: str, micro_batch: int, in_flight: int) -> None:
+        """A first stage's micro-batch has ended."""
+        stage = self._stages[who]
+        trip = stage.tempo.trip(micro_batch, self.now_s, in_flight)
+        window = None if stage.tuner is None else stage.tuner.take(trip)
+        if window is not None:
+            self._windows.append((self.now_s, stage.cluster, window))
+            self.tell(who, ev.WindowChanged(window))
+
+    def _change_default_link(self, shape: LinkShape) -> None:
+        self._default_link = shape
+        for pair, link in self._links.items():
+            if pair not in self._fleet.links:
+                link.change(shape)
 
     def _report(self, who: str, word: str) -> None:
         self._trace.append(TraceEvent(self.now_s, self.now_s, who, word, "report"))
@@ -188,6 +220,14 @@ class VirtualRun:
             for each in self._fleet.clusters:
                 drain = partial(self.tell, each.stage_names()[0], ev.DrainRequested())
                 self.after(self._fleet.control_latency_s, drain)
+
+
+def _stage(fleet: VirtualFleet, cluster: VirtualCluster, index: int, times: VirtualStage) -> _Stage:
+    shape = _shape(fleet, cluster, index)
+    tuner = None
+    if fleet.largest_window is not None and shape.is_first and not shape.is_last and not shape.is_synchronous:
+        tuner = WindowTuner(shape.window, fleet.largest_window)
+    return _Stage(cluster.name, times, StageMachine(shape), Tempo(shape), tuner)
 
 
 def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:

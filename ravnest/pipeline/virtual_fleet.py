@@ -70,5 +70,9 @@ class VirtualFleet:
     schedule: Schedule = "async"
     default_link: LinkShape = INSTANT
     """For pairs that `links` does not name."""
+    later_link: tuple[float, LinkShape] | None = None
+    """From this moment on, `default_link` is another."""
+    largest_window: int | None = None
+    """Up to which windows are tuned while running; None: they stay."""
     control_latency_s: float = 0.0
     """One way between the driver and any stage."""

@@ -32,6 +32,8 @@ class VirtualResult:
     """Of each stage: how many gradients had which staleness."""
     seconds: Mapping[str, Mapping[str, float]]
     """Of each stage: computing by kind and waiting by cause, from the start to its last event."""
+    windows: tuple[tuple[float, str, int], ...] = ()
+    """(moment, cluster, window): each time that a window was tuned."""
 
     def instructions(self, who: str) -> str:
         """All that a stage did but for passing chunks on, as one trace string."""

@@ -47,6 +47,10 @@ class EmulatedLink(Generic[T]):
         self._waiting: dict[Lane, deque[_Waiting[T]]] = {lane: deque() for lane in Lane}
         self._travelling: dict[Lane, deque[tuple[float, T]]] = {lane: deque() for lane in Lane}
 
+    def change(self, shape: LinkShape) -> None:
+        """From now on the link is of another shape; what has left keeps its time of arrival."""
+        self._shape = shape
+
     def push(self, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
         """Queue `item`. `now_s` must not go backwards from call to call."""
         self._waiting[lane].append(_Waiting(item, n_bytes, now_s))

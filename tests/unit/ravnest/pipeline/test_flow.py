@@ -66,6 +66,6 @@ def test_an_excess_that_admission_missed_fails_the_stage(monkeypatch: pytest.Mon
     bench = Bench(2, 0, update_every=1, max_staleness=1)
     bench.work(3)  # forwards of micro-batches 0, 1 and 2 at version 0, the last of which is too early
     bench.tell(*gradients(0, 1, 2))
-    said = bench.work(6)
-    assert said.startswith("SA3 B0 U0 B1 U1 B2 FAIL")
+    said = bench.work(12)
+    assert said.startswith("SA3 B0 U0 F4 SA4 B1 U1 F5 SA5 B2 FAIL")
     assert "staleness 2 exceeds the bound of 1" in said

@@ -22,12 +22,21 @@ def test_one_stage_alone_is_a_plain_training_loop() -> None:
     assert bench.work(6) == "B0 F1 B1 U0 F2 B2"
 
 
-def test_backward_goes_before_forward_and_update_before_both() -> None:
-    bench = Bench(3, 1)
-    assert bench.tell(*activations(0, 1, 2)) == "F0"
-    assert bench.work(2) == "SA0 F1 SA1 F2"
-    assert bench.tell(*gradients(0, 1), *activations(3)) == ""
-    assert bench.work() == "SA2 B0 SG0 B1 SG1 U0 F3 SA3"
+def test_backward_and_forward_take_turns_and_update_goes_before_both() -> None:
+    bench = Bench(3, 1, update_every=4)
+    assert bench.tell(*activations(0, 1, 2, 3, 4)) == "F0"
+    assert bench.work(4) == "SA0 F1 SA1 F2 SA2 F3 SA3 F4"
+    assert bench.tell(*gradients(0, 1, 2, 3), *activations(5, 6, 7)) == ""
+    assert bench.work() == "SA4 B0 SG0 F5 SA5 B1 SG1 F6 SA6 B2 SG2 F7 SA7 B3 SG3 U0"
+
+
+def test_an_evaluation_takes_turns_with_both() -> None:
+    bench = Bench(3, 1, update_every=8)
+    bench.tell(*activations(0, 1, 2, 3, 4))
+    bench.work(4)
+    bench.tell(*gradients(0, 1, 2, 3), *activations(5, 6), *[ev.EvaluationArrived(1, batch, 3) for batch in range(3)])
+    said = bench.work().split()
+    assert [word for word in said if word[0] in "BFE"] == ["B0", "E1.0", "B1", "F5", "B2", "E1.1", "B3", "F6", "E1.2"]
 
 
 def test_last_stage_goes_straight_back() -> None:

@@ -68,12 +68,12 @@ def test_a_plan_reads_as_a_fleet() -> None:
         assert link.bytes_per_s <= 2.5e7
 
 
-SYNCHRONOUS = [{"schedule": name, "max_staleness": 0, "update_every": u} for name in ("1f1b", "gpipe") for u in (4, 16)]
+SYNCHRONOUS = [{"schedule": name, "max_staleness": 0, "update_every": 4} for name in ("1f1b", "gpipe")]
 
 
 @pytest.mark.parametrize("changes", [{}, *SYNCHRONOUS], ids=str)
 def test_the_virtual_run_agrees_with_the_prediction(changes: dict[str, object]) -> None:
     plan = home_plan(**changes)
-    result = VirtualRun(fleet_of_plan(plan)).run(stop_samples=40_000)
+    result = VirtualRun(fleet_of_plan(plan)).run(stop_samples=16_000)
     measured = result.samples_per_s(0.2 * result.drain_s, result.drain_s)
     assert abs(measured / plan.predicted.samples_per_s - 1) < 0.05
