@@ -1,14 +1,15 @@
-"""From a plan's links to the rings of one segment: chunks, and how the vector is divided. Pure.
+"""From a plan's links to the rings of one segment: chunks, how the vector is divided, when it goes direct. Pure.
 
 Decides what every member of a ring has to be told alike, once, by whoever launches the run: two machines could come to
 different numbers.
 """
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from cluster_planner import Plan, Ring
 from ravnest.runtime.messages import stage_name
-from ring_allreduce import RingSpec, chunk_elements_for
+from ring_allreduce import RingSpec
+from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
 from ring_allreduce.shares import shares_from_hops
 from ring_allreduce.wire import BLOCK, Wire
 
@@ -17,36 +18,38 @@ _BYTES_PER_NUMBER: dict[Wire, int] = {"exact": 4, "bfloat16": 2, "float16": 2, "
 
 def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
     """The ring that averages a segment's progress, `elements` float32 numbers."""
-    rates = hop_rates(plan, ring)
-    return RingSpec(
-        str(plan.rings.index(ring)),
-        _members(ring),
-        elements,
-        _chunk_elements(rates, wire),
-        wire=wire,
-        shares=shares_from_hops(rates) if rates else None,
-    )
+    return _ring_spec(plan, ring, str(plan.rings.index(ring)), elements, wire)
 
 
 def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
     """The ring that averages a segment's buffers: as they are, since a variance that was rounded beside larger numbers
     may come out below zero."""
-    chunk_elements = _chunk_elements(hop_rates(plan, ring), "exact")
-    return RingSpec(f"{plan.rings.index(ring)}.buffers", _members(ring), elements, chunk_elements)
+    return _ring_spec(plan, ring, f"{plan.rings.index(ring)}.buffers", elements, "exact")
 
 
 def hop_rates(plan: Plan, ring: Ring) -> tuple[float, ...]:
     """Bytes/s from each member to the next, of a flow that has the links to itself; none in a ring of one."""
-    nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
+    nodes = _nodes(plan, ring)
     hops = pairwise([*nodes, nodes[0]]) if len(nodes) > 1 else ()
     return tuple(plan.fleet.flow_bytes_per_s(sender, receiver) for sender, receiver in hops)
 
 
-def _members(ring: Ring) -> tuple[str, ...]:
-    return tuple(stage_name(*member) for member in ring.members)
+def _ring_spec(plan: Plan, ring: Ring, name: str, elements: int, wire: Wire) -> RingSpec:
+    rates, each = hop_rates(plan, ring), _BYTES_PER_NUMBER[wire]
+    slowest, vector_bytes = min(rates, default=None), elements * each
+    chunk_elements = chunk_elements_for(slowest, each, vector_bytes)
+    if wire == "int8":  # numbers that share a scale do not part at the end of a chunk
+        chunk_elements = chunk_elements // BLOCK * BLOCK
+    direct = direct_is_faster(vector_bytes, len(ring.members), _longest_latency_s(plan, ring), slowest)
+    members = tuple(stage_name(*member) for member in ring.members)
+    shares = None if direct or not rates else shares_from_hops(rates)
+    return RingSpec(name, members, elements, chunk_elements, wire=wire, shares=shares, direct=direct)
 
 
-def _chunk_elements(rates: tuple[float, ...], wire: Wire) -> int:
-    elements = chunk_elements_for(min(rates, default=None), _BYTES_PER_NUMBER[wire])
-    # Blocks that share a scale do not end in the middle of a chunk.
-    return elements // BLOCK * BLOCK if wire == "int8" else elements
+def _longest_latency_s(plan: Plan, ring: Ring) -> float | None:
+    pairs = combinations(_nodes(plan, ring), 2)
+    return max((plan.fleet.link(a, b).latency_s for a, b in pairs), default=None)
+
+
+def _nodes(plan: Plan, ring: Ring) -> list[str]:
+    return [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]

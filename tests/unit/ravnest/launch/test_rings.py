@@ -32,21 +32,38 @@ def test_a_hop_is_as_fast_as_the_flow_over_it():
 
 def test_a_slow_member_carries_less():
     slow, alike = plan_of(4, n10=5e5), plan_of(4)
-    spec = progress_ring(slow, slow.rings[0], 1000, "exact")
+    spec = progress_ring(slow, slow.rings[0], 10**7, "exact")
     assert spec.shares == shares_from_hops(hop_rates(slow, slow.rings[0]))
     assert spec.shares is not None
-    assert progress_ring(alike, alike.rings[0], 1000, "exact").shares is None
+    assert progress_ring(alike, alike.rings[0], 10**7, "exact").shares is None
+
+
+def test_chunks_follow_the_slowest_hop():
+    usual, slow = (
+        progress_ring(plan, plan.rings[0], 10**8, "exact").chunk_elements for plan in (plan_of(2), plan_of(2, n10=1e6))
+    )
+    assert slow < usual
 
 
 @pytest.mark.parametrize(("wire", "part"), [("exact", 1), ("bfloat16", 2), ("float16", 2), ("int8", 4)])
 def test_chunks_hold_more_numbers_in_a_shorter_form_and_whole_blocks(wire, part):
     plan = plan_of(2, n10=1e6)
-    usual = progress_ring(plan, plan.rings[0], 10**6, "exact").chunk_elements
-    spec = progress_ring(plan, plan.rings[0], 10**6, wire)
+    usual = progress_ring(plan, plan.rings[0], 10**8, "exact").chunk_elements
+    spec = progress_ring(plan, plan.rings[0], 10**8, wire)
     assert spec.wire == wire
     assert abs(spec.chunk_elements - part * usual) < BLOCK
     if wire == "int8":
         assert spec.chunk_elements % BLOCK == 0
+
+
+def test_small_vectors_and_pairs_go_direct_and_large_ones_around():
+    pair, ring = plan_of(2), plan_of(4, n10=5e5)
+    assert progress_ring(pair, pair.rings[0], 10**7, "exact").direct
+    small = progress_ring(ring, ring.rings[0], 100, "exact")
+    assert small.direct
+    assert small.shares is None
+    assert not progress_ring(ring, ring.rings[0], 10**7, "exact").direct
+    assert buffers_ring(ring, ring.rings[0], 24).direct
 
 
 def test_buffers_travel_as_they_are_beside_their_segment():

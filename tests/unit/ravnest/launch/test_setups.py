@@ -88,15 +88,6 @@ def test_the_fastest_uplink_keeps_a_segment_and_the_first_member_among_equals():
     assert [setups[name].segments[0].keeper for name in setups] == [False, True]
 
 
-def test_chunks_follow_the_slowest_hop():
-    job = tiny_job()
-    _, plan = setups_of(job, parts=(1, 1))
-    usual = made(job, plan)["c0.s0"].segments[0].progress.chunk_elements
-    slow = made(job, with_node(plan, "n10", down_bytes_per_s=1e5))
-    assert slow["c0.s0"].segments[0].progress.chunk_elements < usual
-    assert slow["c0.s0"].segments[0].progress == slow["c1.s0"].segments[0].progress
-
-
 def test_stages_of_a_cluster_share_its_samples_and_its_number_of_updates():
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
     assert setups["c0.s0"].share == setups["c0.s1"].share == plan.share("c0")
