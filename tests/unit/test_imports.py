@@ -124,6 +124,7 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/round_owner.py": WORLD | TENSORS,
     "ring_allreduce/watch.py": WORLD | TENSORS,
     "ring_allreduce/chunks.py": WORLD | TENSORS,
+    "ring_allreduce/direct.py": WORLD | TENSORS,
     "ring_allreduce/lines.py": WORLD | TENSORS,
     "ring_allreduce/messages.py": WORLD | TENSORS,
     "ring_allreduce/progress.py": WORLD,  # arithmetic on tensors
