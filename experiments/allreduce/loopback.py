@@ -11,12 +11,12 @@ from types import TracebackType
 
 from experiments.allreduce.crew import Answer, Crew, elapsed_s
 from experiments.allreduce.options import Options
+from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
-from ring_allreduce import Rendezvous, chunk_elements_for
+from ring_allreduce import Rendezvous
 
 KIB, MIB = 1 << 10, 1 << 20
-FLOAT_BYTES = 4
 LEAST_BANDWIDTH, MEAN_BANDWIDTH, MOST_LATENCY = 1.1, 1.3, 0.6
 GLOO, RING, GROUP, ENCRYPTED = "gloo all_reduce", "RingReducer", "Group.average", "RingReducer, CurveZMQ"
 KINDS = (GLOO, RING, GROUP, ENCRYPTED)
@@ -65,13 +65,8 @@ class Loopback:
             return self.crew.ask_all(do="average", elements=elements, count=count)
         transport = "curve" if what == ENCRYPTED else "plain"
         self._rings += 1
-        ring = {
-            "name": f"{transport}-{self._rings}",
-            "members": self.names,
-            "elements": elements,
-            "chunk_elements": chunk_elements_for(None, FLOAT_BYTES),
-        }
-        return self.crew.ask_all(do="rounds", transport=transport, rings=[ring], count=count)
+        request = ring(f"{transport}-{self._rings}", self.names, n_bytes)
+        return self.crew.ask_all(do="rounds", transport=transport, rings=[request], count=count)
 
     def equal(self) -> bool:
         """Whether all members hold the same bytes after the last measurement of a ring."""

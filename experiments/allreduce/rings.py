@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from experiments.allreduce.crew import Crew, elapsed_s
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.options import Options
+from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
 from ring_allreduce import chunk_elements_for
 from ring_allreduce.shares import hops_from_links, round_s, shares_from_hops
 
-FLOAT_BYTES = 4
 UNITS = 12
 SPANS = {"a0": (0, 4), "a1": (4, 12), "b0": (0, 6), "b1": (6, 12), "c0": (0, 8), "c1": (8, 12)}
 SEGMENTS = ((0, 4), (4, 6), (6, 8), (8, 12))
@@ -128,12 +128,13 @@ def _parallel(options: Options) -> dict[str, list[float]]:
             nonlocal number
             number += 1
             specs = [
-                {
-                    "name": f"{segment} {number}",
-                    "members": [name for name, (a, b) in SPANS.items() if a <= segment[0] and segment[1] <= b],
-                    "elements": (segment[1] - segment[0]) * unit,
-                    "chunk_elements": chunk,
-                }
+                ring(
+                    f"{segment} {number}",
+                    [name for name, (a, b) in SPANS.items() if a <= segment[0] and segment[1] <= b],
+                    (segment[1] - segment[0]) * unit * FLOAT_BYTES,
+                    bytes_per_s=MBPS * 1e6 / 8,
+                    latency_s=ONE_WAY_S,
+                )
                 for segment in SEGMENTS
             ]
             request = {"do": "rounds", "transport": "links", "rings": specs, "count": 1, "in_turn": in_turn}
@@ -168,21 +169,15 @@ def _unequal(options: Options) -> tuple[tuple[float, ...], dict[str, list[float]
     shares = shares_from_hops(rates)
     assert shares is not None  # so unequal are these links
     expected = round_s(1.0, rates) / round_s(1.0, rates, shares)
-    elements = (QUICK_SHARED_BYTES if options.quick else SHARED_BYTES) // FLOAT_BYTES
+    n_bytes = QUICK_SHARED_BYTES if options.quick else SHARED_BYTES
     with Site(options, dict(zip(names, SLOW_UP_MBPS, strict=True)), DOWN_MBPS, 0.01) as site:
         number = 0
 
         def once(chosen: tuple[float, ...] | None) -> float:
             nonlocal number
             number += 1
-            ring = {
-                "name": f"ring {number}",
-                "members": names,
-                "elements": elements,
-                "chunk_elements": chunk_elements_for(min(rates), FLOAT_BYTES),
-                "shares": chosen,
-            }
-            return elapsed_s(site.crew.ask_all(do="rounds", transport="links", rings=[ring], count=1))
+            request = ring(f"ring {number}", names, n_bytes, bytes_per_s=min(rates), latency_s=0.01, shares=chosen)
+            return elapsed_s(site.crew.ask_all(do="rounds", transport="links", rings=[request], count=1))
 
         work = {SHARES: lambda: once(shares), EQUAL: lambda: once(None)}
         return shares, _measured(work, options), expected

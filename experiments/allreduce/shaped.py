@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from experiments.allreduce.crew import Crew, elapsed_s
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.options import Options
+from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
 from ring_allreduce import chunk_elements_for
 
-FLOAT_BYTES = 4
 OF_TCP, OF_LINK = 0.97, 0.90
 LEAST_S = 1.0
 RING, STREAM = "ring", "stream"
@@ -87,7 +87,7 @@ def emulate(case: Case, repeats: int) -> dict[str, list[float]]:
     links = {a: {b: (case.bytes_per_s, case.one_way_s) for b in names if b != a} for a in names}
     with Crew(names) as crew:
         crew.open("emulated", links=links)
-        chunk = chunk_elements_for(case.bytes_per_s, FLOAT_BYTES)
+        chunk = chunk_elements_for(case.bytes_per_s, FLOAT_BYTES, case.n_bytes)
         after = dict(zip(names, [*names[1:], names[0]], strict=True))
 
         def stream(n_bytes: int) -> float:
@@ -156,13 +156,10 @@ class Rounds:
     def once(self, n_bytes: int) -> float:
         """Seconds of one all-reduce of `n_bytes`."""
         self._number += 1
-        ring = {
-            "name": f"{self._case.words} {self._number}",
-            "members": self._crew.names,
-            "elements": n_bytes // FLOAT_BYTES,
-            "chunk_elements": chunk_elements_for(self._case.bytes_per_s, FLOAT_BYTES),
-        }
-        return elapsed_s(self._crew.ask_all(do="rounds", transport=self._transport, rings=[ring], count=1))
+        case = self._case
+        name = f"{case.words} {self._number}"
+        request = ring(name, self._crew.names, n_bytes, bytes_per_s=case.bytes_per_s, latency_s=case.one_way_s)
+        return elapsed_s(self._crew.ask_all(do="rounds", transport=self._transport, rings=[request], count=1))
 
 
 def _judge(where: str, baseline: str, timings: Timings) -> tuple[list[Claim], list[Table], list[Panel]]:

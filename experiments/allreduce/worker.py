@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
-from experiments.allreduce import gloo
 from experiments.allreduce.member import Member
 from experiments.allreduce.streams import Streams
 from ring_allreduce import Group
@@ -33,6 +33,7 @@ class Worker:
         self.members: dict[str, Member] = {}
         self.streams: Streams | None = None
         self.group: Group | None = None
+        self._all_reduce: Callable[[Tensor], None]
 
     def listen(self, transport: str, host: str, links: dict[str, Any], keys: Request | None = None) -> Request:
         """A new endpoint, known here as `transport`."""
@@ -74,12 +75,15 @@ class Worker:
         return {"began_s": began_s, "ended_s": ended_s}
 
     def join_gloo(self, rank: int, size: int, port: int) -> Request:
+        from experiments.allreduce import gloo  # most workers do without, and it takes long to import
+
         gloo.join(rank, size, port)
+        self._all_reduce = gloo.all_reduce
         return {}
 
     def gloo(self, elements: int, count: int) -> Request:
         vector = torch.full((elements,), 1e-3)
-        return self._timed(lambda: gloo.all_reduce(vector), count)
+        return self._timed(lambda: self._all_reduce(vector), count)
 
     def join_group(self, rendezvous: str, size: int) -> Request:
         self.group = Group.join(rendezvous, name=self.name, size=size)
