@@ -3,14 +3,16 @@
 Decides how the costs of units add up to those of a stage: design §4.5.
 
     compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward
-    2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 shell copy, 1 gradient,
-              optimizer state, 1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
+    2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 gradient, optimizer state,
+              1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
 
 A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right
-after its forward, so it keeps those of one, and the inputs of the W − 1 that wait. In a synchronous schedule each
-stage keeps the saved activations of as many micro-batches as the schedule holds there (schedules.py; gpipe: all of
-an update, at the last stage too), and one input that waits. Knows no node. A model of more than MAX_POSITIONS cut
-positions is offered only that many, spread evenly over its cost, each where few bytes cross.
+after its forward, so it keeps those of one, and the inputs of the W − 1 that wait; no graph of its own is alive when
+it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
+synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
+(schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. Knows no node. A model of
+more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few bytes
+cross.
 """
 
 from functools import cached_property
@@ -72,7 +74,8 @@ class SpanCosts:
             in_flight = window * saved + queued
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
-        return round(self.workload.process_bytes + self._copies * self.parameter_bytes(start, end) + in_flight)
+        copies = self._copies(last=end == self.count)
+        return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight)
 
     def stage_memory_bytes(self, start: int, end: int, place: tuple[int, int], window: int) -> int:
         """What a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no window."""
@@ -109,17 +112,18 @@ class SpanCosts:
             in_flight += queued[:, None]
         else:
             in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
-        return _forward_only(self.workload.process_bytes + self._copies * self.parameter_table + in_flight)
+        copies = np.full(len(self.positions), self._copies(last=False))
+        copies[-1] = self._copies(last=True)
+        return _forward_only(self.workload.process_bytes + copies * self.parameter_table + in_flight)
 
-    @property
-    def _copies(self) -> float:
-        """How many times its parameter bytes a stage holds: live versions and shell, gradient, optimizer,
-        averaging (the anchor; of each round on its way the contribution and its average).
+    def _copies(self, *, last: bool) -> float:
+        """How many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the anchor;
+        of each round on its way the contribution and its average).
         """
         work = self.workload
-        live_and_shell = work.max_staleness + 1 + 1
+        versions = 1 if last else work.max_staleness + 1
         averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
-        return live_and_shell + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+        return versions + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
 
     def _between(self, prefix: Floats) -> Floats:
         at = prefix[self.positions]

@@ -1,4 +1,4 @@
-"""Shows where each stage's time went: one row a stage, as shares of the steady state."""
+"""Shows where each stage's time went, as shares of the steady state, and what its tensors took: one row a stage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ravnest.launch.report import StageFigures, TimeShares
+from ravnest.words import size
 
 _LEAST_SHOWN = 0.005
 
@@ -25,6 +26,7 @@ def stages_table(stages: Sequence[StageFigures]) -> Table:
     table.add_column("node", no_wrap=True)
     for name in ("compute", "averaging", "evaluation", "handing over", "bubble"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("tensors", justify="right", no_wrap=True)
     table.add_column("waits for")
     busiest = max((share.compute for share in shares.values() if share is not None), default=0.0)
     for each in stages:
@@ -36,10 +38,20 @@ def stages_table(stages: Sequence[StageFigures]) -> Table:
             escape(each.stage),
             escape(each.node),
             *(f"{part:.1%}" for part in parts),
+            memory_text(each),
             waits_text(share),
             style="bold" if share.compute == busiest else "",
         )
     return table
+
+
+def memory_text(figures: StageFigures) -> str:
+    """`1.37 MB (96% of plan)`."""
+    memory = figures.memory
+    if memory is None:
+        return ""
+    planned = f" ({memory.tensor_bytes / memory.planned_bytes:.0%} of plan)" if memory.planned_bytes > 0 else ""
+    return size(memory.tensor_bytes) + planned
 
 
 def waits_text(share: TimeShares) -> str:

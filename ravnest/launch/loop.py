@@ -108,7 +108,7 @@ class DriverLoop:
     def _take(self, delivery: Delivery) -> None:
         now_s = self._now()
         message = delivery.message
-        progress = not isinstance(message, m.Alive | m.Spans)
+        progress = not isinstance(message, m.Alive | m.Spans | m.Held)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
@@ -131,6 +131,10 @@ class DriverLoop:
                 self._record.updated(delivery.sender, message)
             case m.RoundMerged():
                 self._record.merged(delivery.sender, message)
+            case m.WindowTuned():
+                self._record.window_tuned(delivery.sender, message)
+            case m.Held():
+                self._record.held(delivery.sender, message)
             case m.RoundsFinished():
                 self._record.finished(delivery.sender, message)
         if not isinstance(message, _SIGNS_OF_LIFE):

@@ -71,12 +71,17 @@ def finish(
 
 
 def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
-    return tuple(
-        report.StageFigures(name, stage.node, record.times.steady(name), record.times.overall(name))
-        for cluster in plan.clusters
-        for index, stage in enumerate(cluster.stages)
-        for name in [stage_name(cluster.name, index)]
-    )
+    figures = []
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        for index, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+            name, memory = stage_name(cluster.name, index), None
+            if name in record.tensor_bytes:
+                parts = record.tensor_bytes[name]
+                planned = costs.memory_bytes - plan.workload.process_bytes
+                memory = report.StageMemory(planned, sum(parts.values()), parts)
+            times = record.times
+            figures.append(report.StageFigures(name, stage.node, times.steady(name), times.overall(name), memory))
+    return tuple(figures)
 
 
 def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:

@@ -58,7 +58,11 @@ class RunRecord:
         self.staleness_sum = 0
         self.staleness_count = 0
         self.staleness_max = 0
+        self.windows: dict[str, int] = {}
+        """Of each cluster whose window was tuned: the last."""
         self.times = StageTimes()
+        self.tensor_bytes: dict[str, Mapping[str, int]] = {}
+        """The most that each stage's tensors took, by part."""
         self.drawn = False
         """Whether the run's timeline has been written."""
         self._out_dir = out_dir
@@ -113,6 +117,12 @@ class RunRecord:
             fields["samples"] = (message.update + 1) * self._samples_per_update
         self._writer.write("update", self._now_s, **fields)
 
+    def held(self, stage: str, message: m.Held) -> None:
+        """A stage's tensors take more than ever before."""
+        self.tensor_bytes[stage] = message.tensor_bytes
+        cluster, _, index = stage.rpartition(".s")
+        self._writer.write("memory", self._now_s, cluster=cluster, stage=int(index), tensor_bytes=message.tensor_bytes)
+
     def finished(self, stage: str, message: m.RoundsFinished) -> None:
         self.times.told(stage, message.spent)
 
@@ -120,6 +130,12 @@ class RunRecord:
         cluster = self._last_stages.get(stage)
         if cluster is not None:
             self._tallies[cluster].rounds_merged = self._rounds_before + message.round
+
+    def window_tuned(self, stage: str, message: m.WindowTuned) -> None:
+        cluster, _, _ = stage.rpartition(".s")
+        self.windows[cluster] = message.window
+        fields = {"window": message.window, "round_trip_s": message.round_trip_s, "pace_s": message.pace_s}
+        self._writer.write("window", self._now_s, cluster=cluster, **fields)
 
     def round_done(self, done: o.RoundDone) -> None:
         self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples))

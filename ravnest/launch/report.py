@@ -114,6 +114,16 @@ class TimeShares:
 
 
 @dataclass(frozen=True)
+class StageMemory:
+    """What a stage's tensors took at most, beside what the plan says. Both without the process itself."""
+
+    planned_bytes: int
+    tensor_bytes: int
+    parts: Mapping[str, int]
+    """Each at its own peak, as in ravnest/runtime/memory.py; `tensor_bytes` is their sum."""
+
+
+@dataclass(frozen=True)
 class StageFigures:
     """What one stage came to. `steady`: between its first update and the drain, None where that was too short."""
 
@@ -121,6 +131,7 @@ class StageFigures:
     node: str
     steady: TimeShares | None
     overall: TimeShares | None
+    memory: StageMemory | None = None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from statistics import fmean
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ravnest.errors import RunFailed
 from ravnest.runtime.batches import BatchSource
+from ravnest.runtime.memory import ActivationBytes, Peaks
 from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import StageModule
@@ -29,7 +31,11 @@ class _Alive:
     """A micro-batch between its forward and its backward."""
 
     inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]  # at the last stage: the loss alone
+    loss: Tensor | None
+    """At the last stage."""
+    edges: tuple[GradientEdge | None, ...]
+    """Elsewhere: where each output's gradient goes in, None for one that takes none. The outputs themselves are sent,
+    and need not be kept."""
     parameters: ParameterSet
 
 
@@ -66,6 +72,9 @@ class StageCompute:
         self._losses: list[float] = []
         self._samples_since_snapshot = 0
         self._sums: dict[int, EvaluationSums] = {}
+        self.peaks = Peaks()
+        self._activations = ActivationBytes(lambda: (*module.parameters(), *module.buffers()), self.peaks)
+        self._measure()
 
     def forward(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Outputs to send, in `program.outputs` order; none at the last stage, which keeps its loss.
@@ -79,17 +88,20 @@ class StageCompute:
             if spec.needs_gradient:
                 tensor.requires_grad_()
         self._module.train()
-        outputs = self._module(*inputs)
-        parameters = self._weights.current()
-        if setup.is_last:
-            loss = self._loss.mean(_model_output(outputs), target)
-            self._losses.append(float(loss.detach()))
-            if not math.isfinite(self._losses[-1]):
-                raise RunFailed(
-                    f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
-                )
-            outputs = (loss / setup.job.update_every,)
-        self._alive[micro_batch] = _Alive(inputs, outputs, parameters)
+        with self._activations.forward(micro_batch, inputs):
+            outputs = self._module(*inputs)
+            parameters = self._weights.current()
+            if setup.is_last:
+                loss = self._loss.mean(_model_output(outputs), target)
+                self._losses.append(float(loss.detach()))
+                if not math.isfinite(self._losses[-1]):
+                    raise RunFailed(
+                        f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
+                    )
+                outputs = (loss / setup.job.update_every,)
+        root = outputs[0] if setup.is_last else None
+        edges = () if setup.is_last else tuple(get_gradient_edge(o) if o.requires_grad else None for o in outputs)
+        self._alive[micro_batch] = _Alive(inputs, root, edges, parameters)
         return () if setup.is_last else tuple(output.detach() for output in outputs)
 
     def backward(
@@ -97,18 +109,16 @@ class StageCompute:
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
         alive = self._alive.pop(micro_batch)
-        if self._setup.is_last:
-            alive.outputs[0].backward()  # type: ignore[no-untyped-call]
+        if alive.loss is not None:
+            torch.autograd.backward(alive.loss)
         else:
-            needing = [
-                output
-                for output, spec in zip(alive.outputs, self._setup.program.outputs, strict=True)
-                if spec.needs_gradient
-            ]
-            pairs = [(o, g) for o, g in zip(needing, received, strict=True) if o.requires_grad]
+            outputs = self._setup.program.outputs
+            needing = [edge for edge, spec in zip(alive.edges, outputs, strict=True) if spec.needs_gradient]
+            pairs = [(edge, gradient) for edge, gradient in zip(needing, received, strict=True) if edge is not None]
             if pairs:
-                torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+                torch.autograd.backward([edge for edge, _ in pairs], [gradient for _, gradient in pairs])
         self._weights.collect(alive.parameters)
+        self._activations.backward(micro_batch)
         self._samples_since_snapshot += self._setup.job.micro_batch
         gradients = tuple(
             torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
@@ -129,7 +139,9 @@ class StageCompute:
         if config.clip_norm is not None:
             known = None if norm_sq is None else math.sqrt(norm_sq)
             scale = clip_scale(norm_to_clip_by(self._weights.norm_sq(), known), config.clip_norm)
+        self.peaks.saw("gradients", self._weights.gradient_bytes)
         self._weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
+        self._measure()
         U = self._setup.job.update_every  # noqa: N806 - the design's letter
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
         return lr, losses
@@ -141,6 +153,7 @@ class StageCompute:
     def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[StatePiece]:  # noqa: A002
         """Move the anchor. With `save`: copies of this stage's state for the checkpoint."""
         self.segments.merge(round, averages)
+        self._measure()
         if not save:
             return []
         pieces = [StatePiece("optimizer", name, key, tensor) for (name, key), tensor in self.optimizer_state().items()]
@@ -174,6 +187,12 @@ class StageCompute:
     def evaluation_sums(self, evaluation: int) -> EvaluationSums:
         """The sums of a finished evaluation, forgotten with this call."""
         return self._sums.pop(evaluation)
+
+    def _measure(self) -> None:
+        """After the weights have changed."""
+        buffers = sum(buffer.nbytes for buffer in self._module.buffers())
+        self.peaks.saw("weights", self._weights.weight_bytes + buffers)
+        self.peaks.saw("optimizer", self._weights.optimizer_bytes)
 
     def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self._source is not None

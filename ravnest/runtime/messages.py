@@ -46,11 +46,17 @@ class EvaluationActivation(Message, frozen=True, kw_only=True, tag="evaluation_a
 
 class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
     """The gradients of the boundary tensors that need one. `snapshot_round` is set on the micro-batch
-    whose update every stage of the cluster must follow with a snapshot for that round."""
+    whose update every stage of the cluster must follow with a snapshot for that round.
+
+    `queued_s`: how long the micro-batch waited for the sender and the stages behind it; `busiest_s`: the most that one
+    of them takes for a micro-batch. The first stage sizes the window by them.
+    """
 
     micro_batch: int
     snapshot_round: int | None = None
     norm_sq: float | None = None
+    queued_s: float = 0.0
+    busiest_s: float = 0.0
 
 
 # last stage → first stage
@@ -167,6 +173,15 @@ class Updated(Message, frozen=True, kw_only=True, tag="updated"):
     spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
+class WindowTuned(Message, frozen=True, kw_only=True, tag="window_tuned"):
+    """A first stage has changed its window. `round_trip_s`: without waiting for stages; `pace_s`: what the narrowest
+    place takes for a micro-batch."""
+
+    window: int
+    round_trip_s: float
+    pace_s: float
+
+
 class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
     """The stage has contributed to a round, after `update` updates."""
 
@@ -230,6 +245,12 @@ class Spans(Message, frozen=True, kw_only=True, tag="spans"):
     dropped: int
 
 
+class Held(Message, frozen=True, kw_only=True, tag="held"):
+    """The most that the stage's tensors have taken so far, each part at its own peak: runtime/memory.py names them."""
+
+    tensor_bytes: dict[str, int]
+
+
 KINDS: tuple[type[Message], ...] = (
     Activation,
     GlobalNorm,
@@ -248,6 +269,7 @@ KINDS: tuple[type[Message], ...] = (
     Alive,
     Started,
     Updated,
+    WindowTuned,
     SnapshotTaken,
     RingFinished,
     RoundMerged,
@@ -256,6 +278,7 @@ KINDS: tuple[type[Message], ...] = (
     RoundsFinished,
     Evaluated,
     Spans,
+    Held,
     *RING_KINDS,
 )
 

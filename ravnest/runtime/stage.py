@@ -10,19 +10,21 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ravnest.errors import NodeLost, RunFailed
-from ravnest.pipeline import StageMachine, StageShape
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.tempo import Passage
+from ravnest.pipeline.tuned import TunedStage
+from ravnest.pipeline.window import WindowTuner
 from ravnest.runtime import messages as m
 from ravnest.runtime.arrivals import check_tensors, expected_sender
 from ravnest.runtime.compute import StageCompute
-from ravnest.runtime.deadline import ALIVE_EVERY_S
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
+from ravnest.runtime.reports import Reports
 from ravnest.runtime.segments import StatePiece
 from ravnest.runtime.setup import StageSetup
-from ravnest.runtime.timeline import NETWORK, Timeline, subject
+from ravnest.runtime.timeline import Timeline
 from ring_allreduce.patience import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
@@ -50,7 +52,6 @@ class StageRuntime:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`timeline`: where to record what is done, if anybody wants it drawn."""
-        job = setup.job
         self.setup = setup
         self._endpoint = endpoint
         self.compute = compute
@@ -58,54 +59,41 @@ class StageRuntime:
         self._executor = executor
         self._now = now
         self._outbox = Outbox(endpoint)
-        self._machine = StageMachine(
-            StageShape(
-                stages=setup.stages,
-                index=setup.index,
-                update_every=job.update_every,
-                max_staleness=job.max_staleness,
-                window=setup.window,
-                max_lag=job.max_lag,
-                clip=job.optimizer.clip_norm is not None,
-                schedule=job.schedule,
-            )
-        )
-        self._timeline = timeline
-        if timeline is not None:
-            self._machine.ledger.on_span = timeline.computed
-            exchange.on_ring_finished = lambda number, ring: timeline.change(ring, number, "finished", now())
+        self._tuned = TunedStage(setup.shape, setup.largest_window, self._tell_window)
+        self._machine = self._tuned.machine
+        rings = tuple(segment.ring for segment in setup.segments)
+        self._reports = Reports(endpoint, self._machine.ledger, rings, compute.peaks, timeline, now)
+        exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._activations: dict[int, Tensors] = {}  # arrived, not yet used
         self._gradients: dict[int, Tensors] = {}
         self._evaluations: dict[tuple[int, int], Tensors] = {}
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._saving: set[int] = set()
+        self._averaging: dict[int, int] = {}  # round → bytes contributed, until it is merged
+        self._measure_averaging()
         self._final_round: int | None = None
         self._driver = SilenceDeadline(now())
-        self._echo: tuple[float | None, float] = None, 0.0  # the driver's clock as last heard, and when
-        self._next_alive_s = now()
         self._version = version
-        self._computations = 0
         self.stopped = False
         if not setup.is_first:
             self._handle(ev.Started(version=version))
+
+    @property
+    def computations(self) -> int:
+        """How many have finished."""
+        return self._reports.computations
 
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
         """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage must end."""
         for delivery in self._endpoint.poll(timeout_s):
             self._take(delivery)
         for finished in self._executor.finished():
-            self._computations += 1
+            self._reports.computations += 1
             self._take_finished(finished)
         self._merge_arrived(self._exchange.pump())
         self._outbox.flush()
         now_s = self._now()
-        if now_s >= self._next_alive_s:
-            self._next_alive_s = now_s + ALIVE_EVERY_S
-            echo_s, heard_s = self._echo
-            self._tell_driver(m.Alive(finished=self._computations, sent_s=now_s, echo_s=echo_s, heard_s=heard_s))
-            self._tell_timeline()
-        elif self._timeline is not None and self._timeline.has_piece:
-            self._tell_timeline()
+        self._reports.turn(now_s)
         if self._driver.expired(now_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
 
@@ -115,27 +103,29 @@ class StageRuntime:
             self._driver.heard(self._now())
         if self._exchange.on_delivery(delivery):
             return
-        if self._timeline is not None and (carried := subject(message)) is not None:
-            now_s = self._now()
-            self._timeline.add(NETWORK, f"receive {carried[0]}", carried[1], now_s, now_s)
         if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
+        self._reports.received(message)
         program = self.setup.program
         match message:
             case m.Activation():
                 check_tensors(delivery, program.inputs)
                 self._activations[message.micro_batch] = delivery.tensors
+                self._measure_arrived()
                 self._handle(ev.ActivationArrived(message.micro_batch))
             case m.Gradient():
                 needing = tuple(spec for spec in program.outputs if spec.needs_gradient)
                 check_tensors(delivery, needing)
                 self._gradients[message.micro_batch] = delivery.tensors
-                self._handle(ev.GradientArrived(message.micro_batch, message.snapshot_round, message.norm_sq))
+                self._measure_arrived()
+                event = ev.GradientArrived(message.micro_batch, message.snapshot_round, message.norm_sq)
+                self._handle(event, Passage(message.queued_s, message.busiest_s))
             case m.GlobalNorm():
                 self._handle(ev.GlobalNormArrived(message.update, message.norm_sq))
             case m.EvaluationActivation():
                 check_tensors(delivery, program.inputs)
                 self._evaluations[message.evaluation, message.batch] = delivery.tensors
+                self._measure_arrived()
                 self._handle(ev.EvaluationArrived(message.evaluation, message.batch, message.batches))
             case m.EvaluationCredit():
                 self._handle(ev.EvaluationCredited(message.evaluation, message.batch))
@@ -153,17 +143,17 @@ class StageRuntime:
             case m.Evaluate():
                 self._handle(ev.EvaluationRequested(message.evaluation, message.batches))
             case m.Alive():
-                self._echo = message.sent_s, self._now()
+                self._reports.heard_driver(message)
             case m.Stop():
-                self._tell_timeline()
+                self._reports.all()
                 self.stopped = True
 
     def _merge_arrived(self, rounds: list[int]) -> None:
         for number in rounds:
             self._handle(ev.MergeArrived(number))
 
-    def _handle(self, event: ev.Event) -> None:
-        for instruction in self._machine.handle(event, self._now()):
+    def _handle(self, event: ev.Event, carried: Passage | None = None) -> None:
+        for instruction in self._tuned.handle(event, self._now(), carried):
             self._perform(instruction)
 
     def _perform(self, instruction: ins.Instruction) -> None:
@@ -175,7 +165,14 @@ class StageRuntime:
                     self._to_send.pop(("activation", micro_batch, 0)),
                 )
             case ins.SendGradient(micro_batch, snapshot_round, norm_sq):
-                header = m.Gradient(micro_batch=micro_batch, snapshot_round=snapshot_round, norm_sq=norm_sq)
+                passage = self._tuned.passage(micro_batch)
+                header = m.Gradient(
+                    micro_batch=micro_batch,
+                    snapshot_round=snapshot_round,
+                    norm_sq=norm_sq,
+                    queued_s=passage.queued_s,
+                    busiest_s=passage.busiest_s,
+                )
                 self._send(-1, header, self._to_send.pop(("gradient", micro_batch, 0)))
             case ins.SendGlobalNorm(update, norm_sq):
                 self._send(+1, m.GlobalNorm(update=update, norm_sq=norm_sq))
@@ -187,11 +184,11 @@ class StageRuntime:
             case ins.ReportEvaluation(evaluation):
                 self._report_evaluation(evaluation)
             case ins.ReportDrained(micro_batches, updates):
-                self._tell_driver(m.Drained(micro_batches=micro_batches, updates=updates))
+                self._reports.tell(m.Drained(micro_batches=micro_batches, updates=updates))
             case ins.ReportRoundsFinished(up_to):
                 if up_to == self._final_round:
                     self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
-                self._tell_driver(m.RoundsFinished(up_to=up_to, spent=self._spent()))
+                self._reports.tell(m.RoundsFinished(up_to=up_to, spent=self._reports.spent()))
             case ins.Fail(reason):
                 raise RunFailed(reason)
             case _:
@@ -239,14 +236,16 @@ class StageRuntime:
             case ins.RunUpdate(update):
                 lr, losses = finished.result
                 staleness = self._machine.group_staleness
-                self._tell_driver(
-                    m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=self._spent())
+                self._reports.tell(
+                    m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=self._reports.spent())
                 )
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
-                self._tell_driver(m.SnapshotTaken(round=number, update=self._machine.version))
+                self._reports.tell(m.SnapshotTaken(round=number, update=self._machine.version))
                 self._exchange.contribute(number, finished.result)
-                self._draw_round(number, "in flight")
+                self._averaging[number] = sum(part.vector.nbytes + part.buffers.nbytes for part in finished.result)
+                self._measure_averaging()
+                self._reports.round_is(number, "in flight")
                 self._handle(ev.SnapshotFinished(number))
             case ins.ApplyMerge(number):
                 self._exchange.merged(number)
@@ -258,8 +257,9 @@ class StageRuntime:
                 self._to_send.pop(("evaluation", evaluation, batch), None)
 
     def _merged(self, number: int, state: list[StatePiece]) -> None:
-        self._tell_driver(m.RoundMerged(round=number))
-        self._draw_round(number, None)
+        self._reports.tell(m.RoundMerged(round=number))
+        self._reports.round_is(number, None)
+        self._averaging.pop(number, None)
         if number not in self._saving:
             return
         self._saving.discard(number)
@@ -268,9 +268,13 @@ class StageRuntime:
             self._outbox.put(m.DRIVER, header, piece.tensor)
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
+    def _tell_window(self, tuner: WindowTuner) -> None:
+        message = m.WindowTuned(window=tuner.window, round_trip_s=tuner.bare_s, pace_s=tuner.pace_s)
+        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+
     def _report_evaluation(self, evaluation: int) -> None:
         sums = self.compute.evaluation_sums(evaluation)
-        self._tell_driver(
+        self._reports.tell(
             m.Evaluated(
                 evaluation=evaluation,
                 loss=(sums.loss.total, sums.loss.count),
@@ -281,22 +285,14 @@ class StageRuntime:
     def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
         began_s = self._now()
         self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
-        if self._timeline is not None and (carried := subject(message)) is not None:
-            self._timeline.add(NETWORK, f"send {carried[0]}", carried[1], began_s, self._now())
+        self._reports.sent(message, began_s)
 
-    def _tell_driver(self, message: Message) -> None:
-        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+    def _measure_arrived(self) -> None:
+        waiting = (self._activations, self._gradients, self._evaluations)
+        tensors = [tensor for arrived in waiting for several in arrived.values() for tensor in several]
+        self.compute.peaks.saw("arrived", sum(tensor.nbytes for tensor in tensors))
 
-    def _spent(self) -> dict[str, float]:
-        """The ledger, without what took no time."""
-        return {state: seconds for state, seconds in self._machine.ledger.seconds.items() if seconds}
-
-    def _draw_round(self, number: int, kind: str | None) -> None:
-        if self._timeline is not None:
-            for segment in self.setup.segments:
-                self._timeline.change(segment.ring, number, kind, self._now())
-
-    def _tell_timeline(self) -> None:
-        if self._timeline is not None:
-            for piece in self._timeline.pieces():
-                self._tell_driver(piece)
+    def _measure_averaging(self) -> None:
+        """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""
+        anchors = sum(self.compute.segments.anchor(segment.ring).nbytes for segment in self.setup.segments)
+        self.compute.peaks.saw("averaging", anchors + 2 * sum(self._averaging.values()))

@@ -12,12 +12,12 @@ from cluster_planner.spans import SpanCosts
 def holding_of(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> Callable[..., Holding]:
-    """Units need 9 copies · 10 bytes + 10 saved = 100 each; a process needs 5."""
+    """Units need 7 copies · 10 bytes + 30 saved = 100 each, the last one too; a process needs 5."""
 
     def build(memories: list[int], units: int, least: int = 2) -> Holding:
         nodes = tuple(make_node(f"n{i:02}", memory_bytes=memory) for i, memory in enumerate(memories))
-        work = make_workload(micro_batch=1, process_bytes=5)
-        spans = SpanCosts(make_model(units, parameter_bytes=10, saved_bytes=10), work)
+        work = make_workload(micro_batch=1, max_staleness=0, process_bytes=5)
+        spans = SpanCosts(make_model(units, parameter_bytes=10, saved_bytes=30), work)
         return Holding(Fleet(nodes), spans, least)
 
     return build

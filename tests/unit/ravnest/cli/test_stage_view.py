@@ -4,7 +4,7 @@ from io import StringIO
 from rich.console import Console
 
 from ravnest.cli.stage_view import stages_table
-from ravnest.launch.report import StageFigures, TimeShares
+from ravnest.launch.report import StageFigures, StageMemory, TimeShares
 
 SHARES = TimeShares(
     seconds=10.0,
@@ -37,6 +37,11 @@ def test_a_run_too_short_for_a_steady_state_shows_all_of_it() -> None:
     text = shown(StageFigures("a.s0", "desk", None, SHARES), StageFigures("a.s1", "laptop", SHARES, SHARES))
     assert "whole run, fill and drain included" in text
     assert "desk" in text
+
+
+def test_tensors_are_shown_beside_the_plan() -> None:
+    memory = StageMemory(planned_bytes=2_000_000, tensor_bytes=1_900_000, parts={"weights": 1_900_000})
+    assert "1.9 MB (95% of plan)" in shown(StageFigures("a.s0", "desk", SHARES, SHARES, memory))
 
 
 def test_a_stage_that_told_nothing_has_no_row() -> None:

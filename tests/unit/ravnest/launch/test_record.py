@@ -155,6 +155,13 @@ def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_dr
     assert [line["stages"]["a.s0"]["compute"] for line in lines] == [0.5, 1.0, 1.0]
 
 
+def test_what_a_stages_tensors_take_is_written_and_remembered(watched):
+    watched.record.held("b.s0", m.Held(tensor_bytes={"weights": 5}))
+    watched.record.held("b.s0", m.Held(tensor_bytes={"weights": 7, "gradients": 3}))
+    assert watched.record.tensor_bytes == {"b.s0": {"weights": 7, "gradients": 3}}
+    assert [line["tensor_bytes"] for line in watched.lines("memory")][-1] == {"weights": 7, "gradients": 3}
+
+
 def test_a_timeline_that_is_not_whole_says_so(watched):
     assert not watched.record.drawn
     watched.record.timeline(0)

@@ -131,13 +131,13 @@ def test_tensors_of_the_wrong_form_end_the_stage_before_anything_is_computed(kin
     bench = Bench("c0.s1")
     bench.say("c0.s0", *bench.activation(0))
     bench.turn(3)
-    before = bench.stage._computations
+    before = bench.stage.computations
     header, *tensors = message(bench, *([1] if kind == "Activation" else []))
     change, said = SPOILED[spoil]
     bench.say(sender, header, *change(tensors))
     with pytest.raises(RunFailed, match=f"^{sender} sent {kind} with .*{said}"):
         bench.turn(3)
-    assert bench.stage._computations == before
+    assert bench.stage.computations == before
 
 
 @pytest.mark.parametrize(("sender", "message"), [("c0.s2", Bench.gradient), ("c0.s0", Bench.evaluation_activation)])
@@ -145,10 +145,10 @@ def test_tensors_of_the_right_form_are_computed_with(sender, message):
     bench = Bench("c0.s1")
     bench.say("c0.s0", *bench.activation(0))
     bench.turn(3)
-    before = bench.stage._computations
+    before = bench.stage.computations
     bench.say(sender, *message(bench))
     bench.turn(3)
-    assert bench.stage._computations == before + 1
+    assert bench.stage.computations == before + 1
 
 
 def test_a_micro_batch_that_comes_twice_ends_the_stage():
@@ -199,7 +199,7 @@ def test_it_says_each_second_that_it_lives_and_what_it_has_got_done():
     bench.say("c0.s0", *bench.activation(0))
     bench.turn(3)
     bench.turn(after_s=1.0)
-    told = [each.message for each in bench.heard(m.DRIVER, but=())]
+    told = [each.message for each in bench.heard(m.DRIVER, but=m.Held)]
     assert told == [m.Alive(finished=0, sent_s=0.0, heard_s=0.0), m.Alive(finished=1, sent_s=1.0, heard_s=0.0)]
 
 
@@ -209,7 +209,7 @@ def test_its_sign_of_life_returns_the_drivers_clock_as_it_heard_it():
     bench.say(m.DRIVER, m.Alive(sent_s=70.0))
     bench.turn(after_s=0.25)
     bench.turn(after_s=0.75)
-    last = [each.message for each in bench.heard(m.DRIVER, but=())][-1]
+    last = [each.message for each in bench.heard(m.DRIVER, but=m.Held)][-1]
     assert (last.echo_s, last.heard_s, last.sent_s) == (70.0, 0.25, 1.0)
 
 

@@ -1,0 +1,75 @@
+"""What a stage's tensors take at most, by part: measured, to be compared with the plan.
+
+Decides what counts: the memory of tensors that outlive a computation. What a single step or merge needs beside them,
+and frees again, does not. Each part is taken at its own peak.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+PARTS = ("weights", "gradients", "optimizer", "averaging", "activations", "arrived")
+"""Every live version of the weights, with the buffers; the gradient being accumulated; the optimizer's state; anchors,
+progress on its way and its averages; what micro-batches in flight keep for their backward; boundary tensors that have
+arrived and wait."""
+
+
+class Peaks:
+    """The most bytes seen of each part. Each part may be told by another thread."""
+
+    def __init__(self) -> None:
+        self.bytes = dict.fromkeys(PARTS, 0)
+        self.grown = False
+        """Whether a peak has risen since somebody last set this to False."""
+
+    def saw(self, part: str, count: int) -> None:
+        if count > self.bytes[part]:
+            self.bytes[part] = count
+            self.grown = True
+
+
+class ActivationBytes:
+    """What the micro-batches in flight keep for their backwards: measured at the first forward of each shape of inputs,
+    and counted from then on. One thread calls it."""
+
+    def __init__(self, ours: Callable[[], Iterable[Tensor]], peaks: Peaks) -> None:
+        """`ours`: the stage's weights and buffers, which are counted elsewhere."""
+        self._ours = ours
+        self._peaks = peaks
+        self._of_shapes: dict[tuple[torch.Size, ...], int] = {}
+        self._alive: dict[int, int] = {}
+        self._now = 0
+
+    @contextmanager
+    def forward(self, micro_batch: int, inputs: Sequence[Tensor]) -> Iterator[None]:
+        """Around a forward. Its inputs are kept, too."""
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if shapes in self._of_shapes:
+            yield
+        else:
+            saved: list[Tensor] = [*inputs]
+
+            def pack(tensor: Tensor) -> Tensor:
+                alone = tensor.detach()  # the tensor itself would be tied to its own graph in a cycle
+                saved.append(alone)
+                return alone
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                yield
+            self._of_shapes[shapes] = _distinct_bytes(saved, self._ours())
+        self._alive[micro_batch] = self._of_shapes[shapes]
+        self._now += self._alive[micro_batch]
+        self._peaks.saw("activations", self._now)
+
+    def backward(self, micro_batch: int) -> None:
+        """It keeps nothing any more."""
+        self._now -= self._alive.pop(micro_batch)
+
+
+def _distinct_bytes(tensors: Iterable[Tensor], but: Iterable[Tensor]) -> int:
+    """Of the memory behind `tensors`, each piece once, without what lies behind `but`."""
+    ours = {tensor.untyped_storage().data_ptr() for tensor in but}
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}
+    return sum(count for where, count in storages.items() if where not in ours)

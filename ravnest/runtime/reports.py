@@ -1,0 +1,88 @@
+"""What a stage tells the driver beside the course of training: that it lives, what time it is, what it did and when,
+and what its tensors take.
+
+Decides when: signs of life each second, and with them whatever else there is to tell; a timeline's pieces as soon as
+they are whole. Belongs to the thread that owns the sockets.
+"""
+
+from collections.abc import Callable
+
+from ravnest.pipeline.ledger import Ledger
+from ravnest.runtime import messages as m
+from ravnest.runtime.deadline import ALIVE_EVERY_S
+from ravnest.runtime.memory import Peaks
+from ravnest.runtime.timeline import NETWORK, Timeline, subject
+from ring_allreduce.transport import Endpoint, Lane, Message
+
+
+class Reports:
+    """One stage's. `timeline`: where to record what is done, if anybody wants it drawn."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ledger: Ledger,
+        rings: tuple[int, ...],
+        peaks: Peaks,
+        timeline: Timeline | None,
+        now: Callable[[], float],
+    ) -> None:
+        self._endpoint = endpoint
+        self._ledger = ledger
+        self._rings = rings
+        self._peaks = peaks
+        self._timeline = timeline
+        self._now = now
+        if timeline is not None:
+            ledger.on_span = timeline.computed
+        self._echo: tuple[float | None, float] = None, 0.0
+        self._next_alive_s = now()
+        self.computations = 0
+        """How many have finished."""
+
+    def tell(self, message: Message) -> None:
+        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+
+    def turn(self, now_s: float) -> None:
+        """What is due."""
+        if now_s >= self._next_alive_s:
+            self._next_alive_s = now_s + ALIVE_EVERY_S
+            echo_s, heard_s = self._echo
+            self.tell(m.Alive(finished=self.computations, sent_s=now_s, echo_s=echo_s, heard_s=heard_s))
+            self.all()
+        elif self._timeline is not None and self._timeline.has_piece:
+            self.all()
+
+    def all(self) -> None:
+        """Everything that the driver has not been told."""
+        if self._timeline is not None:
+            for piece in self._timeline.pieces():
+                self.tell(piece)
+        if self._peaks.grown:
+            self._peaks.grown = False
+            self.tell(m.Held(tensor_bytes=dict(self._peaks.bytes)))
+
+    def heard_driver(self, alive: m.Alive) -> None:
+        """Its clock goes back to it, with the next sign of life."""
+        self._echo = alive.sent_s, self._now()
+
+    def spent(self) -> dict[str, float]:
+        """The ledger, without what took no time."""
+        return {state: seconds for state, seconds in self._ledger.seconds.items() if seconds}
+
+    # The timeline, where one is wanted.
+
+    def received(self, message: Message) -> None:
+        if self._timeline is not None and (carried := subject(message)) is not None:
+            now_s = self._now()
+            self._timeline.add(NETWORK, f"receive {carried[0]}", carried[1], now_s, now_s)
+
+    def sent(self, message: Message, began_s: float) -> None:
+        if self._timeline is not None and (carried := subject(message)) is not None:
+            self._timeline.add(NETWORK, f"send {carried[0]}", carried[1], began_s, self._now())
+
+    def round_is(self, number: int, kind: str | None, ring: int | None = None) -> None:
+        """In all of the stage's rings, or in one, the round is `kind` from now on; None: it is over."""
+        if self._timeline is not None:
+            for each in self._rings if ring is None else (ring,):
+                self._timeline.change(each, number, kind, self._now())
