@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ravnest.cli.export import export
 from ravnest.cli.plan import plan
 from ravnest.cli.run import run
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
 app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
+app.command(epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 
 
 def _show_version(wanted: bool) -> None:
