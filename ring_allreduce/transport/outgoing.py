@@ -96,6 +96,8 @@ class OutgoingPeer:
 
     def room_again(self) -> bool:
         """Whether a lane that refused a message is at most half full now; True once for each refusal."""
+        if not self._refused:
+            return False
         roomy = {lane for lane in self._refused if self.queued(lane) <= self._limits.queue_messages // 2}
         self._refused -= roomy
         return bool(roomy)
@@ -110,10 +112,9 @@ class OutgoingPeer:
     def _drain(self, lane: Lane) -> bool:
         waiting, socket = self._waiting[lane], self.sockets[lane]
         while waiting:
-            try:
-                socket.send_multipart(waiting[0], flags=zmq.DONTWAIT, copy=False)
-            except zmq.Again:
+            if not int(socket.get(zmq.EVENTS)) & zmq.POLLOUT:  # an exception would cost more than the message
                 return False
+            socket.send_multipart(waiting[0], flags=zmq.DONTWAIT, copy=False)
             waiting.popleft()
         return True
 

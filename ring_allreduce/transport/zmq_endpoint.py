@@ -78,10 +78,11 @@ class ZmqEndpoint:
         ports = {lane: _port(router) for lane, router in self._routers.items()}
         self.address = PeerAddress(host, ports[Lane.PIPELINE], ports[Lane.BULK])
         self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_fd = self._wake_reader.fileno()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._poller = zmq.Poller()
-        self._poller.register(self._wake_reader, zmq.POLLIN)
+        self._poller.register(self._wake_fd, zmq.POLLIN)
         for router in self._routers.values():
             self._poller.register(router, zmq.POLLIN)
         self._watched: dict[str, Lane] = {}
@@ -124,16 +125,20 @@ class ZmqEndpoint:
     def poll(self, timeout_s: float) -> list[Delivery]:
         """Send what is due and return what arrived. See `Endpoint.poll`."""
         deadline_s = self._now() + timeout_s
+        woken = False
         while True:
             self._flush()
             deliveries = self._receive()
-            woken = self._drain_wakes()
+            if deliveries:
+                return deliveries
             roomy = [outgoing for outgoing in self._peers.values() if outgoing.room_again()]
             now_s = self._now()
-            if deliveries or woken or roomy or now_s >= deadline_s:
-                return deliveries
+            if woken or roomy or now_s >= deadline_s:
+                return []
             wait_s = min([deadline_s, *self._due_times()]) - now_s
-            self._poller.poll(max(0, math.ceil(wait_s * 1000)))
+            ready = self._poller.poll(max(0, math.ceil(wait_s * 1000)))
+            # A wake that came before is still in its pipe, and ends the wait at once.
+            woken = any(who == self._wake_fd for who, _ in ready) and self._drain_wakes()
 
     def wake(self) -> None:
         """Make poll() return early, from any thread; no effect after close()."""
@@ -196,10 +201,9 @@ class ZmqEndpoint:
         deliveries: list[Delivery] = []
         for lane, router in self._routers.items():
             for _ in range(TAKEN_PER_POLL[lane]):
-                try:
-                    frames = router.recv_multipart(flags=zmq.DONTWAIT, copy=False)
-                except zmq.Again:
+                if not int(router.get(zmq.EVENTS)) & zmq.POLLIN:  # an exception would cost more than the message
                     break
+                frames = router.recv_multipart(flags=zmq.DONTWAIT, copy=False)
                 # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
                 views = [frame.buffer for frame in frames[1:]]
                 proven = None if self._keys is None else proven_name(frames[0])
