@@ -163,7 +163,8 @@ class GroupMember:
         number = self._machine.committed + 1
         at = None if self._reducer is None else self._reducer.progress().get((RING, number))
         if at is None:
-            return Report(epoch=self.epoch, round=number)
+            whole = self._call is not None and self._call.result is not None
+            return Report(epoch=self.epoch, round=number, whole=whole)
         return Report(self.epoch, number, at.received, at.sent, at.waits_for or "")
 
     def _missing(self) -> str:
@@ -244,6 +245,8 @@ class GroupMember:
             raise InvalidInput("nothing was contributed here yet")
         match order:
             case ev.RestartRound():
+                if self._call is not None:
+                    self._call.result = None
                 self._reducer.restart(order.round)
             case ev.SendAverage():
                 self._reducer.hand_on(order.round, RING, order.to)

@@ -6,10 +6,11 @@ Says who is to be suspected or lost; what follows is membership.py's. The rules,
   process is frozen, or its machine unreachable. It is lost. (A connection that closes is a loss at once, elsewhere.)
 - **Late.** Someone has waited in average() for its time-out, and another has not called average() for that round, or
   has said nothing since: the other is lost.
-- **Stalled.** In a ring everybody waits for the one before, so waiting is no guilt. A link x → y is dead when y has
-  received nothing more for its deadline although x says that it has sent more than y received; or when x, which waits
-  for nobody, has not sent what y waits for. Who is an end of the most dead links is suspected, the sender x first. A
-  member that is slow makes progress, and every chunk that arrives begins the deadline anew.
+- **Stalled.** Among those who pass on what they get, waiting is no guilt. A link x → y is dead when y has received
+  nothing more of this round for its deadline, although x says that it has sent more than y received, or all of it. Who
+  is an end of the most dead links is suspected; of the two ends of one link the receiver, since a member that hears
+  nobody names only one of those it waits for. But when x, which waits for nobody, has not sent what y waits for, x is.
+  A member that is slow makes progress: every chunk that arrives begins the deadline anew.
 - **Stuck.** A member that is inside average() does not answer the beginning of an epoch: it is lost.
 """
 
@@ -35,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: int = 0
     waits_for: str = ""
     """Whose chunks are missing; empty: nobody's."""
+    whole: bool = False
+    """Whether the average is whole here: then everything was sent, too."""
 
     @property
     def under_way(self) -> tuple[int, int]:
@@ -126,20 +129,21 @@ class Watch:
     def _stalled(self, now_s: float, epoch: int) -> list[MemberLost | MemberSuspected]:
         dead: dict[tuple[str, str], str] = {}
         for receiver, watched in self._members.items():
-            sender = self._members.get(watched.report.waits_for)
+            name = watched.report.waits_for
+            sender = self._members.get(name)
             if sender is None or watched.report.epoch != epoch or not watched.arrivals.expired(now_s):
                 continue
             if sender.report.under_way != watched.report.under_way:
                 continue  # it has not called yet, or has only just: it may be late, but holds nothing back
-            link = watched.report.waits_for, receiver
             silent_s = watched.arrivals.silent_s(now_s)
-            if sender.report.sent > watched.report.received:
-                dead[link] = f"nothing of what {link[0]!r} sends has reached {link[1]!r} for {silent_s:.1f} s"
+            if sender.report.whole or sender.report.sent > watched.report.received:
+                dead[name, receiver] = f"nothing of what {name!r} sends has reached {receiver!r} for {silent_s:.1f} s"
             elif not sender.report.waits_for:
-                dead[link] = f"it has sent {link[1]!r} nothing for {silent_s:.1f} s, though it waits for nobody"
+                reason = f"it has sent {receiver!r} nothing for {silent_s:.1f} s, though it waits for nobody"
+                return [MemberSuspected(epoch, name, reason)]
         if not dead:
             return []
         ends = Counter(end for link in dead for end in link)
-        suspect = max([*(link[0] for link in dead), *(link[1] for link in dead)], key=lambda end: ends[end])
+        suspect = max([*(link[1] for link in dead), *(link[0] for link in dead)], key=lambda end: ends[end])
         reason = next(reason for link, reason in dead.items() if suspect in link)
         return [MemberSuspected(epoch, suspect, reason)]

@@ -51,10 +51,10 @@ def test_a_member_of_rare_signs_is_waited_for_longer():
     assert machine.check(96.0 + 65.0, 1, ()) != []
 
 
-def test_a_dead_link_is_blamed_on_its_sender_and_on_no_one_who_waits_in_turn():
+def test_a_dead_link_is_blamed_on_its_receiver_and_on_no_one_who_waits_in_turn():
     reports = {"a": at(6, 9, "c"), "b": at(4, 4, "a"), "c": at(4, 6, "b")}
     found, when_s = live(watch(), reports, 100.0)
-    assert found == [MemberSuspected(1, "a", "nothing of what 'a' sends has reached 'b' for 16.0 s")]
+    assert found == [MemberSuspected(1, "b", "nothing of what 'a' sends has reached 'b' for 16.0 s")]
     assert when_s == 17.0
 
 
@@ -63,6 +63,16 @@ def test_who_is_an_end_of_more_dead_links_is_blamed():
     ((suspected,), _) = live(watch(), reports, 100.0)
     assert suspected.member == "b"
     assert "'b'" in suspected.reason
+
+
+@pytest.mark.parametrize("victim", RING)
+def test_who_hears_nobody_or_is_heard_by_nobody_in_a_direct_exchange_is_blamed(victim):
+    others = [member for member in RING if member != victim]
+    deaf = {**{member: Report(1, 1, whole=True) for member in others}, victim: at(0, 2, others[0])}
+    mute = {**{member: at(1, 2, victim) for member in others}, victim: Report(1, 1, whole=True)}
+    for reports in (deaf, mute):
+        ((suspected,), _) = live(watch(), reports, 100.0)
+        assert suspected.member == victim
 
 
 def test_who_waits_for_nobody_and_sends_nothing_is_blamed():
