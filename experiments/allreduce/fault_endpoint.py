@@ -1,0 +1,158 @@
+"""Endpoints that do at a given step what endpoints should not: what a broken or broken-off member looks like to others.
+
+A step is a chunk that leaves, counted within one round. Nothing here waits for a time.
+"""
+
+import contextlib
+import selectors
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.allreduce.fault_plan import Scenario, cut_after_bytes
+from ring_allreduce.messages import Chunk
+from ring_allreduce.transport import Lane, LinkShape, Message, PeerAddress, ZmqEndpoint
+
+SLOW = LinkShape(bytes_per_s=2e6, latency_s=0.02)
+
+
+def strike(which: signal.Signals) -> None:
+    """Kill or stop this process, here and now: a signal to the process might reach another of its threads first."""
+    signal.pthread_kill(threading.get_ident(), which)
+
+
+class FaultyEndpoint(ZmqEndpoint):
+    """The victim's."""
+
+    def __init__(self, name: str, *, plan: Scenario, hang_up: Callable[[], None], **options: Any) -> None:
+        """`hang_up` cuts the connection to the rendezvous."""
+        links = dict.fromkeys(plan.names, SLOW) if plan.fault == "slow" else None
+        super().__init__(name, links=links, **options)
+        self._plan = plan
+        self._hang_up = hang_up
+        self._steps = 0
+        self._came = False
+        self._held: tuple[str, Lane, Message, Sequence[Tensor]] | None = None
+        if plan.fault.startswith("cut off"):
+            proxy = CuttingProxy(self.address.bulk_port, cut_after_bytes(plan), for_good="for good" in plan.fault)
+            self.address = PeerAddress(self.address.host, self.address.pipeline_port, proxy.port)
+
+    def come(self) -> None:
+        """The step has come, at the latest when the round is over here."""
+        if self._came:
+            return
+        self._came = True
+        match self._plan.fault:
+            case "killed" | "two killed":
+                strike(signal.SIGKILL)
+            case "frozen" | "frozen, back after it was left out":
+                strike(signal.SIGSTOP)
+            case "control connection cut":
+                self._hang_up()
+
+    def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        first = False
+        if isinstance(message, Chunk) and message.round == self._plan.at_round:
+            if self._steps == self._plan.at_chunk:
+                first = not self._came
+                self.come()
+            self._steps += 1
+        fault = self._plan.fault if self._came else ""
+        if fault == "chunks of NaN from then on" or (first and fault == "one chunk of NaN"):
+            tensors = [torch.full_like(t, torch.nan) if t.is_floating_point() else t for t in tensors]
+        if first and fault in ("corrupt header", "truncated body"):
+            self._send_corrupt(peer, lane, message, tensors)
+            return
+        if first and fault == "reordered frames":
+            self._held = peer, lane, message, [tensor.clone() for tensor in tensors]
+            return
+        super().send(peer, lane, message, tensors)
+        if fault == "duplicated frames":
+            super().send(peer, lane, message, tensors)
+        if self._held is not None:
+            held, self._held = self._held, None
+            super().send(*held)
+
+    def poll(self, timeout_s: float) -> Any:
+        if self._held is not None:
+            held, self._held = self._held, None
+            super().send(*held)
+        return super().poll(timeout_s)
+
+    def _send_corrupt(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor]) -> None:
+        """What arrives is no valid message: it is dropped there, and counted."""
+        seal = self._envelope.seal
+        truncated = self._plan.fault == "truncated body"
+
+        def corrupt(*what: Any) -> Any:
+            (head, *bodies), n_bytes = seal(*what)
+            if truncated:
+                return [head, *(bytes(body)[:-1] for body in bodies)], n_bytes
+            flipped = bytearray(head)
+            flipped[self._plan.seed % 16 if self._plan.seed % 2 else len(flipped) // 2] ^= 0xFF
+            return [bytes(flipped), *bodies], n_bytes
+
+        self._envelope.seal = corrupt  # type: ignore[method-assign]
+        try:
+            super().send(peer, lane, message, tensors)
+        finally:
+            self._envelope.seal = seal  # type: ignore[method-assign]
+
+
+class CuttingProxy:
+    """Passes on what comes to one port, and cuts in the middle of it; then takes new connections, or never again."""
+
+    def __init__(self, target_port: int, cut_after_bytes: int, *, for_good: bool) -> None:
+        self._target_port = target_port
+        self._left = cut_after_bytes
+        self._for_good = for_good
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, name="cutting-proxy", daemon=True).start()
+
+    def _serve(self) -> None:
+        whole = True
+        ways: dict[socket.socket, socket.socket] = {}
+        selector = selectors.DefaultSelector()
+        selector.register(self._listener, selectors.EVENT_READ)
+
+        def close(*ends: socket.socket) -> None:
+            for end in ends:
+                if ways.pop(end, None) is not None:
+                    selector.unregister(end)
+                end.close()
+
+        while True:
+            for key, _ in selector.select():
+                source = key.fileobj
+                assert isinstance(source, socket.socket)
+                if source is self._listener:
+                    came, _ = self._listener.accept()
+                    if not whole and self._for_good:
+                        came.close()
+                        continue
+                    target = socket.create_connection(("127.0.0.1", self._target_port))
+                    for one, other in ((came, target), (target, came)):
+                        ways[one] = other
+                        selector.register(one, selectors.EVENT_READ, one is came)
+                    continue
+                if source not in ways:
+                    continue
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = source.recv(16_384)
+                inwards = whole and key.data
+                cut = inwards and len(data) >= self._left
+                with contextlib.suppress(OSError):
+                    ways[source].sendall(data[: self._left] if cut else data)
+                self._left -= len(data) if inwards else 0
+                if cut:
+                    whole = False
+                    close(*ways)
+                elif not data:
+                    close(source, ways[source])

@@ -1,0 +1,218 @@
+"""What happens in a seeded scenario of faults, and what must come out of it: chosen and judged without running it.
+
+Weights are powers of two, so that the total weight of a round says whose contributions are in it. What the mean of
+those is, is computed here in float64, from the same seeds and by no code of ring_allreduce.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ring_allreduce.chunks import direct_is_faster
+from ring_allreduce.wire import bytes_per_element
+
+Ends = Mapping[str, str]
+"""Member → how it ended: "completed", the name of an error, "killed", "frozen"."""
+
+CHUNK_ELEMENTS = 4096
+"""Small chunks, so that there are many steps at which something can happen."""
+
+TOLERANCE = {"exact": 1e-6, "bfloat16": 2e-2, "float16": 3e-3, "int8": 5e-2}
+"""Largest error of an average, in parts of its norm, by what travels."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One fault, and what it may lead to."""
+
+    victim: tuple[str, ...]
+    """How the victim may end."""
+    words: str
+    others: str = "completed"
+    """How the others end: "completed", or the name of an error."""
+    least_members: int = 2
+    spared: bool = False
+    """Whether everyone must be in every round, the victim included."""
+    one_of_two: bool = False
+    """Whether instead of the victim the member at the other end of the connection may be left out."""
+
+
+COMPLETED, LEFT_OUT, REFUSED = "completed", "LeftOut", "ContributionRefused"
+HEALED = Kind((COMPLETED,), "completed with all members", spared=True)
+WITHOUT = "the others completed without it"
+REFUSED_TOO = "the offender was refused by name; the others completed without it"
+KINDS: Mapping[str, Kind] = {
+    "killed": Kind(("killed",), WITHOUT),
+    "killed as its ring finishes": Kind(("killed",), WITHOUT),
+    "two killed": Kind(("killed",), WITHOUT, least_members=3),
+    "frozen": Kind(("frozen",), WITHOUT),
+    "frozen, back after it was left out": Kind((LEFT_OUT,), f"{WITHOUT}; it was told so when it came back"),
+    "cut off mid-chunk": HEALED,
+    "cut off for good": Kind((LEFT_OUT, COMPLETED), "the others completed without an end of the cut", one_of_two=True),
+    "control connection cut": Kind(("PeerLost", LEFT_OUT), WITHOUT),
+    "slow": HEALED,
+    "does not call": Kind((LEFT_OUT,), f"{WITHOUT}; it was told so when it called"),
+    "wrong size": Kind((REFUSED,), REFUSED_TOO),
+    "other dtype": Kind((REFUSED,), REFUSED_TOO),
+    "NaN": Kind((REFUSED,), REFUSED_TOO),
+    "one chunk of NaN": HEALED,
+    "chunks of NaN from then on": Kind((REFUSED,), REFUSED_TOO),
+    "duplicated frames": HEALED,
+    "reordered frames": HEALED,
+    "corrupt header": HEALED,
+    "truncated body": HEALED,
+    "stranger": HEALED,
+    "leaves, and a newcomer": Kind((COMPLETED,), "all who were there completed; the newcomer took part"),
+    "leaves and comes back": Kind((COMPLETED,), "all who were there completed; it took part again"),
+    "rendezvous killed": Kind(("PeerLost",), "a clear error at every member", others="PeerLost"),
+    "rendezvous frozen": Kind(("DeadlinePassed", "PeerLost"), "a clear error at every member", others="DeadlinePassed"),
+}
+AVERAGED_AGAIN = ("leaves, and a newcomer", "leaves and comes back")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Who averages what, and what happens when. Everything follows from `fault` and `seed`."""
+
+    fault: str
+    seed: int
+    members: int
+    rounds: int
+    elements: int
+    wire: str
+    victim: int
+    at_round: int
+    at_chunk: int
+    """Which of the chunks that the victim sends in that round; from 0."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those who are there at the start."""
+        return tuple(f"m{index}" for index in range(self.members))
+
+    @property
+    def newcomer(self) -> str | None:
+        """Who comes when the victim has left."""
+        return f"m{self.members}" if self.fault == "leaves, and a newcomer" else None
+
+    @property
+    def awaited(self) -> str | None:
+        """In whose presence the members go on until it takes part."""
+        return f"m{self.victim}" if self.fault == "leaves and comes back" else self.newcomer
+
+    @property
+    def timeout_s(self) -> float:
+        """Of each average."""
+        return 1.0 if self.fault in ("does not call", "rendezvous frozen") else 8.0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def scenario(fault: str, seed: int, *, wires: Sequence[str] = ("exact",)) -> Scenario:
+    """The scenario of this fault and seed."""
+    chance = random.Random(f"{fault} {seed}")
+    members = chance.randint(KINDS[fault].least_members, 5)
+    rounds = chance.randint(1, 4)
+    small = chance.random() < 0.2 and not fault.startswith("cut off")
+    elements = chance.randint(1, 2000) if small else chance.randint(members * 2 * CHUNK_ELEMENTS, 200_000)
+    per_block = max(1, -(-elements // members // CHUNK_ELEMENTS))
+    return Scenario(
+        fault,
+        seed,
+        members,
+        rounds,
+        elements,
+        "exact" if fault == "other dtype" else chance.choice(list(wires)),
+        chance.randrange(members),
+        chance.randint(1, rounds),
+        chance.randrange(2 * (members - 1) * per_block),
+    )
+
+
+def cut_after_bytes(plan: Scenario) -> int:
+    """Where a connection to the victim is cut: in the middle of what one round sends on it."""
+    n_bytes = plan.elements * bytes_per_element(plan.wire)  # type: ignore[arg-type]
+    n = plan.members
+    # In a ring all comes from one member; of a direct exchange every member sends as much.
+    one_round = n_bytes if direct_is_faster(int(n_bytes), n) else 2 * (n - 1) / n * n_bytes
+    chance = random.Random(plan.seed)
+    return int((plan.at_round - 1 + chance.uniform(0.1, 0.8)) * one_round * (n - 1 if one_round == n_bytes else 1))
+
+
+def weight(name: str) -> float:
+    """A power of two for each name."""
+    return 2.0 ** int(name.removeprefix("m"))
+
+
+def contribution(plan: Scenario, name: str, life: int, call: int) -> NDArray[np.float32]:
+    """What `name` gives in its `call`-th call, from 1, since it joined for the `life`-th time, from 0."""
+    seed = [plan.seed, plan.members, int(name.removeprefix("m")), life, call]
+    return np.random.default_rng(seed).standard_normal(plan.elements, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One average that a member got."""
+
+    name: str
+    life: int
+    call: int
+    round: int
+    total: float
+    vector: NDArray[np.float32]
+
+
+def participants(plan: Scenario, total: float) -> set[str]:
+    """Whose weights make up `total`."""
+    return {f"m{index}" for index in range(plan.members + 1) if int(total) >> index & 1}
+
+
+def faults_found(plan: Scenario, done: Sequence[Done], begun: Mapping[str, tuple[int, int]], ends: Ends) -> list[str]:
+    """What is wrong with what came out; nothing when all is right. `begun`: name → life and call it began last."""
+    kind = KINDS.get(plan.fault, HEALED)
+    wrong = _wrong_ends(plan, kind, ends)
+    rounds: dict[int, list[Done]] = {}
+    for one in done:
+        rounds.setdefault(one.round, []).append(one)
+    for number, those in sorted(rounds.items()):
+        first = those[0]
+        if any(one.total != first.total or one.vector.tobytes() != first.vector.tobytes() for one in those):
+            wrong.append(f"round {number}: not the same bytes at {[one.name for one in those]}")
+        took_part = participants(plan, first.total)
+        calls = {**begun, **{one.name: (one.life, one.call) for one in those}}
+        parts = [(weight(name), contribution(plan, name, *calls[name])) for name in sorted(took_part)]
+        mean = sum(n * part.astype(np.float64) for n, part in parts) / first.total
+        error = np.linalg.norm(first.vector - mean) / max(np.linalg.norm(mean), 1e-30)
+        if not error <= TOLERANCE[plan.wire]:
+            wrong.append(f"round {number}: {error:.2g} of the norm away from the mean of {sorted(took_part)}")
+        absent = set(plan.names) - took_part
+        if number < plan.at_round and absent and plan.fault != "none":
+            wrong.append(f"round {number}, before the fault, is without {sorted(absent)}")
+        if kind.spared and absent:
+            wrong.append(f"round {number} is without {sorted(absent)}")
+        gone = {name for name in ends if ends[name] != COMPLETED or plan.fault in AVERAGED_AGAIN}
+        if absent - gone:
+            wrong.append(f"round {number} is without {sorted(absent - gone)}, who completed it")
+    return wrong
+
+
+def _wrong_ends(plan: Scenario, kind: Kind, ends: Ends) -> list[str]:
+    victims = {f"m{plan.victim}"}
+    if plan.fault == "two killed":
+        victims.add(f"m{(plan.victim + 1) % plan.members}")
+    others = {name for name in plan.names if name not in victims}
+    allowed = {**dict.fromkeys(victims, kind.victim), **dict.fromkeys(others, (kind.others,))}
+    if plan.fault in ("wrong size", "other dtype") and plan.members == 2:
+        allowed = dict.fromkeys(plan.names, (REFUSED,))  # of two nobody can say which is the odd one
+    if plan.fault.startswith("rendezvous"):
+        allowed = dict.fromkeys(plan.names, ("PeerLost", "DeadlinePassed"))
+    if kind.one_of_two:
+        allowed = dict.fromkeys(plan.names, (COMPLETED, LEFT_OUT))
+        if sum(end != COMPLETED for end in ends.values()) != 1:
+            return [f"one member should have been left out: {dict(ends)}"]
+    return [f"{name} ended with {ends[name]!r}" for name in allowed if ends[name] not in allowed[name]]
