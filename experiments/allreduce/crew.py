@@ -91,7 +91,7 @@ class Crew:
         for name in self.names:
             keys = {"public": pairs[name].public, "secret": pairs[name].secret, "allowed": allowed} if pairs else None
             host = hosts[name] if hosts else "127.0.0.1"
-            shapes = links[name] if links else {}
+            shapes = links.get(name, {}) if links else {}
             requests[name] = {"do": "listen", "transport": transport, "host": host, "links": shapes, "keys": keys}
         peers = {name: answer["address"] for name, answer in self.ask(requests).items()}
         self.ask_all(do="connect", transport=transport, peers=peers)

@@ -82,7 +82,7 @@ def run(options: Options) -> Part:
     """Measure, and judge."""
     quick, timings = options.quick, Timings()
     idle, unequal = 0.0, []
-    for size in (2, 3) if quick else (2, 3, 4):
+    for size in (2,) if quick else (2, 3, 4):
         with Loopback(size) as processes:
             idle = max(idle, *(answer["cpu_s"] for answer in processes.crew.ask_all(do="cpu", seconds=1.0).values()))
             for n_bytes in QUICK_SIZES if quick else SIZES:

@@ -24,6 +24,7 @@ MBPS, ONE_WAY_S = 50.0, 0.02
 UNIT_BYTES, QUICK_UNIT_BYTES = 1 << 19, 1 << 16
 ALL_AT_ONCE, IN_TURN, ONE_SERVER = "rings at once", "one ring after another", "one parameter server"
 
+NAMES = (*SPANS, SERVER)
 SLOW_UP_MBPS = (100.0, 100.0, 100.0, 25.0)
 """Uplinks of four members; their downlinks have 100 Mbit/s."""
 DOWN_MBPS = 100.0
@@ -34,18 +35,27 @@ SHARED_BYTES, QUICK_SHARED_BYTES = 8 << 20, 1 << 19
 class Site:
     """Where it is measured: namespaces with links of their own, or the transport's emulation of each pair's link."""
 
-    def __init__(self, options: Options, up_mbps: Mapping[str, float], down_mbps: float, one_way_s: float) -> None:
+    def __init__(self, options: Options) -> None:
         self._stack = ExitStack()
-        names = list(up_mbps)
+        self._shapes = 0
+        self._lab: Lab | None = None
         if options.wanlab is not None and not options.quick:
-            links = {name: (up, down_mbps) for name, up in up_mbps.items()}
-            lab = self._stack.enter_context(Lab(options.wanlab, links, one_way_s))
-            self.crew = self._stack.enter_context(Crew(names, inside=lab.inside))
-            self.crew.open("links", hosts=lab.addresses)
+            self._lab = self._stack.enter_context(Lab(options.wanlab, dict.fromkeys(NAMES, (MBPS, MBPS)), ONE_WAY_S))
+        self.crew = self._stack.enter_context(Crew(NAMES, inside=self._lab.inside if self._lab else lambda _: ()))
+
+    def shape(self, up_mbps: Mapping[str, float], down_mbps: float, one_way_s: float) -> str:
+        """Give these members such links, and endpoints on them; the name under which workers know those."""
+        self._shapes += 1
+        transport = f"links {self._shapes}"
+        if self._lab:
+            self._lab.change({name: (up, down_mbps) for name, up in up_mbps.items()}, one_way_s)
+            self.crew.open(transport, hosts=self._lab.addresses)
         else:
-            shapes = {a: {b: (min(up_mbps[a], down_mbps) * 1e6 / 8, one_way_s) for b in names if b != a} for a in names}
-            self.crew = self._stack.enter_context(Crew(names))
-            self.crew.open("links", links=shapes)
+            links = {
+                a: {b: (min(up, down_mbps) * 1e6 / 8, one_way_s) for b in NAMES if b != a} for a, up in up_mbps.items()
+            }
+            self.crew.open(transport, links=links)
+        return transport
 
     def __enter__(self) -> "Site":
         return self
@@ -56,8 +66,9 @@ class Site:
 
 def run(options: Options) -> Part:
     """Measure, and judge."""
-    parallel = _parallel(options)
-    shares, unequal, expected = _unequal(options)
+    with Site(options) as site:
+        parallel = _parallel(site, options)
+        shares, unequal, expected = _unequal(site, options)
     lab = options.wanlab is not None and not options.quick
     where = "wanlab" if lab else f"emulated links ({options.why_no_lab or 'without wanlab: --quick'})"
     note = (
@@ -112,7 +123,7 @@ def run(options: Options) -> Part:
     )
 
 
-def _parallel(options: Options) -> dict[str, list[float]]:
+def _parallel(site: Site, options: Options) -> dict[str, list[float]]:
     unit = (QUICK_UNIT_BYTES if options.quick else UNIT_BYTES) // FLOAT_BYTES
     chunk = chunk_elements_for(MBPS * 1e6 / 8, FLOAT_BYTES)
     spans = {name: (start * unit, stop * unit) for name, (start, stop) in SPANS.items()}
@@ -121,66 +132,67 @@ def _parallel(options: Options) -> dict[str, list[float]]:
         for start, stop in SEGMENTS
         for first in range(start * unit, stop * unit, chunk)
     ]
-    with Site(options, dict.fromkeys([*SPANS, SERVER], MBPS), MBPS, ONE_WAY_S) as site:
-        crew, number = site.crew, 0
+    transport = site.shape(dict.fromkeys(NAMES, MBPS), MBPS, ONE_WAY_S)
+    crew, number = site.crew, 0
 
-        def rings(in_turn: bool) -> float:
-            nonlocal number
-            number += 1
-            specs = [
-                ring(
-                    f"{segment} {number}",
-                    [name for name, (a, b) in SPANS.items() if a <= segment[0] and segment[1] <= b],
-                    (segment[1] - segment[0]) * unit * FLOAT_BYTES,
-                    bytes_per_s=MBPS * 1e6 / 8,
-                    latency_s=ONE_WAY_S,
-                )
-                for segment in SEGMENTS
-            ]
-            request = {"do": "rounds", "transport": "links", "rings": specs, "count": 1, "in_turn": in_turn}
-            return elapsed_s(crew.ask(dict.fromkeys(SPANS, request)))
+    def rings(in_turn: bool) -> float:
+        nonlocal number
+        number += 1
+        specs = [
+            ring(
+                f"{segment} {number}",
+                [name for name, (a, b) in SPANS.items() if a <= segment[0] and segment[1] <= b],
+                (segment[1] - segment[0]) * unit * FLOAT_BYTES,
+                bytes_per_s=MBPS * 1e6 / 8,
+                latency_s=ONE_WAY_S,
+            )
+            for segment in SEGMENTS
+        ]
+        request = {"do": "rounds", "transport": transport, "rings": specs, "count": 1, "in_turn": in_turn}
+        return elapsed_s(crew.ask(dict.fromkeys(SPANS, request)))
 
-        def server() -> float:
-            requests: dict[str, dict[str, object]] = {
-                name: {
-                    "do": "push",
-                    "transport": "links",
-                    "server": SERVER,
-                    "span": span,
-                    "chunks": [one for one in chunks if span[0] <= one[0] < span[1]],
-                }
-                for name, span in spans.items()
+    def server() -> float:
+        requests: dict[str, dict[str, object]] = {
+            name: {
+                "do": "push",
+                "transport": transport,
+                "server": SERVER,
+                "span": span,
+                "chunks": [one for one in chunks if span[0] <= one[0] < span[1]],
             }
-            requests[SERVER] = {"do": "serve", "transport": "links", "clients": spans, "chunks": chunks}
-            return elapsed_s(crew.ask(requests))
-
-        work: dict[str, Callable[[], float]] = {
-            ALL_AT_ONCE: lambda: rings(False),
-            IN_TURN: lambda: rings(True),
-            ONE_SERVER: server,
+            for name, span in spans.items()
         }
-        return _measured(work, options)
+        requests[SERVER] = {"do": "serve", "transport": transport, "clients": spans, "chunks": chunks}
+        return elapsed_s(crew.ask(requests))
+
+    work: dict[str, Callable[[], float]] = {
+        ALL_AT_ONCE: lambda: rings(False),
+        IN_TURN: lambda: rings(True),
+        ONE_SERVER: server,
+    }
+    return _measured(work, options)
 
 
-def _unequal(options: Options) -> tuple[tuple[float, ...], dict[str, list[float]], float]:
+def _unequal(site: Site, options: Options) -> tuple[tuple[float, ...], dict[str, list[float]], float]:
     """The shares, seconds of either, and how much faster arithmetic says that shares are."""
-    names = [f"m{index}" for index in range(len(SLOW_UP_MBPS))]
+    names = NAMES[: len(SLOW_UP_MBPS)]
     rates = hops_from_links([mbps * 1e6 / 8 for mbps in SLOW_UP_MBPS], [DOWN_MBPS * 1e6 / 8] * len(names))
     shares = shares_from_hops(rates)
     assert shares is not None  # so unequal are these links
     expected = round_s(1.0, rates) / round_s(1.0, rates, shares)
     n_bytes = QUICK_SHARED_BYTES if options.quick else SHARED_BYTES
-    with Site(options, dict(zip(names, SLOW_UP_MBPS, strict=True)), DOWN_MBPS, 0.01) as site:
-        number = 0
+    transport = site.shape(dict(zip(names, SLOW_UP_MBPS, strict=True)), DOWN_MBPS, 0.01)
+    number = 0
 
-        def once(chosen: tuple[float, ...] | None) -> float:
-            nonlocal number
-            number += 1
-            request = ring(f"ring {number}", names, n_bytes, bytes_per_s=min(rates), latency_s=0.01, shares=chosen)
-            return elapsed_s(site.crew.ask_all(do="rounds", transport="links", rings=[request], count=1))
+    def once(chosen: tuple[float, ...] | None) -> float:
+        nonlocal number
+        number += 1
+        request = ring(f"ring {number}", names, n_bytes, bytes_per_s=min(rates), latency_s=0.01, shares=chosen)
+        asked = {"do": "rounds", "transport": transport, "rings": [request], "count": 1}
+        return elapsed_s(site.crew.ask(dict.fromkeys(names, asked)))
 
-        work = {SHARES: lambda: once(shares), EQUAL: lambda: once(None)}
-        return shares, _measured(work, options), expected
+    work = {SHARES: lambda: once(shares), EQUAL: lambda: once(None)}
+    return shares, _measured(work, options), expected
 
 
 def _measured(work: Mapping[str, Callable[[], float]], options: Options) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""`python -m experiments.allreduce --quick`, as CI runs it: every part works, and what does not depend on speed holds."""
+"""`python -m experiments.allreduce --quick`, as CI runs it: all parts work, and what does not depend on speed holds."""
 
 import json
 import subprocess
