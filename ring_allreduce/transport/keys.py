@@ -28,7 +28,8 @@ class KeyPair:
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput when one of them is no key, or they do not belong together."""
+        """Raises InvalidInput when one of them is no key, they do not belong together, or zmq cannot encrypt here."""
+        _require_curve()
         for key, value in (("public", self.public), ("secret", self.secret)):
             if not is_key(value):
                 raise InvalidInput(KEY_EXPECTED, key=key)
@@ -37,7 +38,8 @@ class KeyPair:
 
     @classmethod
     def make(cls) -> "KeyPair":
-        """A new pair, from the system's randomness."""
+        """A new pair, from the system's randomness. Raises InvalidInput when zmq cannot encrypt here."""
+        _require_curve()
         public, secret = zmq.curve_keypair()
         return cls(_hex(public), _hex(secret))
 
@@ -90,6 +92,11 @@ def require_allow_list(allowed: Mapping[str, str]) -> None:
         if public in owners:
             raise InvalidInput(f"its key is that of {owners[public]!r}, too: each member has its own", key=name)
         owners[public] = name
+
+
+def _require_curve() -> None:
+    if not zmq.has("curve"):
+        raise InvalidInput("this pyzmq was built without CurveZMQ: install one with it, or go without encryption")
 
 
 def _hex(z85_key: bytes) -> str:

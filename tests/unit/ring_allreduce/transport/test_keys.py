@@ -66,3 +66,10 @@ def test_names_and_keys_lead_to_each_other():
     keys = Keys(A, ALLOWED)
     assert keys.public_of("b") == B.public
     assert keys.names == {bytes.fromhex(A.public): "a", bytes.fromhex(B.public): "b"}
+
+
+def test_a_zmq_that_cannot_encrypt_is_told(monkeypatch):
+    monkeypatch.setattr("zmq.has", lambda capability: False)
+    for make in (KeyPair.make, lambda: KeyPair(A.public, A.secret)):
+        with pytest.raises(InvalidInput, match="built without CurveZMQ"):
+            make()
