@@ -9,6 +9,7 @@ import contextlib
 import queue
 import socket
 import threading
+from collections.abc import Container
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -78,25 +79,31 @@ class EncryptedListener:
     def _serve(self) -> None:
         for readable in (self._stop_reader, self._router, self._monitor):
             self._poller.register(readable, zmq.POLLIN)
-        with self._stop_reader, self._knock_writer:
+        try:
             while self._doorkeeper.failure is None:
                 ready = dict(self._poller.poll(1000))
                 if self._stop_reader.fileno() in ready:
                     break
-                for identity, stream in list(self._streams.items()):
-                    if stream.fileno() in ready:
-                        self._say(identity, stream)
-                # What a connection said before it went is still taken: first see who went, then read, then end.
-                gone = self._gone()
-                gone += self._hear_all()
-                for identity in gone:
-                    self._end(identity)
+                self._turn(ready)
+        finally:  # however it ends, nobody waits on a stream that is served no more
             for identity in list(self._streams):
                 self._end(identity)
             while not self._arrived.empty():
                 self._arrived.get_nowait()[0].close()
-        self._doorkeeper.stop()
-        self._context.destroy(linger=0)
+            self._knock_writer.close()
+            self._stop_reader.close()
+            self._doorkeeper.stop()
+            self._context.destroy(linger=0)
+
+    def _turn(self, ready: Container[object]) -> None:
+        for identity, stream in list(self._streams.items()):
+            if stream.fileno() in ready:
+                self._say(identity, stream)
+        # What a connection said before it went is still taken: first see who went, then read, then end.
+        gone = self._gone()
+        gone += self._hear_all()
+        for identity in gone:
+            self._end(identity)
 
     def _gone(self) -> list[bytes]:
         """The identities of the connections that went."""
@@ -125,7 +132,11 @@ class EncryptedListener:
         return gone
 
     def _begin(self, identity: bytes, name: str) -> None:
-        theirs, mine = socket.socketpair()
+        try:
+            theirs, mine = socket.socketpair()
+        except OSError:  # no descriptor is free: it may try again
+            self._refuse(identity)
+            return
         mine.settimeout(TAKE_S)
         self._streams[identity] = mine
         self._poller.register(mine, zmq.POLLIN)
@@ -149,6 +160,10 @@ class EncryptedListener:
             return
         self._poller.unregister(stream)
         stream.close()
+        self._refuse(identity)
+
+    def _refuse(self, identity: bytes) -> None:
+        """Tell the other side that its stream has ended."""
         with contextlib.suppress(zmq.ZMQError):  # it is gone
             self._router.send_multipart([identity, OPEN_OR_END], flags=zmq.DONTWAIT)
 

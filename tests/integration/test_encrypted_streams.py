@@ -206,3 +206,22 @@ def test_closing_leaves_no_thread_and_no_descriptor_behind(listener):
         here.close()
     assert threading.active_count() == threads
     assert psutil.Process().num_fds() <= descriptors
+
+
+def test_without_a_free_descriptor_a_stream_ends_and_the_next_one_is_served(listener, monkeypatch):
+    make = socket.socketpair
+
+    def none_free():
+        if threading.current_thread().name == "encrypted-listener":
+            raise OSError(24, "Too many open files")
+        return make()
+
+    monkeypatch.setattr(socket, "socketpair", none_free)
+    here = stream(listener)
+    here.settimeout(DEADLINE_S)
+    assert here.recv(1) == b""
+    here.close()
+    monkeypatch.undo()
+    here = stream(listener)
+    assert accept(listener)[1] == "desk"
+    here.close()
