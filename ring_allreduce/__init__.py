@@ -6,7 +6,7 @@ Underneath:       Ring, the sans-I/O machine (ring.py); chunks.py; transport/
 """
 
 from ring_allreduce.average import Group
-from ring_allreduce.chunks import Layout, chunk_elements_for
+from ring_allreduce.chunks import Layout, chunk_elements_for, direct_is_faster
 from ring_allreduce.errors import (
     ContributionRefused,
     DeadlinePassed,
@@ -45,6 +45,7 @@ from ring_allreduce.round_events import (
 )
 from ring_allreduce.round_member import RoundMember
 from ring_allreduce.round_owner import RoundOwner
+from ring_allreduce.statistics import RingStatistics
 from ring_allreduce.transport import (
     Codec,
     Delivery,
@@ -112,6 +113,7 @@ __all__ = [
     "RingReducer",
     "RingResult",
     "RingSpec",
+    "RingStatistics",
     "RoundCommitted",
     "RoundMember",
     "RoundOwner",
@@ -122,6 +124,7 @@ __all__ = [
     "UnknownPeer",
     "ZmqEndpoint",
     "chunk_elements_for",
+    "direct_is_faster",
     "parse_line",
     "read_allow_list",
     "read_key_pair",

@@ -13,12 +13,14 @@ CHUNK_SECONDS = 0.05
 """A chunk occupies its link for at most this long: what travels beside it waits no longer."""
 
 LEAST_CHUNK_BYTES = 32 * 1024
-MOST_CHUNK_BYTES = 512 * 1024
-"""Below the one, a header (some 150 bytes) and the handling cost more than 1 % of the bytes; above the other, a chunk
-and the part that is added to it leave the cache of a core (1.25 MiB here) before they are sent on."""
+"""Below, a header (some 150 bytes) would be more than 0.5 % of the bytes."""
 
-FILL_SHARE = 0.01
-"""A chunk is at most this share of the vector: a ring's last hop ends one chunk later than its link is busy."""
+MOST_CHUNK_BYTES = 4 * 1024 * 1024
+MOST_CHUNK_BYTES_UNKNOWN = 1024 * 1024
+"""Of a link whose rate nobody knows: it might be a slow one."""
+
+HANDLING_S = 2e-4
+"""What a chunk costs beside its bytes, at both ends of a hop: a header, a look-up, a few instructions."""
 
 UNKNOWN_LATENCY_S = 3e-4
 UNKNOWN_BYTES_PER_S = 5e8
@@ -87,18 +89,18 @@ class Layout:
 
 
 def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:
-    """Elements of a chunk, for the slowest link of a ring (None: not known to be slow).
+    """Elements of a chunk, for the slowest link of a ring (None: not known) and the whole vector (None: not known).
 
-    A ring of n members keeps every link busy for 2 (n − 1)/n · bytes / rate, and ends one latency and one chunk later.
-    So a chunk is at most CHUNK_SECONDS of the link and, when `vector_bytes` is known, FILL_SHARE of the vector; but
-    never below what its handling costs. Raises InvalidInput for a rate that is not above 0.
+    A hop carries S bytes in chunks of c in S/rate + S/c · HANDLING_S, and the ring ends c/rate after its last link was
+    busy: the sum is least at c = √(S · HANDLING_S · rate). Within LEAST and MOST, and never above CHUNK_SECONDS of the
+    link. Raises InvalidInput for a rate that is not above 0.
     """
-    rate = float("inf") if bytes_per_s is None else bytes_per_s
+    rate = UNKNOWN_BYTES_PER_S if bytes_per_s is None else bytes_per_s
     if not rate > 0:
         raise InvalidInput(f"a link's bytes_per_s must be above 0, got {rate}")
-    most = min(MOST_CHUNK_BYTES, rate * CHUNK_SECONDS)
-    if bytes_per_s is not None and vector_bytes is not None:
-        most = min(most, vector_bytes * FILL_SHARE)
+    most = min(MOST_CHUNK_BYTES_UNKNOWN if bytes_per_s is None else MOST_CHUNK_BYTES, rate * CHUNK_SECONDS)
+    if vector_bytes is not None:
+        most = min(most, math.sqrt(vector_bytes * HANDLING_S * rate))
     return int(max(LEAST_CHUNK_BYTES, most)) // element_bytes
 
 

@@ -26,6 +26,7 @@ from ring_allreduce.ring_events import (
     TakeHeld,
 )
 from ring_allreduce.spare import Spare
+from ring_allreduce.statistics import Burst
 from ring_allreduce.wire import Wire, check_wire, decode, encode
 
 Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
@@ -78,6 +79,10 @@ class Flight:
         """What compression took from the sums that this member sent; None for exact wires."""
         self.sent = 0
         """Chunks that the machine said to send."""
+        self.begun_s = 0.0
+        """When the contribution was ready."""
+        self.bursts: dict[str, Burst] = {}
+        """How fast the own parts of others arrive, by sender."""
         self._spare = spare
         self._own = torch.empty(0)
         self._weight = 1.0

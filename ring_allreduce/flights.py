@@ -3,7 +3,7 @@
 Decides nothing: which rounds may begin is the reducer's, what happens in one the machine's.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from ring_allreduce.checks import checked
@@ -22,6 +22,7 @@ from ring_allreduce.ring_events import (
     SendChunk,
 )
 from ring_allreduce.spare import Spare
+from ring_allreduce.statistics import Burst, RingStatistics
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 
 
@@ -38,6 +39,8 @@ class Flights:
         now: Callable[[], float],
     ) -> None:
         """`drops` counts chunks that had no effect, by reason."""
+        self.stats: defaultdict[str, RingStatistics] = defaultdict(RingStatistics)
+        """By ring."""
         self._endpoint = endpoint
         self._kept = kept
         self._outbox = outbox
@@ -54,7 +57,8 @@ class Flights:
         key = spec.name, round
         flight = self._flight(spec, round)
         event = ContributionReady(contribution.weight, contribution.counters)
-        instructions = flight.machine.handle(event, self._now())
+        flight.begun_s = now_s = self._now()
+        instructions = flight.machine.handle(event, now_s)
         if key not in self._kept.contributions:
             contribution.carry = self._kept.take_carry(spec.name)
             self._kept.contributions[key] = contribution
@@ -78,7 +82,11 @@ class Flights:
             chunk.counters,
         )
         flight.arrive(payload)
-        return self._follow(flight, flight.machine.handle(event, self._now()))
+        now_s, before = self._now(), flight.machine.received
+        result = self._follow(flight, flight.machine.handle(event, now_s))
+        if flight.machine.received > before:
+            self._count(flight, delivery, chunk, now_s)
+        return result
 
     def abandon(self, key: Key) -> None:
         """Give up what is unfinished."""
@@ -138,11 +146,25 @@ class Flights:
             weight=send.weight,
             counters=send.counters,
         )
+        tensors = flight.tensors(send)
         flight.sent += 1
-        self._outbox.put(send.to, header, flight.tensors(send))
+        self.stats[header.ring].bytes_sent += sum(tensor.nbytes for tensor in tensors)
+        self._outbox.put(send.to, header, tensors)
 
     def _finish(self, flight: Flight, finish: FinishRing) -> RingResult:
         key = flight.spec.name, flight.machine.round
         del self._flights[key]
         self._kept.contributions[key].residual = flight.residual
+        stats = self.stats[key[0]]
+        stats.rounds += 1
+        stats.seconds += self._now() - flight.begun_s
         return RingResult(*key, flight.room(), finish.total_weight, finish.counters)
+
+    def _count(self, flight: Flight, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
+        stats, n_bytes = self.stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)
+        stats.bytes_received += n_bytes
+        sender = delivery.sender
+        if chunk.phase == "direct" or (chunk.phase == "reduce" and flight.spec.members[chunk.block] == sender):
+            rate = flight.bursts.setdefault(sender, Burst()).add(n_bytes, now_s)
+            if rate is not None:
+                stats.hops[sender] = rate

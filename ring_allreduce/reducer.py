@@ -7,7 +7,7 @@ endpoint polls, hands in what arrived, and calls pump() after each poll.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.messages import Chunk, HandedOn
 from ring_allreduce.outbox import Outbox
 from ring_allreduce.spare import Spare
+from ring_allreduce.statistics import RingStatistics
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 from ring_allreduce.wire import is_finite
 
@@ -194,6 +195,11 @@ class RingReducer:
             raise InvalidInput(f"{holder!r} is no other member of ring {ring!r}: {self._specs[ring].members}")
         result = self._handovers.expect(self._specs[ring], round, holder)
         self._done(result)
+
+    @property
+    def stats(self) -> Mapping[str, RingStatistics]:
+        """What each ring has cost since this reducer was made."""
+        return self._flights.stats
 
     def progress(self) -> dict[Key, RingProgress]:
         """How far every unfinished ring and round is, for telling a slow member from a stalled one."""

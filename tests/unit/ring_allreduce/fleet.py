@@ -23,7 +23,9 @@ class Fleet:
         self.endpoints = {name: self.network.endpoint(name, codec) for name in names}
         self.network.connect_all()
         self.reducers = {
-            name: RingReducer(endpoint, [spec for spec in specs if name in spec.members], max_rounds=max_rounds)
+            name: RingReducer(
+                endpoint, [spec for spec in specs if name in spec.members], max_rounds=max_rounds, now=self.network.now
+            )
             for name, endpoint in self.endpoints.items()
         }
         self.results = {name: {} for name in names}
@@ -58,8 +60,8 @@ class Fleet:
             self.reducers[name].reform([spec for spec in specs if name in spec.members])
 
 
-def spec(name="r", members="abc", elements=50, chunk=7, dtype=torch.float32):
-    return RingSpec(name, tuple(members), elements, chunk, dtype)
+def spec(name="r", members="abc", elements=50, chunk=7, dtype=torch.float32, **options):
+    return RingSpec(name, tuple(members), elements, chunk, dtype, **options)
 
 
 def header(**changes):

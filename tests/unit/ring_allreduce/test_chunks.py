@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ring_allreduce.chunks import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, Layout, chunk_elements_for, direct_is_faster
+from ring_allreduce.chunks import (
+    CHUNK_SECONDS,
+    HANDLING_S,
+    LEAST_CHUNK_BYTES,
+    MOST_CHUNK_BYTES,
+    MOST_CHUNK_BYTES_UNKNOWN,
+    Layout,
+    chunk_elements_for,
+    direct_is_faster,
+)
 from ring_allreduce.errors import InvalidInput
 
 
@@ -92,13 +101,19 @@ def test_chunks_take_at_most_fifty_milliseconds_of_a_slow_link_within_bounds():
     assert chunk_elements_for(2_500_000, 4) * 4 == 125_000
     assert chunk_elements_for(1.0, 4) * 4 == LEAST_CHUNK_BYTES
     assert chunk_elements_for(1e12, 8) * 8 == MOST_CHUNK_BYTES
-    assert chunk_elements_for(None, 4) * 4 == MOST_CHUNK_BYTES
+    assert chunk_elements_for(None, 4) * 4 == MOST_CHUNK_BYTES_UNKNOWN
 
 
-def test_chunks_of_a_slow_link_are_small_beside_their_vector():
-    assert chunk_elements_for(2_500_000, 4, 5_000_000) * 4 == 50_000
-    assert chunk_elements_for(2_500_000, 4, 500_000) * 4 == LEAST_CHUNK_BYTES
-    assert chunk_elements_for(None, 4, 5_000_000) * 4 == MOST_CHUNK_BYTES
+@pytest.mark.parametrize("rate", [2.5e6, 1.25e7, 1e9])
+@pytest.mark.parametrize("vector_bytes", [10**6, 10**7, 10**8])
+def test_no_other_size_of_chunk_ends_a_hop_earlier(rate, vector_bytes):
+    def seconds(chunk_bytes):
+        return vector_bytes / chunk_bytes * HANDLING_S + chunk_bytes / rate
+
+    n_bytes = chunk_elements_for(rate, 4, vector_bytes) * 4
+    for other in (n_bytes * 0.7, n_bytes * 1.4):
+        if LEAST_CHUNK_BYTES <= other <= min(MOST_CHUNK_BYTES, rate * CHUNK_SECONDS):
+            assert seconds(n_bytes) < seconds(other)
 
 
 def test_a_direct_exchange_is_for_two_and_for_small_vectors():

@@ -1,0 +1,38 @@
+"""What a ring cost one member, and how fast the hop to it is: counted where chunks pass, without any extra message."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RingStatistics:
+    """One ring at one member, since its reducer was made. Bytes are those of chunks, without headers."""
+
+    rounds: int = 0
+    """Averages that became whole here."""
+    seconds: float = 0.0
+    """Sum over those rounds, from my contribution to the whole average."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    hops: dict[str, float] = field(default_factory=dict)
+    """Bytes per second from each member that sends to me, as last measured: see Burst."""
+
+    def share_of(self, bytes_per_s: float) -> float:
+        """The share of a link of `bytes_per_s` that sending took while rounds were under way; 0 before the first."""
+        return self.bytes_sent / (self.seconds * bytes_per_s) if self.seconds else 0.0
+
+
+class Burst:
+    """The rate of one hop in one round: its sender's own part leaves in one go, so it arrives as fast as the hop is."""
+
+    def __init__(self) -> None:
+        self._first_s = 0.0
+        self._bytes = -1
+
+    def add(self, n_bytes: int, now_s: float) -> float | None:
+        """Bytes per second from the end of the first chunk to the end of this one; None after the first."""
+        if self._bytes < 0:
+            self._first_s, self._bytes = now_s, 0
+            return None
+        self._bytes += n_bytes
+        elapsed_s = now_s - self._first_s
+        return self._bytes / elapsed_s if elapsed_s > 0 else None

@@ -1,0 +1,106 @@
+"""The reducer with direct exchange, unequal blocks and compressed wires: what holds for the plain ring."""
+
+import pytest
+import torch
+
+from ring_allreduce.errors import ContributionRefused
+from tests.unit.ring_allreduce.fleet import Fleet, spec
+
+FORMS = {
+    "direct": {"direct": True},
+    "unequal": {"shares": (0.6, 0.0, 0.4)},
+    "bfloat16": {"wire": "bfloat16"},
+    "float16": {"wire": "float16"},
+    "int8": {"wire": "int8"},
+    "direct int8": {"wire": "int8", "direct": True},
+    "unequal bfloat16": {"wire": "bfloat16", "shares": (0.0, 0.0, 1.0)},
+}
+
+
+def parts_of(elements, rounds, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {(r, name): torch.randn(elements, generator=generator) for r in range(1, rounds + 1) for name in "abc"}
+
+
+def contribute(fleet, parts, number, weights):
+    for name in fleet.reducers:
+        fleet.reducers[name].contribute(number, "r", parts[number, name], weights[name])
+
+
+@pytest.mark.parametrize("elements", [0, 1, 2, 1000])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_all_hold_the_same_bytes_near_the_mean(form, elements):
+    fleet, parts = Fleet([spec(elements=elements, chunk=300, **form)]), parts_of(elements, 1)
+    weights = {"a": 1.0, "b": 2.0, "c": 5.0}
+    contribute(fleet, parts, 1, weights)
+    fleet.settle()
+    averages = [fleet.results[name]["r", 1].average for name in "abc"]
+    assert all(torch.equal(average, averages[0]) for average in averages)
+    exact = sum(weights[name] * parts[1, name] for name in "abc") / 8.0
+    tolerance = 1e-5 if form.get("wire", "exact") == "exact" else 0.05
+    torch.testing.assert_close(averages[0], exact, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float16", "int8", "direct int8"])
+def test_what_compression_takes_comes_back_in_later_rounds(form):
+    rounds = 60
+    fleet, parts = Fleet([spec(elements=500, chunk=100, **FORMS[form])]), parts_of(500, rounds)
+    weights = {"a": 1.0, "b": 2.0, "c": 5.0}
+    error, exact = torch.zeros(500, dtype=torch.float64), torch.zeros(500, dtype=torch.float64)
+    worst = []
+    for number in range(1, rounds + 1):
+        contribute(fleet, parts, number, weights)
+        fleet.settle()
+        exact = sum(weights[name] * parts[number, name].double() for name in "abc") / 8.0
+        error += fleet.results["a"]["r", number].average.double() - exact
+        worst.append(error.abs().max().item())
+        for reducer in fleet.reducers.values():
+            reducer.commit(number)
+    # The sum of all rounds' errors is what is carried now: it does not grow.
+    assert max(worst[30:]) < 2.5 * max(worst[:10])
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_round_that_starts_again_carries_what_it_carried_before(form):
+    form = {**form, "shares": None}
+    parts, weights = parts_of(200, 2), {"a": 1.0, "b": 2.0, "c": 5.0}
+    averages = []
+    for loses in (False, True):
+        fleet = Fleet([spec(elements=200, chunk=50, **form)])
+        contribute(fleet, parts, 1, weights)
+        fleet.settle()
+        for reducer in fleet.reducers.values():
+            reducer.commit(1)
+        contribute(fleet, parts, 2, weights)
+        if loses:
+            for _ in range(2):
+                fleet.turn("b")
+        fleet.again.add(("r", 2))
+        fleet.reform([spec(members="ab", elements=200, chunk=50, **form)], epoch=1)
+        for name in "ab":
+            fleet.reducers[name].restart(2)
+        fleet.settle()
+        averages.append(fleet.results["a"]["r", 2].average)
+        assert torch.equal(averages[-1], fleet.results["b"]["r", 2].average)
+    assert torch.equal(*averages), "what was lost on the way leaves no trace"
+
+
+def test_a_member_with_another_wire_is_refused_with_its_name():
+    fleet = Fleet([spec(members="ab")])
+    other = Fleet([spec(members="ab", wire="bfloat16")])
+    other.reducers["b"].contribute(1, "r", torch.ones(50), 1.0)
+    for frames in list(other.endpoints["a"]._inbox.values())[1]:
+        fleet.endpoints["a"].put(next(lane for lane in fleet.endpoints["a"]._inbox if lane.value == "bulk"), frames)
+    (delivery, *_) = fleet.endpoints["a"].poll(0.0)
+    with pytest.raises(ContributionRefused, match="bfloat16") as caught:
+        fleet.reducers["a"].on_delivery(delivery)
+    assert caught.value.member == "b"
+
+
+def test_a_member_that_exchanges_in_another_way_is_refused_with_its_name():
+    direct, ring = Fleet([spec(members="ab", direct=True)]), Fleet([spec(members="ab")])
+    for mine, theirs in ((direct, ring), (ring, direct)):
+        theirs.reducers["b"].contribute(1, "r", torch.ones(50), 1.0)
+        (delivery, *_) = theirs.endpoints["a"].poll(0.0)
+        with pytest.raises(ContributionRefused, match=r"chunk of|directly"):
+            mine.reducers["a"].on_delivery(delivery)

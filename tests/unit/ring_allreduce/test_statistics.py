@@ -1,0 +1,42 @@
+"""What rings cost, and how fast hops are, on links of a known rate."""
+
+import pytest
+import torch
+
+from ring_allreduce.statistics import Burst, RingStatistics
+from ring_allreduce.transport.emulation import LinkShape
+from tests.unit.ring_allreduce.fleet import Fleet, spec
+
+
+def test_a_burst_is_timed_from_the_end_of_its_first_chunk():
+    burst = Burst()
+    assert burst.add(1000, 5.0) is None
+    assert burst.add(1000, 5.0) is None, "in no time at all nothing is measured"
+    assert burst.add(1000, 5.5) == 4000.0
+
+
+def test_share_of_a_link():
+    assert RingStatistics().share_of(1e6) == 0.0
+    assert RingStatistics(seconds=2.0, bytes_sent=1500).share_of(1000.0) == 0.75
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_hop_is_measured_by_whom_it_leads_to(direct):
+    clock = [0.0]
+    slow, fast = LinkShape(bytes_per_s=1e6, latency_s=0.05), LinkShape(bytes_per_s=4e6, latency_s=0.05)
+    links = {("a", "b"): slow, ("b", "a"): fast}
+    ring = spec(members="ab", elements=100_000, chunk=8192, direct=direct)
+    fleet = Fleet([ring], now=lambda: clock[0], links=links)
+    for name in "ab":
+        fleet.reducers[name].contribute(1, "r", torch.ones(100_000), 1.0)
+    while (due := fleet.network.next_due_s()) is not None:
+        clock[0] = due
+        fleet.turn("a")
+        fleet.turn("b")
+    at_a, at_b = (fleet.reducers[name].stats["r"] for name in "ab")
+    assert at_b.hops["a"] == pytest.approx(1e6, rel=0.02)
+    assert at_a.hops["b"] == pytest.approx(4e6, rel=0.02)
+    assert at_a.rounds == at_b.rounds == 1
+    assert at_a.bytes_sent == at_b.bytes_received == 400_000
+    assert at_b.seconds == pytest.approx(0.45, rel=0.15)
+    assert at_a.share_of(1e6) == pytest.approx(0.4 / at_a.seconds)
