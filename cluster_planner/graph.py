@@ -9,9 +9,10 @@ entrance, so that n nodes in r regions cost 2n + r² edges instead of n².
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 Edge: TypeAlias = tuple[str, str, float, float]
 """Two names, the one-way latency in seconds, the rate in bytes per second."""
@@ -24,6 +25,8 @@ Graph: TypeAlias = "nx.DiGraph[Vertex]"
 
 def latency_graph(region_of: Mapping[str, str | None], links: Iterable[Edge], regions: Iterable[Edge]) -> Graph:
     """The graph of all that is known: measured links, and links between (or within) regions."""
+    import networkx as nx  # here: stages read plans and never measure a path, and it is 370 modules
+
     graph: Graph = nx.DiGraph()
     for name, region in region_of.items():
         graph.add_node(("node", name))
@@ -44,6 +47,8 @@ def shortest_from(graph: Graph, source: str) -> dict[str, tuple[float, float]]:
 
     A path of hub edges only (no link at all between the two) cannot arise: an entrance follows only an exit.
     """
+    import networkx as nx
+
     found: dict[str, tuple[float, float]] = {}
     distances: dict[Vertex, float]
     paths: dict[Vertex, list[Vertex]]

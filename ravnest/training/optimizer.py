@@ -18,6 +18,7 @@ from ravnest.errors import InvalidInput
 from ravnest.training.corrections import CorrectionName, corrected
 from ravnest.training.quantities import PositiveFloat, Section
 from ravnest.training.schedule import ScheduleConfig
+from ravnest.training.uncompiled import uncompiled
 
 _REFUSED = {
     "lbfgs": "it calls the model again inside its step, which a pipeline stage cannot do alone",
@@ -119,7 +120,7 @@ def _class_named(name: object) -> type[Optimizer]:
 
 def _construct(config: OptimizerConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
     chosen = _class_named(config.name)
-    build: Callable[..., Optimizer] = chosen  # each class has its own arguments
+    build: Callable[..., Optimizer] = uncompiled(chosen)  # each class has its own arguments
     try:
         return build(parameters, lr=config.lr, **config.arguments)
     except (ValueError, RuntimeError, TypeError) as error:

@@ -23,7 +23,7 @@ def test_every_offered_optimizer_makes_a_step(name):
 def test_names_are_read_in_any_case_and_arguments_reach_torch():
     config = OptimizerConfig(name="ADAMW", lr=0.1, betas=[0.8, 0.9], fused=True)
     optimizer = build_optimizer(config, [("w", torch.nn.Parameter(torch.ones(2)))])
-    assert type(optimizer) is torch.optim.AdamW
+    assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["betas"] == (0.8, 0.9)
     assert optimizer.defaults["fused"] is True
 
