@@ -61,6 +61,7 @@ def finish(
         encrypted=encrypted,
         stages=_stage_figures(plan, record),
         trace_path=folder.trace if record.drawn else None,
+        windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
     )
     _write_summary(folder.summary, result)  # now: the user's own code below may fail
     if job.sample is None or control.stopped_early:

@@ -8,7 +8,7 @@ is named; losses are in nats for cross-entropy, and None where there is none yet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -160,6 +160,8 @@ class RunResult:
     stages: tuple[StageFigures, ...] = ()
     trace_path: Path | None = None
     encrypted: bool = False
+    windows: Mapping[str, int] = field(default_factory=dict)
+    """Of each cluster, as it was at the end."""
 
 
 _KINDS = {

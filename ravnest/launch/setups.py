@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cluster_planner import Plan, Ring
+from cluster_planner.pipeline import largest_fitting_window
+from cluster_planner.spans import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
 from ravnest.launch.rings import buffers_ring, progress_ring
@@ -56,8 +58,10 @@ def stage_setups(
     }
     limit = _largest_message_bytes(plan, programs.values())
     setups = {}
+    spans = SpanCosts(plan.costs, plan.workload)
     for cluster in plan.clusters:
         share = plan.share(cluster.name)
+        largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         for index, stage in enumerate(cluster.stages):
             name = stage_name(cluster.name, index)
             setups[name] = StageSetup(
@@ -65,6 +69,7 @@ def stage_setups(
                 index=index,
                 stages=len(cluster.stages),
                 window=cluster.window,
+                largest_window=max(cluster.window, largest),
                 share=share,
                 total_updates=None
                 if total_samples is None

@@ -19,7 +19,8 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.shape import StageShape
 from ravnest.pipeline.stage_machine import StageMachine
-from ravnest.pipeline.tempo import Passage, Tempo
+from ravnest.pipeline.tempo import Passage
+from ravnest.pipeline.tuned import TunedStage
 from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.pipeline.virtual_result import TraceEvent, VirtualResult
 from ravnest.pipeline.virtual_rounds import VirtualRounds
@@ -34,10 +35,12 @@ Action = Callable[[], None]
 class _Stage:
     cluster: str
     times: VirtualStage
-    machine: StageMachine
-    tempo: Tempo
-    tuner: WindowTuner | None
+    tuned: TunedStage
     finished_round: int = -1
+
+    @property
+    def machine(self) -> StageMachine:
+        return self.tuned.machine
 
 
 class VirtualRun:
@@ -47,9 +50,9 @@ class VirtualRun:
         self.now_s = 0.0
         self._fleet = fleet
         self._stages = {
-            who: _stage(fleet, cluster, index, times)
+            who: self._stage(cluster, index)
             for cluster in fleet.clusters
-            for index, (who, times) in enumerate(zip(cluster.stage_names(), cluster.stages, strict=True))
+            for index, who in enumerate(cluster.stage_names())
         }
         self._neighbour = {
             (who, step): other
@@ -109,15 +112,10 @@ class VirtualRun:
     def tell(self, who: str, event: ev.Event, carried: Passage | None = None) -> None:
         """Let a stage handle an event now, and carry out what it answers. `carried`: see Tempo.handled."""
         stage = self._stages[who]
-        machine, in_flight = stage.machine, stage.machine.in_flight
-        answers = machine.handle(event, self.now_s)
-        stage.tempo.handled(event, answers, self.now_s, carried)
-        for instruction in answers:
+        for instruction in stage.tuned.handle(event, self.now_s, carried):
             self._carry_out(who, instruction)
-        if isinstance(event, ev.BackwardFinished) and machine.shape.is_first:
-            self._came_back(who, event.micro_batch, in_flight)
-        if isinstance(event, ev.UpdateFinished) and machine.shape.is_first:
-            self._count(self._stages[who].cluster, machine.version)
+        if isinstance(event, ev.UpdateFinished) and stage.machine.shape.is_first:
+            self._count(stage.cluster, stage.machine.version)
 
     def transmit(self, source: str, target: str, lane: Lane, n_bytes: int, word: str, action: Action) -> None:
         """Do `action` when a message has travelled from one stage to another."""
@@ -168,7 +166,7 @@ class VirtualRun:
                 self._send(who, 1, word, times.activation_bytes, ev.ActivationArrived(m))
             case ins.SendGradient(m, r_or_none, norm_sq):
                 event = ev.GradientArrived(m, r_or_none, norm_sq)
-                self._send(who, -1, word, times.gradient_bytes, event, stage.tempo.passage(m))
+                self._send(who, -1, word, times.gradient_bytes, event, stage.tuned.passage(m))
             case ins.SendGlobalNorm(u, total):
                 self._send(who, 1, word, 0, ev.GlobalNormArrived(u, total))
             case ins.ReportDrained(_, updates):
@@ -193,14 +191,12 @@ class VirtualRun:
         target = self._neighbour[who, step]
         self.transmit(who, target, Lane.PIPELINE, n_bytes, word, partial(self.tell, target, event, carried))
 
-    def _came_back(self, who: str, micro_batch: int, in_flight: int) -> None:
-        """A first stage's micro-batch has ended."""
-        stage = self._stages[who]
-        trip = stage.tempo.trip(micro_batch, self.now_s, in_flight)
-        window = None if stage.tuner is None else stage.tuner.take(trip)
-        if window is not None:
-            self._windows.append((self.now_s, stage.cluster, window))
-            self.tell(who, ev.WindowChanged(window))
+    def _stage(self, cluster: VirtualCluster, index: int) -> _Stage:
+        def on_window(tuner: WindowTuner) -> None:
+            self._windows.append((self.now_s, cluster.name, tuner.window))
+
+        shape = _shape(self._fleet, cluster, index)
+        return _Stage(cluster.name, cluster.stages[index], TunedStage(shape, self._fleet.largest_window, on_window))
 
     def _change_default_link(self, shape: LinkShape) -> None:
         self._default_link = shape
@@ -220,14 +216,6 @@ class VirtualRun:
             for each in self._fleet.clusters:
                 drain = partial(self.tell, each.stage_names()[0], ev.DrainRequested())
                 self.after(self._fleet.control_latency_s, drain)
-
-
-def _stage(fleet: VirtualFleet, cluster: VirtualCluster, index: int, times: VirtualStage) -> _Stage:
-    shape = _shape(fleet, cluster, index)
-    tuner = None
-    if fleet.largest_window is not None and shape.is_first and not shape.is_last and not shape.is_synchronous:
-        tuner = WindowTuner(shape.window, fleet.largest_window)
-    return _Stage(cluster.name, times, StageMachine(shape), Tempo(shape), tuner)
 
 
 def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:

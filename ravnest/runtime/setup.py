@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ravnest.job import JobConfig
+from ravnest.pipeline import StageShape
 from ravnest.runtime.messages import stage_name
 from ravnest.splitting import StageProgram
 from ring_allreduce import RingSpec
@@ -53,7 +54,8 @@ class StageSetup:
     cluster: str
     index: int
     stages: int
-    window: int
+    window: int  # to begin with
+    largest_window: int  # up to which it may be tuned
     share: tuple[float, float]
     total_updates: int | None
     evaluation_batch: int  # samples
@@ -84,6 +86,21 @@ class StageSetup:
     @property
     def is_last(self) -> bool:
         return self.index == self.stages - 1
+
+    @property
+    def shape(self) -> StageShape:
+        """What the stage's machine is told."""
+        job = self.job
+        return StageShape(
+            stages=self.stages,
+            index=self.index,
+            update_every=job.update_every,
+            max_staleness=job.max_staleness,
+            window=self.window,
+            max_lag=job.max_lag,
+            clip=job.optimizer.clip_norm is not None,
+            schedule=job.schedule,
+        )
 
     def neighbour(self, step: int) -> str:
         """The transport name of the stage `step` places along the pipeline."""

@@ -169,3 +169,15 @@ def test_a_timeline_that_is_not_whole_says_so(watched):
     assert watched.events == []
     watched.record.timeline(1234)
     assert "1,234 spans" in watched.events[0].text
+
+
+def test_a_window_that_was_tuned_is_written_down(watched):
+    watched.record.window_tuned("a.s0", m.WindowTuned(window=9, round_trip_s=0.5, pace_s=0.07))
+    (line,) = watched.lines("window")
+    assert {key: line[key] for key in ("cluster", "window", "round_trip_s", "pace_s")} == {
+        "cluster": "a",
+        "window": 9,
+        "round_trip_s": 0.5,
+        "pace_s": 0.07,
+    }
+    assert watched.record.windows == {"a": 9}

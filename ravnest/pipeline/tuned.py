@@ -1,0 +1,50 @@
+"""A stage machine with what measures it beside it, and at the first stage what tunes the window. Sans-I/O.
+
+What both drivers run: the stage's process, and the virtual clock. Only the first of several stages of an asynchronous
+pipeline has a window to tune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ravnest.pipeline import events as ev
+from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.shape import StageShape
+from ravnest.pipeline.stage_machine import StageMachine
+from ravnest.pipeline.tempo import Passage, Tempo
+from ravnest.pipeline.window import WindowTuner
+
+
+class TunedStage:
+    """`handle` is the machine's, and also feeds the tempo and the tuner."""
+
+    def __init__(
+        self, shape: StageShape, largest_window: int | None, on_window: Callable[[WindowTuner], None] | None = None
+    ) -> None:
+        """`largest_window`: None leaves the window as it is. `on_window`: told each time that it is tuned."""
+        self.machine = StageMachine(shape)
+        self._tempo = Tempo(shape)
+        self._on_window = on_window
+        tunes = shape.is_first and not shape.is_last and not shape.is_synchronous
+        self._tuner = WindowTuner(shape.window, largest_window) if tunes and largest_window is not None else None
+
+    def handle(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
+        """`carried`: with GradientArrived, what the gradient told."""
+        in_flight = self.machine.in_flight
+        answers = self.machine.handle(event, now_s)
+        if self.machine.failure is not None:
+            return answers
+        self._tempo.handled(event, answers, now_s, carried)
+        if isinstance(event, ev.BackwardFinished) and self.machine.shape.is_first:
+            trip = self._tempo.trip(event.micro_batch, now_s, in_flight)
+            window = None if self._tuner is None else self._tuner.take(trip)
+            if window is not None:
+                answers += self.handle(ev.WindowChanged(window), now_s)
+                if self._on_window is not None and self._tuner is not None:
+                    self._on_window(self._tuner)
+        return answers
+
+    def passage(self, micro_batch: int) -> Passage:
+        """What to tell with the gradient that a SendGradient sends; forgotten with this call."""
+        return self._tempo.passage(micro_batch)
