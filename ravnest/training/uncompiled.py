@@ -18,7 +18,9 @@ _WRAPPED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 def uncompiled(chosen: type[Optimizer]) -> type[Optimizer]:
     """A subclass that does the same. What torch has not wrapped stays as it is."""
-    return _made(chosen)
+    hashable: Any = chosen  # every class is; typeshed says that Optimizer's is not
+    made: type[Optimizer] = _made(hashable)
+    return made
 
 
 @cache
