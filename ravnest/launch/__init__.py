@@ -1,5 +1,19 @@
-"""Launching a run: Ray places the stages, the driver steers them, checkpoints and results are written here."""
+"""Launching a run: Ray places the stages, the driver steers them, checkpoints and results are written here.
 
-from ravnest.launch.driver import run
+`run` is imported when it is asked for: stages' processes import this package for their actor, and need no driver.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ravnest.launch.driver import run
 
 __all__ = ["run"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ravnest.launch.driver import run
+
+    return run
