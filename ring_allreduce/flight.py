@@ -4,8 +4,9 @@ Knows no peer and sends nothing. A chunk that arrived is worked on where it lies
 sent out of the average. What compression takes away is kept as the residual.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,24 +109,7 @@ class Flight:
 
     def compute(self, instruction: Arithmetic) -> None:
         """Carry out one instruction."""
-        match instruction:
-            case AddOwn(start, stop):
-                self._add_own(start, stop)
-            case StoreChunk(start, stop):
-                self.room()[start:stop].copy_(self._payload.numbers)
-            case DivideChunk(start, stop, total):
-                self._divide(start, stop, total)
-            case SumChunks(start, stop, total):
-                self._sum(start, stop, total)
-            case ScaleOwn(start, stop):
-                self._payload = Payload(self._weighted(start, stop), None)
-            case HoldChunk(sender, block, start):
-                self._held[sender, block, start] = self._payload
-            case TakeHeld(sender, block, start):
-                self._payload = self._held.pop((sender, block, start))
-            case StoreOwn():
-                self.average = self._own
-                self.residual = self._carry
+        _DO[type(instruction)](self, instruction)
 
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
         """What carries the payload on the wire."""
@@ -138,6 +122,22 @@ class Flight:
                 payload.numbers = self._decoded(payload.encoded, send.stop - send.start, send.weight)
         return payload.encoded
 
+    def _scale_own(self, do: ScaleOwn) -> None:
+        self._payload = Payload(self._weighted(do.start, do.stop), None)
+
+    def _hold(self, do: HoldChunk) -> None:
+        self._held[do.sender, do.block, do.start] = self._payload
+
+    def _take_held(self, do: TakeHeld) -> None:
+        self._payload = self._held.pop((do.sender, do.block, do.start))
+
+    def _store(self, do: StoreChunk) -> None:
+        self.room()[do.start : do.stop].copy_(self._payload.numbers)
+
+    def _store_own(self, do: StoreOwn) -> None:
+        self.average = self._own
+        self.residual = self._carry
+
     def _weighted(self, start: int, stop: int) -> Tensor:
         own = self._own[start:stop]
         if self._weight == 1.0 and self._carry is None:
@@ -145,15 +145,15 @@ class Flight:
         weighted = own * self._weight
         return weighted if self._carry is None else weighted.add_(self._carry[start:stop])
 
-    def _add_own(self, start: int, stop: int) -> None:
-        numbers = self._payload.numbers
+    def _add_own(self, do: AddOwn) -> None:
+        numbers, start, stop = self._payload.numbers, do.start, do.stop
         if self._carry is not None:
             numbers.add_(self._carry[start:stop])
         numbers.add_(self._own[start:stop], alpha=self._weight)
         self._payload.encoded = None
 
-    def _divide(self, start: int, stop: int, total: float) -> None:
-        mean = self._payload.numbers
+    def _divide(self, do: DivideChunk) -> None:
+        mean, start, stop, total = self._payload.numbers, do.start, do.stop, do.total_weight
         if not total and self.residual is not None:
             # Members without weight still send what they carried: it is not lost with the sum.
             self.residual[start:stop].add_(mean)
@@ -166,9 +166,10 @@ class Flight:
         self.residual[start:stop].add_(error, alpha=total)
         self._payload = Payload(self._decoded(encoded, stop - start, 1.0), encoded)
 
-    def _sum(self, start: int, stop: int, total: float) -> None:
-        first, second, *others = (self._held.pop((member, 0, start)).numbers for member in self.spec.members)
-        target = self.room()[start:stop]
+    def _sum(self, do: SumChunks) -> None:
+        total = do.total_weight
+        first, second, *others = (self._held.pop((member, 0, do.start)).numbers for member in self.spec.members)
+        target = self.room()[do.start : do.stop]
         torch.add(first, second, out=target)
         for part in others:
             target.add_(part)
@@ -178,6 +179,18 @@ class Flight:
 
     def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
+
+
+_DO: dict[type[Arithmetic], Callable[[Flight, Any], None]] = {
+    StoreOwn: Flight._store_own,
+    ScaleOwn: Flight._scale_own,
+    HoldChunk: Flight._hold,
+    TakeHeld: Flight._take_held,
+    AddOwn: Flight._add_own,
+    DivideChunk: Flight._divide,
+    StoreChunk: Flight._store,
+    SumChunks: Flight._sum,
+}
 
 
 def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:

@@ -120,17 +120,16 @@ class Flights:
         result: RingResult | None = None
         refused: RefuseChunk | None = None
         for instruction in instructions:
-            match instruction:
-                case SendChunk():
-                    self._send(flight, instruction)
-                case FinishRing():
-                    result = self._finish(flight, instruction)
-                case DropChunk():
-                    self._drops[instruction.reason] += 1
-                case RefuseChunk():
-                    refused = instruction
-                case _:
-                    flight.compute(instruction)
+            if isinstance(instruction, SendChunk):
+                self._send(flight, instruction)
+            elif isinstance(instruction, FinishRing):
+                result = self._finish(flight, instruction)
+            elif isinstance(instruction, DropChunk):
+                self._drops[instruction.reason] += 1
+            elif isinstance(instruction, RefuseChunk):
+                refused = instruction
+            else:
+                flight.compute(instruction)
         if refused:
             raise ContributionRefused(refused.sender, flight.spec.name, flight.machine.round, refused.reason)
         return result

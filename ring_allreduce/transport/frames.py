@@ -28,6 +28,8 @@ DTYPES: dict[str, torch.dtype] = {
 
 DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
+_NUMPY_HAS = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int8}
+
 COPY_BELOW_BYTES = 16 * 1024
 """Smaller bodies are copied on arrival: they may lie unaligned in a receive buffer that they would pin."""
 
@@ -42,8 +44,10 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
             f"a dense CPU tensor of one of {', '.join(DTYPES)} can travel; "
             f"got {tensor.dtype} on {tensor.device} ({tensor.layout})"
         )
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    flat = tensor.detach().contiguous()
+    if flat.dim() == 1 and flat.dtype in _NUMPY_HAS:  # a view less, for what travels most
+        return flat.numpy().data
+    return flat.reshape(-1).view(torch.uint8).numpy().data
 
 
 def byte_count(dtype: torch.dtype, shape: Sequence[int]) -> int:
@@ -60,10 +64,10 @@ def tensor_from(body: memoryview, dtype: torch.dtype, shape: Sequence[int]) -> T
     if not body.nbytes:
         return torch.empty(tuple(shape), dtype=dtype)
     copied = body.nbytes < COPY_BELOW_BYTES or body.readonly
-    tensor = torch.frombuffer(bytearray(body) if copied else body, dtype=torch.uint8)
-    if tensor.data_ptr() % dtype.itemsize:
-        tensor = tensor.clone()
     if dtype == torch.bool:
         # Any byte may have arrived, and torch does not define a bool that is neither 0 nor 1.
-        return tensor.ne(0).reshape(tuple(shape))
-    return tensor.view(dtype).reshape(tuple(shape))
+        return torch.frombuffer(bytearray(body), dtype=torch.uint8).ne(0).reshape(tuple(shape))
+    tensor = torch.frombuffer(bytearray(body) if copied else body, dtype=dtype)
+    if not copied and tensor.data_ptr() % dtype.itemsize:
+        tensor = torch.frombuffer(bytearray(body), dtype=dtype)
+    return tensor if len(shape) == 1 else tensor.reshape(tuple(shape))
