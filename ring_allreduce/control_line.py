@@ -1,15 +1,14 @@
-"""One member's connection to its rendezvous, with the thread that listens on it and gives signs of life.
+"""One member's connection to its rendezvous, and the thread that gives signs of life on it.
 
-Decides nothing: what comes is put into an inbox, in order, and `wake` tells the one who waits for it.
+Decides nothing. What comes is read by the member's own thread, which also waits for chunks: no hop between threads.
 """
 
 import contextlib
-import queue
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
 
 from ring_allreduce.control import Alive, FrameReader, framed, keep_alive
 from ring_allreduce.errors import DeadlinePassed, InvalidMessage, PeerLost
@@ -42,36 +41,43 @@ def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> s
 
 
 class ControlLine:
-    """`tell` and `next` belong to the thread of the group; the connection is listened to in another."""
+    """Belongs to the thread of the group, but for its signs of life."""
 
-    def __init__(self, connection: socket.socket, wake: Callable[[], None]) -> None:
-        """`wake` is called, in the listening thread, after something was put into the inbox."""
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._wake = wake
-        self._inbox: queue.SimpleQueue[Message | PeerLost] = queue.SimpleQueue()
+        self._reader = FrameReader()
+        self._inbox: deque[Message] = deque()
+        self._dead: PeerLost | None = None
         self._sending = threading.Lock()
-        self._alive_every_s: float | None = None
+        self._over = threading.Event()
+        self._signs: threading.Thread | None = None
         self.report = Report()
         """What the next sign of life says."""
         connection.settimeout(SEND_TIMEOUT_S)
         keep_alive(connection)
-        self._thread = threading.Thread(target=self._listen, name="group-control", daemon=True)
-        self._thread.start()
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+
+    def fileno(self) -> int:
+        """Readable when there may be something to hear."""
+        return self._connection.fileno()
 
     def give_signs(self, every_s: float) -> None:
         """From now on say regularly that this member lives."""
-        self._alive_every_s = every_s
+        self._signs = threading.Thread(target=self._give_signs, args=(every_s,), name="signs-of-life", daemon=True)
+        self._signs.start()
 
     def next(self, timeout_s: float = 0.0) -> Message | None:
         """What came; None when nothing did within `timeout_s`. Raises PeerLost, each time, once the line is dead."""
-        try:
-            arrived = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(arrived, PeerLost):
-            self._inbox.put(arrived)
-            raise arrived
-        return arrived
+        deadline_s = time.monotonic() + timeout_s if timeout_s else 0.0
+        while not self._inbox:
+            if self._dead is not None:
+                raise self._dead
+            left_s = max(0.0, deadline_s - time.monotonic()) if timeout_s else 0.0
+            if not self._readable.poll(1000 * left_s):
+                return None
+            self._read()
+        return self._inbox.popleft()
 
     def tell(self, message: Message) -> None:
         """Say `message`. Raises PeerLost when the connection is broken."""
@@ -87,35 +93,27 @@ class ControlLine:
 
     def close(self) -> None:
         """Hang up, and leave no thread behind. Idempotent."""
+        self._over.set()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._signs is not None:
+            self._signs.join(CLOSE_TIMEOUT_S)
         self._connection.close()
 
     def _send(self, message: Message) -> None:
         with self._sending:
             self._connection.sendall(framed(message))
 
-    def _listen(self) -> None:
-        reader = FrameReader()
-        reason = "its connection closed"
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        sign_at_s = time.monotonic()
+    def _read(self) -> None:
         try:
-            while True:
-                every_s = self._alive_every_s
-                if poll.poll(1000 * min(every_s or RETRY_S, 1.0)):
-                    data = self._connection.recv(65536)
-                    if not data:
-                        break
-                    for message in reader.feed(data):
-                        self._inbox.put(message)
-                    self._wake()
-                if every_s is not None and time.monotonic() >= sign_at_s:
-                    sign_at_s = time.monotonic() + every_s
-                    self._send(Alive(report=self.report))
+            data = self._connection.recv(65536)
+            self._inbox += self._reader.feed(data)
+            if not data:
+                self._dead = PeerLost(RENDEZVOUS, "its connection closed")
         except (OSError, InvalidMessage) as error:
-            reason = f"its connection broke ({error})"
-        self._inbox.put(PeerLost(RENDEZVOUS, reason))
-        self._wake()
+            self._dead = PeerLost(RENDEZVOUS, f"its connection broke ({error})")
+
+    def _give_signs(self, every_s: float) -> None:
+        with contextlib.suppress(OSError):  # who reads the line hears that it is dead
+            while not self._over.wait(every_s):
+                self._send(Alive(report=self.report))

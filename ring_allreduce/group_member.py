@@ -45,7 +45,7 @@ class GroupMember:
         self.members: tuple[str, ...] = ()
         self._addresses: dict[str, c.MemberAddress] = {}
         deadline_s = time.monotonic() + options.timeout_s
-        self._line = ControlLine(reach(*rendezvous, options.timeout_s, options.keys), self._wake)
+        self._line = ControlLine(reach(*rendezvous, options.timeout_s, options.keys))
         try:
             self._meet(deadline_s)
         except BaseException:
@@ -80,6 +80,8 @@ class GroupMember:
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
+        if self._endpoint is not None:
+            self._endpoint.wake_on(None)
         self._line.close()
         if self._endpoint is not None:
             self._endpoint.close()
@@ -188,6 +190,7 @@ class GroupMember:
         self._endpoint = ZmqEndpoint(
             options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host, keys=options.keys
         )
+        self._endpoint.wake_on(self._line.fileno())
         here = self._endpoint.address
         address = c.MemberAddress(here.host, here.pipeline_port, here.bulk_port)
         self._tell(c.Join(name=options.name, size=options.size, address=address))
@@ -288,8 +291,3 @@ class GroupMember:
         if isinstance(error, RingError) and not isinstance(error, PeerLost):
             self._line.farewell(c.Leaving(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
         self.close()
-
-    def _wake(self) -> None:
-        endpoint = self._endpoint
-        if endpoint is not None:
-            endpoint.wake()

@@ -83,6 +83,7 @@ class ZmqEndpoint:
         self._wake_writer.setblocking(False)
         self._poller = zmq.Poller()
         self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._other_fd: int | None = None
         for router in self._routers.values():
             self._poller.register(router, zmq.POLLIN)
         self._watched: dict[str, Lane] = {}
@@ -139,6 +140,15 @@ class ZmqEndpoint:
             ready = self._poller.poll(max(0, math.ceil(wait_s * 1000)))
             # A wake that came before is still in its pipe, and ends the wait at once.
             woken = any(who == self._wake_fd for who, _ in ready) and self._drain_wakes()
+            woken = woken or any(who == self._other_fd for who, _ in ready)
+
+    def wake_on(self, fd: int | None) -> None:
+        """Let poll() return early also when `fd`, in place of the one before, is readable; None: no other any more."""
+        if self._other_fd is not None:
+            self._poller.unregister(self._other_fd)
+        self._other_fd = fd
+        if fd is not None:
+            self._poller.register(fd, zmq.POLLIN)
 
     def wake(self) -> None:
         """Make poll() return early, from any thread; no effect after close()."""
