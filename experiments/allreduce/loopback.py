@@ -25,6 +25,8 @@ QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
 MEASURE_S, QUICK_MEASURE_S = 0.25, 0.05
 MOST_COUNT = 300
 LARGE_BYTES = 64 * MIB
+LOOPBACK_BYTES_PER_S, LOOPBACK_LATENCY_S = 1e9, 1e-4
+"""By which chunks are sized, and small vectors go directly: the order of magnitude, as a user may know it."""
 
 
 class Loopback:
@@ -65,7 +67,8 @@ class Loopback:
             return self.crew.ask_all(do="average", elements=elements, count=count)
         transport = "curve" if what == ENCRYPTED else "plain"
         self._rings += 1
-        request = ring(f"{transport}-{self._rings}", self.names, n_bytes)
+        name = f"{transport}-{self._rings}"
+        request = ring(name, self.names, n_bytes, bytes_per_s=LOOPBACK_BYTES_PER_S, latency_s=LOOPBACK_LATENCY_S)
         return self.crew.ask_all(do="rounds", transport=transport, rings=[request], count=count)
 
     def equal(self) -> bool:

@@ -115,7 +115,7 @@ def _measure(options: Options, place: str, load: float) -> list[Answer]:
     nodes = {**stages, DRIVER: DRIVER}
     turns = 1 if options.quick else TURNS
     settle_s, seconds = (QUICK_SETTLE_S, QUICK_SECONDS) if options.quick else (SETTLE_S, SECONDS)
-    periods = [(True, settle_s, 1.0), *[(on, settle_s, seconds) for _ in range(turns) for on in (False, True)]]
+    periods = [(True, settle_s, 2.0), *[(on, settle_s, seconds) for _ in range(turns) for on in (False, True)]]
     with ExitStack() as stack:
         if place == "wanlab":
             assert options.wanlab is not None

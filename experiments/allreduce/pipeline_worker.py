@@ -97,6 +97,8 @@ class Driver:
         self._until(began_s + seconds)
         samples = pipeline_site.MICRO_BATCH * pipeline_site.UPDATE_EVERY
         # Between the first and the last update: a period does not begin with one.
+        if min(map(len, self._updates.values())) < 2:
+            raise RuntimeError(f"{seconds:g} s were too short for two updates, or a stage has ended: see its output")
         rates = [samples * (len(times) - 1) / (times[-1] - times[0]) for times in self._updates.values()]
         spans = [(start, end) for start, end in self._rounds] + [
             (start, time.monotonic()) for start in self._opened.values()
