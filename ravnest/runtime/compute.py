@@ -11,10 +11,10 @@ from statistics import fmean
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ravnest.errors import RunFailed
 from ravnest.runtime.batches import BatchSource
+from ravnest.runtime.feed import Root
 from ravnest.runtime.memory import ActivationBytes, Peaks
 from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
@@ -31,11 +31,11 @@ class _Alive:
     """A micro-batch between its forward and its backward."""
 
     inputs: tuple[Tensor, ...]
-    loss: Tensor | None
-    """At the last stage."""
-    edges: tuple[GradientEdge | None, ...]
-    """Elsewhere: where each output's gradient goes in, None for one that takes none. The outputs themselves are sent,
-    and need not be kept."""
+    root: Tensor | Root | None
+    """The end of its graph: the loss at the last stage; None where nothing takes a gradient. The outputs themselves are
+    sent, and need not be kept."""
+    fed: tuple[int, ...]
+    """Which of the gradients that will arrive go into the root."""
     parameters: ParameterSet
 
 
@@ -99,9 +99,7 @@ class StageCompute:
                         f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
                     )
                 outputs = (loss / setup.job.update_every,)
-        root = outputs[0] if setup.is_last else None
-        edges = () if setup.is_last else tuple(get_gradient_edge(o) if o.requires_grad else None for o in outputs)
-        self._alive[micro_batch] = _Alive(inputs, root, edges, parameters)
+        self._alive[micro_batch] = _Alive(inputs, *self._root(outputs), parameters)
         return () if setup.is_last else tuple(output.detach() for output in outputs)
 
     def backward(
@@ -109,14 +107,10 @@ class StageCompute:
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
         alive = self._alive.pop(micro_batch)
-        if alive.loss is not None:
-            torch.autograd.backward(alive.loss)
-        else:
-            outputs = self._setup.program.outputs
-            needing = [edge for edge, spec in zip(alive.edges, outputs, strict=True) if spec.needs_gradient]
-            pairs = [(edge, gradient) for edge, gradient in zip(needing, received, strict=True) if edge is not None]
-            if pairs:
-                torch.autograd.backward([edge for edge, _ in pairs], [gradient for _, gradient in pairs])
+        if isinstance(alive.root, Root):
+            alive.root.backward([received[place] for place in alive.fed])
+        elif alive.root is not None:
+            alive.root.backward()  # type: ignore[no-untyped-call]
         self._weights.collect(alive.parameters)
         self._activations.backward(micro_batch)
         self._samples_since_snapshot += self._setup.job.micro_batch
@@ -187,6 +181,15 @@ class StageCompute:
     def evaluation_sums(self, evaluation: int) -> EvaluationSums:
         """The sums of a finished evaluation, forgotten with this call."""
         return self._sums.pop(evaluation)
+
+    def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
+        """`root` and `fed` of an _Alive; `outputs` as forward returns them, at the last stage the loss."""
+        if self._setup.is_last:
+            return outputs[0], ()
+        pairs = zip(outputs, self._setup.program.outputs, strict=True)
+        needing = [output for output, spec in pairs if spec.needs_gradient]
+        fed = tuple(place for place, output in enumerate(needing) if output.requires_grad)
+        return (Root([needing[place] for place in fed]) if fed else None), fed
 
     def _measure(self) -> None:
         """After the weights have changed."""
