@@ -8,7 +8,7 @@ and the others go on (or, when told so, fail). Every wait has a deadline. A grou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from torch import Tensor
@@ -17,6 +17,8 @@ from ring_allreduce.errors import InvalidInput
 from ring_allreduce.flattening import flatten
 from ring_allreduce.group_call import Call, GroupOptions, OnLoss
 from ring_allreduce.group_member import GroupMember
+from ring_allreduce.group_owner import RING
+from ring_allreduce.statistics import RingStatistics
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.wire import WIRES, Wire, check_wire
 
@@ -96,6 +98,10 @@ class Group:
             raise InvalidInput(f"a weight must be finite and at least 0, got {weight}")
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
         return self._member.run(Call(tensors, vector, weight, limit_s))
+
+    def statistics(self) -> Mapping[str, RingStatistics]:
+        """Ring → what its rounds cost this member since it joined: bytes, seconds, and the rate of each hop to it."""
+        return {RING: self._member.statistics()}
 
     def close(self) -> None:
         """Leave the group. Idempotent; also done at the end of a `with` block."""

@@ -17,10 +17,11 @@ from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidIn
 from ring_allreduce.flattening import unflatten
 from ring_allreduce.flight import RingSpec
 from ring_allreduce.group_call import Call, GroupOptions
-from ring_allreduce.group_orders import RENDEZVOUS, order_of, peer_address
+from ring_allreduce.group_orders import RENDEZVOUS, order_of, peer_address, welcome_of
 from ring_allreduce.group_owner import RING
 from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.reducer import RingReducer
+from ring_allreduce.statistics import RingStatistics, added
 from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
@@ -38,6 +39,7 @@ class GroupMember:
         self._endpoint: ZmqEndpoint | None = None
         self._reducer: RingReducer | None = None
         self._form = ""
+        self._before = RingStatistics()
         self._early: list[Delivery] = []
         self._call: Call | None = None
         self._alive_every_s = 1.0
@@ -86,7 +88,12 @@ class GroupMember:
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None
-            self._reducer = None
+            self._drop_reducer()
+
+    def statistics(self) -> RingStatistics:
+        """What all calls together cost."""
+        now = self._reducer.stats.get(RING) if self._reducer else None
+        return self._before if now is None else added(self._before, now)
 
     def _average(self, call: Call) -> float:
         self._hear()
@@ -110,8 +117,13 @@ class GroupMember:
         assert self._endpoint is not None
         if self._reducer is None or self._form != call.form:
             self._form = call.form
+            self._drop_reducer()
             self._reducer = RingReducer(self._endpoint, [self._spec(call)], max_rounds=1, first_round=number)
         return self._reducer
+
+    def _drop_reducer(self) -> None:
+        self._before = self.statistics()
+        self._reducer = None
 
     def _spec(self, call: Call) -> RingSpec:
         elements, dtype, wire = call.vector.numel(), call.vector.dtype, self._options.wire
@@ -181,12 +193,7 @@ class GroupMember:
 
     def _meet(self, deadline_s: float) -> None:
         options = self._options
-        welcome = self._next(deadline_s, "an answer of the rendezvous")
-        if not isinstance(welcome, c.Welcome):
-            order_of(welcome, options.name, 1)
-            raise PeerLost(RENDEZVOUS, f"it answered with {welcome}")
-        if not 0 < welcome.alive_every_s < math.inf:
-            raise PeerLost(RENDEZVOUS, f"it wants a sign of life every {welcome.alive_every_s} s")
+        welcome = welcome_of(self._next(deadline_s, "an answer of the rendezvous"), options.name)
         self._endpoint = ZmqEndpoint(
             options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host, keys=options.keys
         )
@@ -266,7 +273,7 @@ class GroupMember:
         if self._reducer is not None and self._call is not None and self._call.form == self._form:
             self._reducer.reform([self._spec(self._call)])
         else:
-            self._reducer = None
+            self._drop_reducer()
 
     def _merge(self, number: int) -> None:
         call = self._call

@@ -3,7 +3,9 @@
 Pure. Nothing that comes over the network is used before it was checked.
 """
 
-from ring_allreduce.control import Committed, MemberAddress, PutOut, Reformed, Refused, Resumed
+import math
+
+from ring_allreduce.control import Committed, MemberAddress, PutOut, Reformed, Refused, Resumed, Welcome
 from ring_allreduce.errors import ContributionRefused, InvalidInput, LeftOut, PeerLost
 from ring_allreduce.group_owner import RING
 from ring_allreduce.round_events import CommitRound, Reform, Resume
@@ -11,6 +13,16 @@ from ring_allreduce.transport.endpoint import PeerAddress
 from ring_allreduce.transport.message import Message
 
 RENDEZVOUS = "rendezvous"
+
+
+def welcome_of(message: Message, me: str) -> Welcome:
+    """The first answer to `me`. Raises InvalidInput for a refusal, PeerLost for what no rendezvous of ours says."""
+    if not isinstance(message, Welcome):
+        order_of(message, me, 1)
+        raise PeerLost(RENDEZVOUS, f"it answered with {message}")
+    if not 0 < message.alive_every_s < math.inf:
+        raise PeerLost(RENDEZVOUS, f"it wants a sign of life every {message.alive_every_s} s")
+    return message
 
 
 def order_of(message: Message, me: str, next_round: int) -> Reform | Resume | CommitRound:

@@ -21,6 +21,17 @@ class RingStatistics:
         return self.bytes_sent / (self.seconds * bytes_per_s) if self.seconds else 0.0
 
 
+def added(before: RingStatistics, after: RingStatistics) -> RingStatistics:
+    """Both together; of each hop the newer rate."""
+    return RingStatistics(
+        before.rounds + after.rounds,
+        before.seconds + after.seconds,
+        before.bytes_sent + after.bytes_sent,
+        before.bytes_received + after.bytes_received,
+        {**before.hops, **after.hops},
+    )
+
+
 class Burst:
     """The rate of one hop in one round: its sender's own part leaves in one go, so it arrives as fast as the hop is."""
 

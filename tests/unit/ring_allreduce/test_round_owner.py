@@ -12,6 +12,7 @@ from ring_allreduce.round_events import (
     FailRun,
     FinishRequested,
     MemberFinished,
+    MemberHeld,
     MemberLost,
     OpenRound,
     SamplesReported,
@@ -190,3 +191,21 @@ def test_under_any_order_few_rounds_are_open_and_the_run_never_gets_stuck(data, 
     commits = [one.round for one in instructions if isinstance(one, CommitRound)]
     assert commits == list(range(1, machine.opened + 1))
     assert not any(isinstance(one, FailRun) for one in instructions)
+
+
+def test_a_run_that_reforms_goes_on_without_a_lost_cluster():
+    machine = owner(on_loss="reform", clusters={"a0": "a", "a1": "a", "b0": "b"})
+    assert run(machine, SamplesReported("a", 100)) == [OpenRound(1, 3, False)]
+    *told, reform = run(machine, MemberLost("a0", "killed"))
+    assert [one.member for one in told] == ["a0", "a1"]
+    assert (reform.epoch, reform.rings) == (4, {"r0": ("b0",), "r1": ("b0",)})
+    (resume,) = run(machine, MemberHeld(4, "b0"))
+    assert resume.kept == ()
+    done = run(machine, MemberFinished(1, "b0", "r0", 4), MemberFinished(1, "b0", "r1", 4))
+    assert done == [CommitRound(1, 4)]
+    assert machine.epoch == 4
+    assert run(machine, SamplesReported("b", 100)) == [OpenRound(2, 4, False)]
+    # Nobody is left: the run ends, and nothing more opens.
+    *_, failed = run(machine, MemberLost("b0", "killed"))
+    assert isinstance(failed, FailRun)
+    assert run(machine, SamplesReported("b", 1000), FinishRequested()) == []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ring_allreduce.statistics import Burst, RingStatistics
+from ring_allreduce.statistics import Burst, RingStatistics, added
 from ring_allreduce.transport.emulation import LinkShape
 from tests.unit.ring_allreduce.fleet import Fleet, spec
 
@@ -40,3 +40,10 @@ def test_a_hop_is_measured_by_whom_it_leads_to(direct):
     assert at_a.bytes_sent == at_b.bytes_received == 400_000
     assert at_b.seconds == pytest.approx(0.45, rel=0.15)
     assert at_a.share_of(1e6) == pytest.approx(0.4 / at_a.seconds)
+
+
+def test_two_add_up_and_the_newer_rate_of_a_hop_counts():
+    before = RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0})
+    both = added(before, RingStatistics(10, 20.0, 30, 40, {"b": 7.0}))
+    assert both == RingStatistics(11, 22.0, 33, 44, {"a": 5.0, "b": 7.0})
+    assert before == RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0})
