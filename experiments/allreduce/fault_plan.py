@@ -6,7 +6,7 @@ those is, is computed here in float64, from the same seeds and by no code of rin
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,28 +120,32 @@ def scenario(fault: str, seed: int, *, wires: Sequence[str] = ("exact",)) -> Sce
     rounds = chance.randint(1, 4)
     small = chance.random() < 0.2 and not fault.startswith("cut off")
     elements = chance.randint(1, 2000) if small else chance.randint(members * 2 * CHUNK_ELEMENTS, 200_000)
-    per_block = max(1, -(-elements // members // CHUNK_ELEMENTS))
-    return Scenario(
-        fault,
-        seed,
-        members,
-        rounds,
-        elements,
-        "exact" if fault == "other dtype" else chance.choice(list(wires)),
-        chance.randrange(members),
-        chance.randint(1, rounds),
-        chance.randrange(2 * (members - 1) * per_block),
-    )
+    wire = "exact" if fault == "other dtype" else chance.choice(list(wires))
+    victim, at_round = chance.randrange(members), chance.randint(1, rounds)
+    whole = Scenario(fault, seed, members, rounds, elements, wire, victim, at_round, 0)
+    return replace(whole, at_chunk=chance.randrange(chunks_sent(whole)))
+
+
+def is_direct(plan: Scenario) -> bool:
+    """Whether everyone sends its part to everyone."""
+    return direct_is_faster(int(plan.elements * bytes_per_element(plan.wire)), plan.members)  # type: ignore[arg-type]
+
+
+def chunks_sent(plan: Scenario) -> int:
+    """How many chunks each member sends in a round, at least."""
+    n = plan.members
+    if is_direct(plan):
+        return (n - 1) * -(-plan.elements // CHUNK_ELEMENTS)
+    return 2 * (n - 1) * max(1, -(-(plan.elements // n) // CHUNK_ELEMENTS))
 
 
 def cut_after_bytes(plan: Scenario) -> int:
     """Where a connection to the victim is cut: in the middle of what one round sends on it."""
-    n_bytes = plan.elements * bytes_per_element(plan.wire)  # type: ignore[arg-type]
     n = plan.members
-    # In a ring all comes from one member; of a direct exchange every member sends as much.
-    one_round = n_bytes if direct_is_faster(int(n_bytes), n) else 2 * (n - 1) / n * n_bytes
-    chance = random.Random(plan.seed)
-    return int((plan.at_round - 1 + chance.uniform(0.1, 0.8)) * one_round * (n - 1 if one_round == n_bytes else 1))
+    n_bytes = plan.elements * bytes_per_element(plan.wire)  # type: ignore[arg-type]
+    # Of a direct exchange every other member sends all it has; in a ring it comes from one.
+    one_round = (n - 1) * n_bytes if is_direct(plan) else 2 * (n - 1) / n * n_bytes
+    return int((plan.at_round - 1 + random.Random(plan.seed).uniform(0.1, 0.8)) * one_round)
 
 
 def weight(name: str) -> float:
