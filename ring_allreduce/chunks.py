@@ -5,7 +5,7 @@ Every block has at least one chunk, even when it is empty: chunks also carry wei
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ring_allreduce.errors import InvalidInput
 
@@ -86,6 +86,12 @@ class Layout:
             return sum(map(self.chunk_count, range(self.members)))
         start, stop = self.block(index)
         return max(1, -(-(stop - start) // self.chunk_elements))
+
+
+@lru_cache(maxsize=256)
+def layout_of(elements: int, members: int, chunk_elements: int, shares: tuple[float, ...] | None = None) -> Layout:
+    """The same layout for every round of a ring. Raises InvalidInput as Layout does."""
+    return Layout(elements, members, chunk_elements, shares)
 
 
 def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:

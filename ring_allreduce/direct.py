@@ -8,7 +8,7 @@ instructions are the ring machine's; the whole vector is one block.
 import math
 from collections.abc import Sequence
 
-from ring_allreduce.chunks import Layout
+from ring_allreduce.chunks import layout_of
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring_events import (
     ChunkArrived,
@@ -49,7 +49,7 @@ class Direct:
         """Chunks that arrived and had an effect."""
         self._me = me
         self._others = tuple(member for member in members if member != me)
-        self._layout = Layout(elements, 1, chunk_elements)
+        self._layout = layout_of(elements, 1, chunk_elements)
         self._own: ContributionReady | None = None
         self._said: dict[str, tuple[float, tuple[int, ...]]] = {}
         self._missing: dict[int, set[str]] = {}

@@ -59,6 +59,9 @@ class RingSpec:
         return Ring(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
 
 
+_NOTHING = torch.empty(0)
+
+
 @dataclass
 class Payload:
     """One chunk: its numbers, and the tensors that carry them on the wire once those are known."""
@@ -85,7 +88,7 @@ class Flight:
         self.bursts: dict[str, Burst] = {}
         """How fast the own parts of others arrive, by sender."""
         self._spare = spare
-        self._own = torch.empty(0)
+        self._own = _NOTHING
         self._weight = 1.0
         self._carry: Tensor | None = None
         self._held: dict[tuple[str, int, int], Payload] = {}

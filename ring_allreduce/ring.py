@@ -12,7 +12,7 @@ most).
 import math
 from collections.abc import Sequence
 
-from ring_allreduce.chunks import Layout
+from ring_allreduce.chunks import layout_of
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring_events import (
     AddOwn,
@@ -58,7 +58,7 @@ class Ring:
         self._me = members.index(me)
         self._before = members[self._me - 1]
         self._after = members[(self._me + 1) % self._size]
-        self._layout = Layout(elements, self._size, chunk_elements, shares)
+        self._layout = layout_of(elements, self._size, chunk_elements, shares)
         self._own: ContributionReady | None = None
         self._early: dict[tuple[int, int], ChunkArrived] = {}
         self._reduced: set[tuple[int, int]] = set()
