@@ -12,6 +12,9 @@ import yaml
 from safetensors.torch import load_file
 from torch.nn import functional
 
+from cluster_planner.files import load_plan
+from cluster_planner.spans import SpanCosts
+from ravnest.workload import PROCESS_BYTES
 from tests.support.commands import planned, ravnest
 from tests.support.jobs import tiny
 
@@ -60,6 +63,25 @@ def test_it_says_where_each_stages_time_went(finished: Path) -> None:
             parts = [shares[part] for part in ("compute", "averaging", "evaluation", "handoff", "bubble")]
             assert sum(parts) == pytest.approx(1.0, abs=1e-3)
     assert '"kind":"time"' in (finished / "r/metrics.jsonl").read_text()
+
+
+def test_tensors_stay_within_a_tenth_of_the_plan_at_the_largest_window(finished: Path) -> None:
+    plan = load_plan(finished / "plan.yaml")
+    spans, work = SpanCosts(plan.costs, plan.workload), plan.workload
+    stages = iter(json.loads((finished / "result.json").read_text())["stages"])
+    for cluster, prediction in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        for index, (stage, predicted) in enumerate(zip(cluster.stages, prediction.stages, strict=True)):
+            memory = next(stages)["memory"]
+            assert memory["planned_bytes"] == predicted.memory_bytes - work.process_bytes
+            place = index, len(cluster.stages)  # the window may have been tuned up to the largest
+            planned = spans.stage_memory_bytes(*stage.units, place, work.largest_window) - work.process_bytes
+            assert memory["tensor_bytes"] == sum(memory["parts"].values()) <= 1.1 * planned
+            assert memory["tensor_bytes"] >= 0.6 * planned  # all parts were seen
+
+
+def test_a_stages_process_is_no_larger_than_planned(finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "r/metrics.jsonl").read_text().splitlines()]
+    assert max(line["process_bytes"] for line in lines if line["kind"] == "stage") <= PROCESS_BYTES
 
 
 def test_a_timeline_holds_every_computation_of_every_stage(finished: Path) -> None:
