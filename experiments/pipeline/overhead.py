@@ -1,0 +1,260 @@
+"""What the runtime costs beyond torch's own computing: two stages on loopback, and one stage beside a plain loop.
+
+Two stages: real stage processes, made by fork; this process is their driver. Each stage's own ledger says how long
+its thread computed, how long computations were handed over between its threads, and how long it waited for messages.
+What is not computing, at the stage that waits least, is the overhead. One stage: the same micro-batches by a plain
+PyTorch loop and by the stage's runtime, in blocks that take turns in one process. Timings: hold /tmp/heavy.lock.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cluster_planner import Fleet, Node, make_plan
+from experiments.pipeline.overhead_model import MICRO_BATCH
+from ravnest.job import JobConfig, job_from_mapping
+from ravnest.launch.handout import StageState, hand_out, needed
+from ravnest.launch.setups import stage_setups
+from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.runtime import messages as m
+from ravnest.runtime.batches import fetch
+from ravnest.runtime.executor import ThreadExecutor
+from ravnest.runtime.outbox import Outbox
+from ravnest.runtime.process import StageProcess, assemble, batch_source
+from ravnest.runtime.setup import StageSetup
+from ravnest.training.sampler import Sampler
+from ravnest.workload import workload
+from ring_allreduce.transport import Lane, PeerAddress, ZmqEndpoint
+
+UPDATE_EVERY = 8
+COMPUTING = ("forward", "backward", "update")
+_HERE = Path(__file__)
+_TOKEN = b"overhead-" + b"0" * 7
+_DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One of two stages, per micro-batch, in milliseconds."""
+
+    stage: str
+    wall_ms: float
+    compute_ms: float
+    handoff_ms: float
+    waiting_ms: float
+
+
+@dataclass(frozen=True)
+class LoopRow:
+    """One stage beside a plain loop: medians over blocks, ms per micro-batch, and the ratio of the medians."""
+
+    plain_ms: float
+    stage_ms: float
+    ratio: float
+
+
+def overhead_job() -> JobConfig:
+    return job_from_mapping(
+        {
+            "model": {"factory": "overhead_model:perceptron"},
+            "data": {"factory": "overhead_model:noise"},
+            "micro_batch": MICRO_BATCH,
+            "update_every": UPDATE_EVERY,
+            "optimizer": {"name": "sgd", "lr": 1e-3},
+            "average_every": 10**9,
+            "evaluate_every": 10**9,
+            "stop": {"samples": 10**9},
+        }
+    )
+
+
+def setups_for(stages: int) -> tuple[JobConfig, dict[str, StageSetup], dict[str, Tensor]]:
+    """One cluster of so many equal nodes; its stages' setups by name, and the model's weights."""
+    job = overhead_job()
+    captured = capture_job(job, _HERE, load_data(job, _HERE))
+    nodes = tuple(
+        Node(name=f"n{i}", flops_per_s=2e10, memory_bytes=8 * 10**9, up_bytes_per_s=1e9, down_bytes_per_s=1e9)
+        for i in range(stages)
+    )
+    plan = make_plan(
+        Fleet(nodes, (), ()), captured.costs, workload(job), job=job.model_dump(mode="json"), job_file=str(_HERE)
+    )
+    setups = stage_setups(
+        plan,
+        job,
+        captured,
+        search_dirs=search_dirs(_HERE),
+        threads={node.name: 1 for node in nodes},
+        total_samples=None,
+        token=_TOKEN,
+    )
+    assert len(setups) == stages
+    return job, setups, make_weights(job, _HERE)
+
+
+def two_stages(updates: int = 30, warm_up: int = 8) -> list[StageRow]:
+    """Two processes; the figures are of the `updates` after the first `warm_up`."""
+    _, setups, weights = setups_for(2)
+    children = {name: _fork(setup) for name, setup in setups.items()}
+    driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=_TOKEN)
+    try:
+        peers = {name: PeerAddress(**json.loads(child.read())) for name, child in children.items()}
+        peers[m.DRIVER] = driver.address
+        driver.connect(peers)
+        for child in children.values():
+            child.write(json.dumps({name: asdict(address) for name, address in peers.items()}).encode())
+        return _measure(driver, setups, weights, updates, warm_up)
+    finally:
+        for name in setups:
+            driver.send(name, Lane.PIPELINE, m.Stop())
+        driver.close()
+        for child in children.values():
+            child.end()
+
+
+def _measure(
+    driver: ZmqEndpoint, setups: Mapping[str, StageSetup], weights: Mapping[str, Tensor], updates: int, warm_up: int
+) -> list[StageRow]:
+    outbox = Outbox(driver)
+    hand_out(outbox, driver, setups.values(), {name: StageState(weights, {}, 0) for name in setups})
+    waiting = set(setups)
+    first: dict[str, tuple[float, dict[str, float]]] = {}
+    rows: dict[str, StageRow] = {}
+    until_s = time.monotonic() + _DEADLINE_S
+    while len(rows) < len(setups):
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"two stages made no {warm_up + updates} updates in {_DEADLINE_S:.0f} s")
+        outbox.flush()
+        for delivery in driver.poll(0.1):
+            name, message = delivery.sender, delivery.message
+            if isinstance(message, m.Started):
+                waiting.discard(name)
+                if not waiting:
+                    driver.send("c0.s0", Lane.PIPELINE, m.Go())
+            elif isinstance(message, m.Updated) and message.update == warm_up:
+                first[name] = (time.monotonic(), dict(message.spent))
+            elif isinstance(message, m.Updated) and message.update == warm_up + updates:
+                rows[name] = _row(name, *first[name], time.monotonic(), message.spent, updates * UPDATE_EVERY)
+    return [rows[name] for name in sorted(rows)]
+
+
+def _row(
+    name: str, from_s: float, before: Mapping[str, float], to_s: float, spent: Mapping[str, float], micro_batches: int
+) -> StageRow:
+    ms = {state: 1e3 * (seconds - before.get(state, 0.0)) / micro_batches for state, seconds in spent.items()}
+    computing = sum(ms.get(kind, 0.0) for kind in COMPUTING)
+    handoff = ms.get("handoff", 0.0)
+    waiting = sum(ms.values()) - computing - handoff
+    return StageRow(name, 1e3 * (to_s - from_s) / micro_batches, computing, handoff, waiting)
+
+
+class _Child:
+    """A stage's process, and the pipes to it."""
+
+    def __init__(self, pid: int, reads: int, writes: int) -> None:
+        self.pid, self._reads, self._writes = pid, reads, writes
+
+    def read(self) -> bytes:
+        return os.read(self._reads, 1 << 16)
+
+    def write(self, data: bytes) -> None:
+        os.write(self._writes, data)
+
+    def end(self) -> None:
+        os.close(self._reads)
+        os.close(self._writes)
+        os.waitpid(self.pid, 0)
+
+
+def _fork(setup: StageSetup) -> _Child:
+    from_child, to_parent = os.pipe()
+    from_parent, to_child = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(to_parent)
+        os.close(from_parent)
+        return _Child(pid, from_child, to_child)
+    try:
+        process = StageProcess(setup, "127.0.0.1")
+        os.write(to_parent, json.dumps(asdict(process.address)).encode())
+        process.run({name: PeerAddress(**each) for name, each in json.loads(os.read(from_parent, 1 << 16)).items()})
+    finally:
+        os._exit(0)
+
+
+def one_stage(blocks: int = 9, updates: int = 4) -> LoopRow:
+    """Blocks of `updates` by the plain loop and by the stage, in turns; the first block of each does not count."""
+    torch.set_num_threads(1)
+    job, setups, weights = setups_for(1)
+    ((name, setup),) = setups.items()
+    driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=_TOKEN)
+    endpoint = ZmqEndpoint(name, codec=m.codec(), token=_TOKEN)
+    executor = ThreadExecutor(endpoint.wake, prepare=lambda: torch.set_num_threads(1))
+    try:
+        driver.connect({name: endpoint.address})
+        endpoint.connect({m.DRIVER: driver.address})
+        state = {one: weights[one] for one in needed(setup)}
+        stage = assemble(setup, endpoint, executor, batch_source(setup), state, {}, 0)
+        plain = _PlainLoop(job, weights)
+        driver.send(name, Lane.PIPELINE, m.Go())
+        done = 0
+        plain_ms, stage_ms = [], []
+        for _ in range(blocks + 1):
+            began_s = time.perf_counter()
+            plain.run(updates)
+            plain_ms.append(1e3 * (time.perf_counter() - began_s) / (updates * UPDATE_EVERY))
+            began_s = time.perf_counter()
+            done += updates
+            while stage.computations < done * (2 * UPDATE_EVERY + 1):
+                stage.turn(0.25)
+            stage_ms.append(1e3 * (time.perf_counter() - began_s) / (updates * UPDATE_EVERY))
+            driver.poll(0.0)
+            time.sleep(0.1)  # what the stage has begun of the next update ends: a fraction of a block is given to it
+        plain_of, stage_of = statistics.median(plain_ms[1:]), statistics.median(stage_ms[1:])
+        return LoopRow(plain_of, stage_of, stage_of / plain_of)
+    finally:
+        executor.close(5.0)
+        endpoint.close()
+        driver.close()
+
+
+class _PlainLoop:
+    """Ordinary PyTorch training on the same micro-batches."""
+
+    def __init__(self, job: JobConfig, weights: Mapping[str, Tensor]) -> None:
+        self._model: Any = make_model(job, _HERE)
+        self._model.load_state_dict(weights)
+        self._data = load_data(job, _HERE)
+        self._sampler = Sampler(len(self._data.train), job.seed, (0.0, 1.0), job.micro_batch)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=job.optimizer.lr)
+        self._next = count()
+
+    def run(self, updates: int) -> None:
+        for _ in range(updates):
+            for _ in range(UPDATE_EVERY):
+                inputs, target = fetch(self._data.train, self._sampler.batch(next(self._next)))
+                loss = functional.cross_entropy(self._model(*inputs), target)
+                loss.item()
+                (loss / UPDATE_EVERY).backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+
+def main() -> None:
+    """Print the figures."""
+    for row in (*two_stages(), one_stage()):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
