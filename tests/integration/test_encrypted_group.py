@@ -6,10 +6,12 @@ import signal
 import threading
 import time
 
+import psutil
 import pytest
 import torch
 
 from ring_allreduce import DeadlinePassed, Group, InvalidInput, KeyPair, Keys, PeerLost, Rendezvous, RingError
+from tests.support.zmtp import listening, mechanism
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,6 +65,17 @@ def assert_still_serves(rendezvous):
 def test_members_with_keys_average(rendezvous):
     assert_still_serves(rendezvous)
     assert rendezvous.wait(DEADLINE_S)
+
+
+def test_every_port_of_a_member_and_of_the_rendezvous_asks_for_a_key():
+    process = psutil.Process()
+    before = listening(process)
+    with Rendezvous(size=1, keys=keys("rendezvous")) as here, join(here, "a", size=1):
+        ports = listening(process) - before
+        assert [mechanism(port) for port in ports] == ["CURVE"] * 3
+    with Rendezvous(size=1) as here, join(here, "a", size=1, keys=None):
+        ports = listening(process) - before
+        assert sorted(str(mechanism(port)) for port in ports) == ["None", "PLAIN", "PLAIN"]
 
 
 def test_a_key_that_is_not_allowed_is_told_so_at_once(rendezvous):

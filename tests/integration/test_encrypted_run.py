@@ -1,9 +1,7 @@
 """`ravnest run --encrypt`: it trains as ever, and every port of its transport asks for a key."""
 
-import contextlib
 import json
 import shutil
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -11,26 +9,9 @@ import psutil
 import pytest
 
 from tests.support.commands import Running, planned
+from tests.support.zmtp import listening, mechanism
 
 pytestmark = pytest.mark.timeout(600)
-
-GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"  # up to the version: what follows would end the connection
-MECHANISM = slice(12, 32)
-
-
-def mechanism(port: int) -> str | None:
-    """How a ZeroMQ socket at `port` wants to be greeted; None when there is none."""
-    answer = b""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-        connection.sendall(GREETING)
-        while len(answer) < MECHANISM.stop and (data := connection.recv(64)):
-            answer += data
-    is_zmq = len(answer) >= MECHANISM.stop and answer[:1] == b"\xff" and answer[9:10] == b"\x7f"
-    return answer[MECHANISM].rstrip(b"\0").decode() if is_zmq else None
-
-
-def listening(process: psutil.Process) -> list[int]:
-    return [one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
 
 
 def test_an_encrypted_run_trains_and_every_lane_of_it_asks_for_a_key(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import time
 
 import psutil
 import pytest
+import zmq
 
 from ring_allreduce import DeadlinePassed, InvalidInput, TransportError
-from ring_allreduce.transport import KeyPair, Keys
+from ring_allreduce.transport import KeyPair, Keys, encrypted_listener
+from ring_allreduce.transport.doorkeeper import present_keys
 from ring_allreduce.transport.encrypted_listener import EncryptedListener
 from ring_allreduce.transport.encrypted_stream import EncryptedStream
 
@@ -117,6 +119,71 @@ def test_the_end_of_a_process_ends_its_stream_at_once_and_no_other(listener):
         here.sendall(b"still")
         assert read(end, 5) == b"still"
         here.close()
+
+
+def client(listener, name, begin):
+    """A process that opens a stream when `begin` is readable, says "here", and then gives back what it hears."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            assert select.select([begin], [], [], DEADLINE_S)[0]
+            here = stream(listener, name)
+            here.settimeout(DEADLINE_S)
+            here.sendall(b"here")
+            while data := here.recv(65536):
+                here.sendall(data)
+        os._exit(0)
+    return child
+
+
+def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeypatch):
+    """Another has come on the descriptor of a connection of which it was not heard yet that it went."""
+    hear_all, may_go_on, descriptors = listener._hear_all, threading.Event(), []
+    opened = encrypted_listener.EncryptedListener._begin
+    monkeypatch.setattr(listener, "_hear_all", lambda: hear_all() if may_go_on.wait(DEADLINE_S) else [])
+    monkeypatch.setattr(
+        encrypted_listener.EncryptedListener,
+        "_begin",
+        lambda self, *who: (descriptors.append(list(self._identities)), opened(self, *who)),
+    )
+    may_go_on.set()
+    (now, begin_first), (later, begin_second) = os.pipe(), os.pipe()
+    # Both are forked before there is a stream, of which they would hold an end.
+    second, first = client(listener, "attic", later), client(listener, "desk", now)
+    os.write(begin_first, b"!")
+    went, _ = accept(listener)
+    assert read(went, 4) == b"here"
+    may_go_on.clear()
+    went.sendall(b"!")  # one more turn begins, and halts after it was asked who went
+    time.sleep(0.3)
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    time.sleep(0.3)  # until its connection is closed here, too
+    os.write(begin_second, b"!")
+    time.sleep(0.3)  # until the other has its descriptor, and has said who it is
+    may_go_on.set()
+    lives, who = accept(listener)
+    assert (who, descriptors[0]) == ("attic", descriptors[1])
+    assert read(went, 2) in (b"", b"!")  # and then the end
+    lives.sendall(b"still")
+    assert read(lives, 9) == b"herestill"
+    lives.close()
+    os.waitpid(second, 0)
+    for end in (now, begin_first, later, begin_second):
+        os.close(end)
+
+
+def test_what_does_not_begin_a_stream_is_none(listener):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
+        present_keys(raw, keys("desk"), "rendezvous")
+        raw.set(zmq.LINGER, 0)
+        raw.connect("tcp://{}:{}".format(*listener.getsockname()))
+        raw.send(b"the rest of a stream that was lost")
+        assert nobody_comes(listener)
+        raw.send(b"")
+        raw.send(b"begun")
+        there, _ = accept(listener)
+        assert read(there, 5) == b"begun"
 
 
 def test_a_rendezvous_that_ends_ends_its_streams(listener):
