@@ -4,15 +4,17 @@ Decides the learning rate, the momentum and the direction of one optimizer step 
 (updates, a mean over the micro-batches). At s = 0 every correction is the optimizer alone, bit for bit.
 
 look_ahead, the default. A gradient that is s updates late belongs to weights that the stage has left behind. The
-momentum m says where it went meanwhile: so the step uses m as it will have become, with k = LEAD · s,
+momentum m says where it went meanwhile: so the step uses m as it will have become, k = LEAD · s updates on,
 
-    m̃ = m_new + k · (m_new − m_old)
-    β' = 1 − (1 − β) / (1 + k)        so that the newest gradient keeps the weight 1 − β that it has without delay
+    m̃  = m_new + k · (m_new − m_old)
+    β' = 1 − (1 − β) · min(1, (1 + LEAD) / (1 + k))     beyond s = 1 a longer momentum
+    lr' = lr · max(1, s)^−1/2                           beyond s = 1 a smaller rate
 
 It is weight prediction (SpecTrain, XPipe) and error feedback on the delayed update (Zmushko et al., 2026), written in
-terms of the momentum: no copy of the weights and no state is added. Without the second line the noise of the newest
-gradient would be amplified 1 + k times. Without the first, no momentum is stable beyond lr · curvature = 1 at s = 1,
-where a synchronous one of 0.9 bears 38; with both it is 4.
+terms of the momentum: no copy of the weights and no state is added. The first line amplifies the newest gradient,
+noise included, 1 + k times; the second holds that to 1 + LEAD. Without the first, no momentum is stable beyond
+lr · curvature = 1 at s = 1, where a synchronous one of 0.9 bears 38; with it, it is 3 there, and where much more than
+that is needed, training finds flatter ground by itself.
 
 discount is PipeMare's T1 (Yang et al., 2021): lr · s^−p, p falling from 1 to 0 over the first updates.
 delay_adaptive is Koloskova et al. (2022): lr / s. Knows neither stages nor clocks.
@@ -28,8 +30,9 @@ from torch.optim import SGD, Adam, NAdam, Optimizer
 CorrectionName = Literal["none", "discount", "delay_adaptive", "look_ahead"]
 CORRECTIONS: tuple[CorrectionName, ...] = get_args(CorrectionName)
 
-LEAD = 1.0
-"""Updates that look_ahead looks ahead for each update of staleness."""
+LEAD = 2.0
+"""Updates that look_ahead looks ahead for each update of staleness. One is where the weights will be; the second
+makes up for the lag of the momentum itself."""
 
 DISCOUNTED_UPDATES = 500
 """Updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
@@ -93,7 +96,7 @@ class _LookAhead:
             self._optimizer.step()
         else:
             with torch.no_grad():
-                self._lead(self._optimizer, lr, LEAD * staleness)
+                self._lead(self._optimizer, lr * max(1.0, staleness) ** -0.5, LEAD * staleness)
 
 
 _Lead = Callable[[Optimizer, float, float], None]
@@ -112,10 +115,10 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
 
     torch corrects m's bias by 1 − β^step, which holds for a constant β only. Its true weight ω follows
     ω ← β'·ω + 1 − β', and the rate makes up for the difference. While ω is small, k is less, so that the newest
-    gradient never counts for more than 1 − β.
+    gradient never counts for more than it will.
     """
     beta, beta2 = optimizer.defaults["betas"]
-    longer = 1 - (1 - beta) / (1 + k)
+    longer = _longer(beta, k)
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not trained:
         return
@@ -129,7 +132,7 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
     _set(optimizer, lr=rate, betas=(longer, beta2))
     optimizer.step()
     share = (1 - longer) / weight  # of the newest gradient in m / ω
-    ahead = min(k, max(0.0, (1 + k) * weight - 1))
+    ahead = min(k, max(0.0, (1 + LEAD) * (1 - beta) / share - 1))
     scale = lr * ahead * share / (1 - share) if ahead > 0 else 0.0
     for p in trained:
         state, group = optimizer.state[p], optimizer.param_groups[0]
@@ -142,25 +145,29 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
 def _lead_sgd(optimizer: Optimizer, lr: float, k: float) -> None:
     """A step of SGD with the momentum of k updates on.
 
-    SGD's buffer is a sum, not a mean: a longer momentum makes it 1 + k times larger, and the rate as much smaller. The
-    newest gradient then counts as without delay from the first step on.
+    SGD's buffer is a sum, not a mean: a longer momentum makes it larger, and the rate is as much smaller.
     """
     momentum = optimizer.defaults["momentum"]
-    longer = 1 - (1 - momentum) / (1 + k)
+    longer = _longer(momentum, k)
+    share = (1 - longer) / (1 - momentum)
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     for p in trained:
         state = optimizer.state[p]
         if state.get("momentum_buffer") is not None:
             before = float(state[_WEIGHT]) if _WEIGHT in state else 1.0
-            state["momentum_buffer"].mul_((1 + k) * before)
-    _set(optimizer, lr=lr / (1 + k), momentum=longer)
+            state["momentum_buffer"].mul_(before / share)
+    _set(optimizer, lr=lr * share, momentum=longer)
     optimizer.step()
     for p in trained:
         state, group = optimizer.state[p], optimizer.param_groups[0]
         buffer = state["momentum_buffer"]
-        state[_WEIGHT] = torch.tensor(1 / (1 + k), dtype=torch.float32)
+        state[_WEIGHT] = torch.tensor(share, dtype=torch.float32)
         newest = _gradient(p, group) * (1 - group["dampening"])
-        p.add_(newest + (longer - 1) * buffer, alpha=-lr / (1 + k) * k / longer)
+        p.add_(newest + (longer - 1) * buffer, alpha=-lr * share * k / longer)
+
+
+def _longer(momentum: float, k: float) -> float:
+    return 1 - (1 - momentum) * min(1.0, (1 + LEAD) / (1 + k))
 
 
 def _gradient(p: Tensor, group: Mapping[str, Any]) -> Tensor:

@@ -64,16 +64,17 @@ def test_adamw_steps_with_its_momentum_extrapolated(staleness, decay):
     parameter, optimizer = make({"name": "adamw", "weight_decay": decay})
     path = walk(parameter, corrected("look_ahead", optimizer), gradients(60), staleness)
     k = LEAD * staleness
-    beta, w = 1 - 0.1 / (1 + k), torch.ones(SHAPE).double()
+    beta, w = 1 - 0.1 * min(1, (1 + LEAD) / (1 + k)), torch.ones(SHAPE).double()
+    lr = 0.01 * max(1, staleness) ** -0.5
     m, v, mean = (torch.zeros(SHAPE).double() for _ in range(3))
     for t, gradient in enumerate(gradients(60), 1):
         g = gradient.double()
-        ahead = min(k, max(0.0, (1 + k) * (1 - beta**t) - 1))
+        ahead = min(k, max(0.0, (1 + LEAD) * 0.1 * (1 - beta**t) / (1 - beta) - 1))
         m = beta * m + (1 - beta) * g
         mean, before = m / (1 - beta**t), mean
         v = 0.999 * v + 0.001 * g * g
         direction = mean + ahead * (mean - before)
-        w = w * (1 - 0.01 * decay) - 0.01 * direction / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        w = w * (1 - lr * decay) - lr * direction / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
         assert torch.allclose(path[t - 1].double(), w, atol=1e-3 * decay + 2e-5)
 
 
@@ -84,13 +85,15 @@ def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
     parameter, optimizer = make(config)
     path = walk(parameter, corrected("look_ahead", optimizer), gradients(60), staleness)
     k = LEAD * staleness
-    mu, w, buffer = 1 - 0.1 / (1 + k), torch.ones(SHAPE).double(), torch.zeros(SHAPE).double()
+    share = min(1, (1 + LEAD) / (1 + k))
+    lr = 0.01 * max(1, staleness) ** -0.5
+    mu, w, buffer = 1 - 0.1 * share, torch.ones(SHAPE).double(), torch.zeros(SHAPE).double()
     for t, gradient in enumerate(gradients(60)):
         g = gradient.double() + decay * w
         buffer, before = mu * buffer + g, buffer
         direction = (g + mu * buffer if nesterov else buffer) + k * (buffer - before)
-        w = w - 0.01 / (1 + k) * direction
-        assert torch.allclose(path[t].double(), w, atol=1e-2 * decay + 1e-5)
+        w = w - lr * share * direction
+        assert torch.allclose(path[t].double(), w, atol=2e-2 * decay + 1e-5)
 
 
 @pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] != "nadam"])
@@ -121,7 +124,7 @@ def quadratic_loss(correction, config, curvature, delay, lr=1.0, updates=400):
 
 def test_with_a_delay_of_one_momentum_alone_diverges_where_looking_ahead_converges():
     config = {"name": "sgd", "momentum": 0.9}
-    curvature = 0.3  # lr · curvature / (1 − momentum) = 3, of the 38 that are stable without delay
+    curvature = 0.2  # lr · curvature / (1 − momentum) = 2, of the 38 that are stable without delay
     assert quadratic_loss("none", config, curvature, delay=0) < 1e-6
     assert not quadratic_loss("none", config, curvature, delay=1) < 1.0
     assert quadratic_loss("look_ahead", config, curvature, delay=1) < 1e-4
