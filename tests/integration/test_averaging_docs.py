@@ -88,3 +88,15 @@ def test_every_name_in_code_is_one_of_the_library() -> None:
     imported = {name for names in re.findall(r"from ring_allreduce import (.*)", TEXT) for name in names.split(", ")}
     assert imported <= set(ring_allreduce.__all__)
     assert {"Group", "Rendezvous", "RingReducer", "Progress"} <= imported
+
+
+def test_its_statistics_are_those_of_the_table() -> None:
+    with Rendezvous(size=1) as rendezvous, Group.join(rendezvous.address, name="a", size=1) as group:
+        group.average([torch.ones(10)])
+        (of_ring,) = group.statistics().values()
+        assert list(group.statistics()) == ["group"]
+    assert of_ring.rounds == 1
+    (row,) = re.findall(r"^\| `group.statistics\(\)` \| (.*)$", TEXT, re.MULTILINE)
+    for name in ("rounds", "seconds", "bytes sent", "received", "hop", "share_of(bytes_per_s)"):
+        assert name in row
+    assert set(vars(of_ring)) == {"rounds", "seconds", "bytes_sent", "bytes_received", "hops"}
