@@ -92,16 +92,16 @@ class Member:
                 with self._join_when_a_place_is_free() as again:
                     self._average(again, life=1, calls=2, newcomer=True)
             return
-        self._average(group, life=0, calls=plan.rounds)
-        if plan.awaited is not None:
-            call, before = plan.rounds, plan.rounds >= plan.at_round
-            while call < MOST_CALLS:
-                call += 1
-                there = plan.awaited in participants(plan, self._call(group, 0, call, weight(self._name)))
-                if before and there:
-                    return
-                before = before or call >= plan.at_round
-                time.sleep(PACE_S)
+        if plan.awaited is None:
+            self._average(group, life=0, calls=plan.rounds)
+            return
+        seen = False
+        for call in range(1, MOST_CALLS + 1):
+            total = self._call(group, 0, call, weight(self._name))
+            seen = seen or (call > plan.at_round and plan.awaited in participants(plan, total))
+            if seen and call >= plan.rounds:
+                return
+            time.sleep(PACE_S)
 
     def _average(self, group: Group, life: int, calls: int, *, newcomer: bool = False) -> None:
         for call in range(1, calls + 1):
