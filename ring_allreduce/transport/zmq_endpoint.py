@@ -14,6 +14,7 @@ import zmq
 from torch import Tensor
 
 from ring_allreduce.errors import TransportError, UnknownPeer
+from ring_allreduce.transport.allocator import keep_freed_memory
 from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.emulation import LinkShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
@@ -30,6 +31,8 @@ TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 
 HELD_UNREAD = {Lane.PIPELINE: 64, Lane.BULK: 8}
 """Messages of one peer that zmq holds until poll() takes them; beyond, TCP holds the sender back."""
+
+_READABLE = int(zmq.POLLIN)
 
 
 class ZmqEndpoint:
@@ -56,6 +59,7 @@ class ZmqEndpoint:
         """
         if keys is not None:
             keys.require_own_name(name)
+        keep_freed_memory()
         self.name = name
         self.epoch = 0
         self.stats = TransportStats()
@@ -213,7 +217,7 @@ class ZmqEndpoint:
         deliveries: list[Delivery] = []
         for lane, router in self._routers.items():
             for _ in range(TAKEN_PER_POLL[lane]):
-                if not int(router.get(zmq.EVENTS)) & zmq.POLLIN:  # an exception would cost more than the message
+                if not int(router.get(zmq.EVENTS)) & _READABLE:  # an exception would cost more than the message
                     break
                 frames = router.recv_multipart(flags=zmq.DONTWAIT, copy=False)
                 # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
