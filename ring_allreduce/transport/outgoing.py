@@ -11,7 +11,7 @@ from collections import deque
 import zmq
 
 from ring_allreduce.errors import PeerStalled, TransportError
-from ring_allreduce.transport.congestion import LocalConnections
+from ring_allreduce.transport.congestion import FIRST_LOOK_S, LocalConnections
 from ring_allreduce.transport.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
 from ring_allreduce.transport.endpoint import PeerAddress, TransportLimits
@@ -20,6 +20,8 @@ from ring_allreduce.transport.stats import Lane
 
 HANDED_TO_ZMQ = {Lane.PIPELINE: 16, Lane.BULK: 4}
 """Messages that zmq may hold for one peer (high-water mark); the rest waits here, where it can be counted."""
+
+_WRITABLE = int(zmq.POLLOUT)
 
 Parts = list[bytes | memoryview]
 
@@ -47,6 +49,7 @@ class OutgoingPeer:
         self._refused: set[Lane] = set()
         self.sockets: dict[Lane, zmq.Socket[bytes]] = {}
         self._local: dict[Lane, LocalConnections] = {}
+        self._tend_at_s = float("-inf")
         ports = {Lane.PIPELINE: address.pipeline_port, Lane.BULK: address.bulk_port}
         try:
             for lane, port in ports.items():
@@ -77,13 +80,15 @@ class OutgoingPeer:
 
     def flush(self, now_s: float) -> None:
         """Hand to zmq what is due and what it takes."""
-        for local in self._local.values():
-            local.tend(now_s)
+        if now_s >= self._tend_at_s:
+            self._tend_at_s = now_s + FIRST_LOOK_S
+            for local in self._local.values():
+                local.tend(now_s)
         if self._link:
             for lane, parts in self._link.pop_arrived(now_s):
                 self._waiting[lane].append(parts)
-        for lane in self._waiting:
-            if not self._drain(lane):
+        for lane, waiting in self._waiting.items():
+            if waiting and not self._drain(lane):
                 return  # BULK stays behind PIPELINE: they share the way to this peer
 
     def blocked_lane(self) -> Lane | None:
@@ -112,7 +117,7 @@ class OutgoingPeer:
     def _drain(self, lane: Lane) -> bool:
         waiting, socket = self._waiting[lane], self.sockets[lane]
         while waiting:
-            if not int(socket.get(zmq.EVENTS)) & zmq.POLLOUT:  # an exception would cost more than the message
+            if not int(socket.get(zmq.EVENTS)) & _WRITABLE:  # an exception would cost more than the message
                 return False
             socket.send_multipart(waiting[0], flags=zmq.DONTWAIT, copy=False)
             waiting.popleft()

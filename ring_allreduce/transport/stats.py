@@ -11,6 +11,8 @@ class Lane(Enum):
     PIPELINE = "pipeline"
     BULK = "bulk"
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python, for each of the many look-ups by lane
+
 
 class DropCause(StrEnum):
     """Why an arrived message had no effect."""
