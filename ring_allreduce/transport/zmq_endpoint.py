@@ -14,7 +14,6 @@ import zmq
 from torch import Tensor
 
 from ring_allreduce.errors import TransportError, UnknownPeer
-from ring_allreduce.transport.allocator import keep_freed_memory
 from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.emulation import LinkShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
@@ -23,7 +22,6 @@ from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
-from ring_allreduce.transport.pages import keep_large_blocks
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
@@ -59,7 +57,6 @@ class ZmqEndpoint:
         """
         if keys is not None:
             keys.require_own_name(name)
-        keep_freed_memory()
         self.name = name
         self.epoch = 0
         self.stats = TransportStats()
@@ -71,7 +68,6 @@ class ZmqEndpoint:
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
         self._closed = False
-        keep_large_blocks()
         self._context: Context = zmq.Context()
         self._doorkeeper = Doorkeeper(self._context, token, keys)
         self._refused = 0
