@@ -60,7 +60,8 @@ KINDS: Mapping[str, Kind] = {
     "other dtype": Kind((REFUSED,), REFUSED_TOO),
     "NaN": Kind((REFUSED,), REFUSED_TOO),
     "one chunk of NaN": HEALED,
-    "chunks of NaN from then on": Kind((REFUSED,), REFUSED_TOO),
+    # Where one member had its whole part before, the average is handed on.
+    "chunks of NaN from then on": Kind((REFUSED, COMPLETED), f"{REFUSED_TOO}, or had it handed on"),
     "duplicated frames": HEALED,
     "reordered frames": HEALED,
     "corrupt header": HEALED,

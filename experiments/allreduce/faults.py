@@ -39,7 +39,7 @@ QUICK = (
     "NaN",
     "reordered frames",
 )
-VIRTUAL, VIRTUAL_QUICK = 210, 14
+VIRTUAL, VIRTUAL_QUICK = 105, 14
 
 
 class Nursery:
