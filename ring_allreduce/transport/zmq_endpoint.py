@@ -22,6 +22,7 @@ from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
+from ring_allreduce.transport.pages import keep_large_blocks
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
@@ -68,6 +69,7 @@ class ZmqEndpoint:
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
         self._closed = False
+        keep_large_blocks()
         self._context: Context = zmq.Context()
         self._doorkeeper = Doorkeeper(self._context, token, keys)
         self._refused = 0
