@@ -213,12 +213,12 @@ class GroupMember:
         return message
 
     def _hear(self) -> bool:
-        """Take what the rendezvous has said; whether there was anything."""
-        heard = False
-        while (message := self._line.next()) is not None:
+        """Take what the rendezvous has said; whether there was anything. What follows a commit is for the next call."""
+        heard, call = False, self._call
+        while not (call and call.merged) and (message := self._line.next()) is not None:
             heard = True
-            if self._call is not None:
-                self._collect(self._call)
+            if call is not None:
+                self._collect(call)
             self._take(message)
         return heard
 

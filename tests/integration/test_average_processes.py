@@ -6,6 +6,7 @@ What becomes of those who go on: tests/faults/test_group.py.
 import contextlib
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 import time
@@ -219,3 +220,23 @@ def test_a_rendezvous_that_ends_is_named():
     with pytest.raises(PeerLost, match="rendezvous"):
         group.average([torch.ones(2)])
     group.close()
+
+
+def test_who_leaves_after_an_average_does_not_spoil_it_for_the_others():
+    """The commit and the news that others have left may come together."""
+    into, results = {}, queue.SimpleQueue()
+
+    def average_and_leave(name):
+        try:
+            with into[name] as group:
+                results.put(group.average([torch.ones(3)]))
+        except RingError as error:
+            results.put(error)
+
+    for _ in range(5):
+        with Rendezvous(size=3) as rendezvous:
+            for thread in [join_later(rendezvous.address, name, into, size=3, on_loss="fail") for name in "abc"]:
+                thread.join()
+            for name in "abc":
+                threading.Thread(target=average_and_leave, args=(name,), daemon=True).start()
+            assert [results.get(timeout=20) for _ in "abc"] == [3.0, 3.0, 3.0]
