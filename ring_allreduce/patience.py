@@ -64,4 +64,5 @@ class SilenceDeadline:
         return max(self._floor_s, self._factor * (median + 2 * spread))
 
     def expired(self, now_s: float) -> bool:
-        return self.silent_s(now_s) > self.limit_s()
+        silent_s = self.silent_s(now_s)
+        return silent_s > self._floor_s and silent_s > self.limit_s()  # asked each turn: spare it two medians

@@ -189,3 +189,10 @@ def test_a_paced_stage_computes_the_same_in_the_planned_time():
         compute.backward(0, (), True)
     assert slept == [2.0, 4.0]  # 4 samples of 50 FLOP forward; backward is twice that
     assert paced._losses == plain._losses
+
+
+def test_the_quick_seed_draws_what_torch_manual_seed_draws():
+    torch.manual_seed(2**63 + 7)
+    expected = torch.rand(5)
+    _seed("cpu", 2**63 + 7)
+    assert torch.equal(torch.rand(5), expected)
