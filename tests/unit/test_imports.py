@@ -125,12 +125,14 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/watch.py": WORLD | TENSORS,
     "ring_allreduce/chunks.py": WORLD | TENSORS,
     "ring_allreduce/direct.py": WORLD | TENSORS,
+    "ring_allreduce/kept.py": WORLD,
     "ring_allreduce/lines.py": WORLD | TENSORS,
     "ring_allreduce/messages.py": WORLD | TENSORS,
     "ring_allreduce/progress.py": WORLD,  # arithmetic on tensors
     "ring_allreduce/flight.py": WORLD,
     "ring_allreduce/wire.py": WORLD,
     "ring_allreduce/shares.py": WORLD | TENSORS,
+    "ring_allreduce/statistics.py": WORLD | TENSORS,
     "ring_allreduce/outer.py": WORLD,
     "ring_allreduce/transport/emulation.py": (WORLD | TENSORS) - {"random"},  # its jitter has a seed
     "ring_allreduce/transport/inbound.py": WORLD | TENSORS,
