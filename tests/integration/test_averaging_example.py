@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "examples/averaging/README.md").read_text(encoding="utf-8")
 MEMBERS = ("desk", "attic", "shed")
-DEADLINE_S = 60
+DEADLINE_S = 120
 MEAN = "mean of 3 members: [4.333333492279053, 4.333333492279053, 4.333333492279053] [0.0, 4.333"
 
 
@@ -86,8 +86,6 @@ def test_the_encrypted_members_of_the_readme_average(folder: Path) -> None:
         said = outputs(running)
     for name, line in zip(MEMBERS, said[1:], strict=True):
         assert line.startswith(f"{name}: {MEAN}")
-    with started(folder, make) as running:
-        assert "FileExistsError" in running[0].communicate(timeout=DEADLINE_S)[0]
 
 
 def test_the_script_has_ten_lines() -> None:
