@@ -8,6 +8,7 @@ from torch.nn import functional
 from ravnest.errors import RunFailed
 from ravnest.materials import load_data, make_model
 from ravnest.runtime.batches import fetch
+from ravnest.runtime.compute import _seed
 from ravnest.runtime.pace import PacedCompute, Pacer
 from ravnest.runtime.segments import Average
 from ravnest.runtime.setup import Pace
