@@ -1,0 +1,201 @@
+"""What stale gradients cost in quality, and what corrections give back: the tables behind the default correction.
+
+Two parts. `run_staleness`: at the staleness of 1 that double-buffered weights have at every stage, held-out loss
+against synchronous training with the same update batches and samples, rates tuned for each. `run_depth`: updates to
+reach a loss with 1, 8, 16 and 32 stages that update at each micro-batch. Both by delays.py, which computes what the
+stages compute; no figure here is a timing.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
+from experiments.pipeline.trials import Book, Outcome, Trial
+from experiments.report import ROOT, Cell, Claim, Panel, Part, Series, Table
+
+BOOK = ROOT / "runs" / "experiments" / "pipeline" / "trials.jsonl"
+WARMUP = {"warmup_updates": 100}
+OPTIMIZERS: Mapping[str, Mapping[str, object]] = {
+    "AdamW": {"name": "adamw"},
+    "SGD, momentum 0.9": {"name": "sgd", "momentum": 0.9},
+    "NAdam": {"name": "nadam"},
+}
+CORRECTED = "look_ahead"
+LOSS_WITHIN, POINTS_WITHIN, UPDATES_WITHIN = 0.01, 0.5, 1.5
+DEPTHS = (1, 8, 16, 32)
+STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5 % point of Student's t with 1, 2, … degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is trained."""
+
+    characters: Characters
+    updates: int
+    digit_updates: int
+    seeds: int
+    digit_seeds: int
+    rates: Mapping[str, Sequence[float]]
+    digit_rates: Mapping[str, Sequence[float]]
+    depth_updates: int
+    depth_rates: Sequence[float]
+    longest: int
+    """How many times the updates of depth 1 a deeper pipeline is given."""
+
+
+def sizes(*, quick: bool) -> Sizes:
+    """Those of the report, or small ones that only show that all of it runs."""
+    if quick:
+        rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.1,), "AdamW": (0.004,), "NAdam": (0.004,)}
+        small = Characters(SHAKESPEARE if SHAKESPEARE.exists() else ROOT / "README.md", 1, 16, 16, 4)
+        return Sizes(small, 40, 20, 2, 2, rates, rates, 100, (0.004,), 2)
+    rates = {"SGD, momentum 0.9": (0.1, 0.2, 0.4), "AdamW": (0.004, 0.008), "NAdam": (0.004, 0.008)}
+    digit_rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.05,), "AdamW": (0.003,), "NAdam": (0.003,)}
+    characters = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
+    return Sizes(characters, 3000, 400, 5, 10, rates, digit_rates, 4000, (0.001, 0.002, 0.004, 0.008), 6)
+
+
+def run_staleness(*, quick: bool, book: Path = BOOK) -> Part:
+    """Staleness 1 at every stage against none."""
+    size, kept = sizes(quick=quick), Book(book)
+    claims, series = [], []
+    rows: list[list[Cell]] = []
+    for name, optimizer in OPTIMIZERS.items():
+        ways = _compare(kept, size.characters, optimizer, size.rates[name], size.updates, size.seeds)
+        plain, *others = ways.items()
+        for way, outcomes in others:
+            change = [100 * (b.loss / a.loss - 1) for a, b in zip(plain[1], outcomes, strict=True)]
+            rows.append(["characters", name, way, _mean(plain[1]), _mean(outcomes), _interval(change, "%")])
+        held = _bound(change) <= 100 * LOSS_WITHIN
+        claims.append(
+            Claim(
+                f"characters, {name}",
+                f"held-out loss after {size.updates} updates with staleness 1 and {CORRECTED}, over synchronous",
+                f"<= {LOSS_WITHIN:.0%} more (upper end of the 95 % interval)",
+                _interval(change, "%"),
+                held if math.isfinite(_bound(change)) else None,
+            )
+        )
+        series.append(Series(name, [way for way, _ in others], [_mean(o) / _mean(plain[1]) - 1 for _, o in others]))
+        digits = _compare(kept, Digits(), optimizer, size.digit_rates[name], size.digit_updates, size.digit_seeds)
+        plain, *others = digits.items()
+        for way, outcomes in others:
+            points = [b.accuracy - a.accuracy for a, b in zip(plain[1], outcomes, strict=True)]
+            accuracy = [statistics.fmean(o.accuracy for o in each) for each in (plain[1], outcomes)]
+            rows.append(["digits", name, way, *accuracy, _interval(points, "points")])
+        claims.append(
+            Claim(
+                f"digits, {name}",
+                f"accuracy with staleness 1 and {CORRECTED}, against synchronous training, {size.digit_seeds} seeds",
+                f">= −{POINTS_WITHIN} points (mean)",
+                _interval(points, "points"),
+                statistics.fmean(points) >= -POINTS_WITHIN,
+            )
+        )
+    columns = ["task", "optimizer", "correction", "synchronous", "staleness 1", "difference, 95 % interval over seeds"]
+    return Part(
+        "quality",
+        "Quality at a staleness of 1",
+        claims,
+        [Table("Held-out loss (nats) or accuracy (%); rates tuned for each", columns, rows)],
+        [Panel("Staleness 1 at every stage", "correction", "loss over synchronous − 1", series, target=LOSS_WITHIN)],
+        [f"{size.characters.name}; {size.updates} updates, {size.seeds} seeds. {Digits().name}; {size.digit_updates}"],
+    )
+
+
+def run_depth(*, quick: bool, book: Path = BOOK) -> Part:
+    """More and more stages that update at each micro-batch."""
+    size, kept = sizes(quick=quick), Book(book)
+    schedule = {"name": "constant", **WARMUP}
+    base = Trial(size.characters, {"name": "adamw", "schedule": schedule}, size.depth_updates, every=50)
+
+    def fastest(trial: Trial, target: float) -> int | None:
+        found = [
+            kept.outcome(replace(trial, optimizer={**trial.optimizer, "lr": lr}, until=target)).reached(target)
+            for lr in size.depth_rates
+        ]
+        return min((updates for updates in found if updates is not None), default=None)
+
+    ends = [kept.outcome(replace(base, stages=1, optimizer={**base.optimizer, "lr": lr})) for lr in size.depth_rates]
+    best = min(ends, key=lambda outcome: outcome.loss)
+    target = min(loss for update, loss in best.curve if update <= size.depth_updates // 2)
+    series = []
+    rows: list[list[Cell]] = []
+    needed: dict[tuple[str, int], int | None] = {}
+    for correction in ("none", CORRECTED):
+        for depth in DEPTHS:
+            optimizer = {**base.optimizer, "correction": correction}
+            given = size.longest * (needed.get((correction, 1)) or size.depth_updates)
+            needed[correction, depth] = fastest(replace(base, stages=depth, optimizer=optimizer, updates=given), target)
+        one = needed[correction, 1] or math.nan
+        ratios = [(needed[correction, depth] or math.nan) / one for depth in DEPTHS]
+        rows += [
+            [correction, depth, needed[correction, depth], ratio] for depth, ratio in zip(DEPTHS, ratios, strict=True)
+        ]
+        seen = [(depth, ratio) for depth, ratio in zip(DEPTHS, ratios, strict=True) if math.isfinite(ratio)]
+        series.append(Series(correction, [depth for depth, _ in seen], [ratio for _, ratio in seen]))
+    ratio = rows[-1][-1]
+    assert isinstance(ratio, float)
+    return Part(
+        "depth",
+        "Stages that update at each micro-batch",
+        [
+            Claim(
+                "depth",
+                f"updates to {target:.3f} nats held out with {DEPTHS[-1]} stages over those with one, {CORRECTED}",
+                f"<= {UPDATES_WITHIN}",
+                f"{ratio:.2f}" if math.isfinite(ratio) else f"not reached in {size.longest} times as many",
+                not math.isnan(ratio) and ratio <= UPDATES_WITHIN,
+            )
+        ],
+        [
+            Table(
+                "Updates to the target, best of all rates", ["correction", "stages", "updates", "over one stage"], rows
+            )
+        ],
+        [Panel("Depth", "stages", "updates over one stage", series, log_x=True, target=UPDATES_WITHIN)],
+        [f"{size.characters.name}; AdamW, constant rate after a warm-up, best of {size.depth_rates}."],
+    )
+
+
+def _compare(
+    kept: Book, task: Task, optimizer: Mapping[str, object], rates: Sequence[float], updates: int, seeds: int
+) -> dict[str, list[Outcome]]:
+    """By way of training, synchronous first: the outcomes of all seeds at the rate that is best for seed 0."""
+    schedule = {"name": "cosine", "warmup_updates": min(100, updates // 4)}
+    ways: Mapping[str, Callable[[Trial], Trial]] = {
+        "synchronous": lambda trial: trial,
+        "none": lambda trial: replace(trial, delay=1, optimizer={**trial.optimizer, "correction": "none"}),
+        CORRECTED: lambda trial: replace(trial, delay=1, optimizer={**trial.optimizer, "correction": CORRECTED}),
+    }
+    found = {}
+    for way, change in ways.items():
+
+        def trained(lr: float, seed: int, change: Callable[[Trial], Trial] = change) -> Outcome:
+            return kept.outcome(change(Trial(task, {**optimizer, "lr": lr, "schedule": schedule}, updates, seed)))
+
+        best = min(rates, key=lambda lr: trained(lr, 0).loss)
+        found[way] = [trained(best, seed) for seed in range(seeds)]
+    return found
+
+
+def _mean(outcomes: Sequence[Outcome]) -> float:
+    return statistics.fmean(outcome.loss for outcome in outcomes)
+
+
+def _margin(values: Sequence[float]) -> float:
+    """Half the 95 % interval of their mean, by Student's t."""
+    spread = statistics.stdev(values) / math.sqrt(len(values))
+    return STUDENT_975[len(values) - 2] * spread
+
+
+def _bound(values: Sequence[float]) -> float:
+    return statistics.fmean(values) + _margin(values)
+
+
+def _interval(values: Sequence[float], unit: str) -> str:
+    return f"{statistics.fmean(values):+.2f} ± {_margin(values):.2f} {unit}"
