@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import describe, user_code
@@ -24,6 +24,10 @@ def fetch(dataset: Any, indices: Sequence[int]) -> tuple[tuple[Tensor, ...], Ten
 
     Raises InvalidInput where the user's dataset raises, or has something else there than (inputs, target).
     """
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:  # the same rows, without a tuple for each
+        with user_code("reading samples", key=_KEY):
+            rows, targets = (tensor[list(indices)] for tensor in dataset.tensors)
+        return (rows,), targets
     samples = _read(dataset, list(indices))
     for index, sample in zip(indices, samples, strict=True):
         if not (isinstance(sample, tuple | list) and len(sample) == 2):

@@ -82,3 +82,13 @@ def test_the_sample_batch_is_the_beginning_of_the_training_set():
     assert sample_batch(data, 10)[1].tolist() == list(range(10))
     with pytest.raises(InvalidInput, match="micro_batch: is 11, but the training set has only 10 samples"):
         sample_batch(data, 11)
+
+
+def test_rows_of_a_tensor_dataset_are_what_sample_by_sample_would_give():
+    held = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
+    several = [held[index] for index in range(6)]
+    for indices in ([4], [5, 0, 5], range(1, 4)):
+        (quick,), quick_target = fetch(held, indices)
+        (plain,), plain_target = fetch(several, indices)
+        assert torch.equal(quick, plain)
+        assert torch.equal(quick_target, plain_target)
