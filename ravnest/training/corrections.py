@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, NAdam, Optimizer
 
+from ravnest.training.soap import SOAP
+
 CorrectionName = Literal["none", "discount", "delay_adaptive", "look_ahead"]
 CORRECTIONS: tuple[CorrectionName, ...] = get_args(CorrectionName)
 
@@ -59,7 +61,7 @@ def corrected(name: CorrectionName, optimizer: Optimizer) -> Step:
         lead = _lead_of(optimizer)
         if lead is None:
             raise ValueError(
-                "correction: look_ahead needs the momentum of adam, adamw, nadam or sgd,"
+                "correction: look_ahead needs the momentum of adam, adamw, nadam, sgd or soap,"
                 f" which {type(optimizer).__name__} with these arguments lacks"
             )
         return _LookAhead(optimizer, lead)
@@ -103,7 +105,7 @@ _Lead = Callable[[Optimizer, float, float], None]
 
 
 def _lead_of(optimizer: Optimizer) -> _Lead | None:
-    if isinstance(optimizer, NAdam | Adam):  # AdamW is an Adam
+    if isinstance(optimizer, NAdam | Adam | SOAP):  # AdamW is an Adam
         return _lead_adam if optimizer.defaults["betas"][0] > 0 else None
     if isinstance(optimizer, SGD):
         return _lead_sgd if optimizer.defaults["momentum"] > 0 else None
@@ -111,7 +113,7 @@ def _lead_of(optimizer: Optimizer) -> _Lead | None:
 
 
 def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
-    """A step of Adam, AdamW or NAdam with the momentum of k updates on.
+    """A step of Adam, AdamW, NAdam or SOAP with the momentum of k updates on.
 
     torch corrects m's bias by 1 − β^step, which holds for a constant β only. Its true weight ω follows
     ω ← β'·ω + 1 − β', and the rate makes up for the difference. While ω is small, k is less, so that the newest
@@ -137,9 +139,13 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
     for p in trained:
         state, group = optimizer.state[p], optimizer.param_groups[0]
         state[_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
+        newest = _gradient(p, group).sub(state["exp_avg"], alpha=1 / weight)
+        if isinstance(optimizer, SOAP):
+            p.add_(optimizer.direction(p, newest, group), alpha=-scale)
+            continue
         square: Tensor = state.get("max_exp_avg_sq", state["exp_avg_sq"])
         denominator = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
-        p.addcdiv_(_gradient(p, group).sub(state["exp_avg"], alpha=1 / weight), denominator, value=-scale)
+        p.addcdiv_(newest, denominator, value=-scale)
 
 
 def _lead_sgd(optimizer: Optimizer, lr: float, k: float) -> None:

@@ -18,6 +18,7 @@ from ravnest.errors import InvalidInput
 from ravnest.training.corrections import CorrectionName, corrected
 from ravnest.training.quantities import PositiveFloat, Section
 from ravnest.training.schedule import ScheduleConfig
+from ravnest.training.soap import SOAP
 from ravnest.training.uncompiled import uncompiled
 
 _REFUSED = {
@@ -28,7 +29,7 @@ _CLASSES: dict[str, type[Optimizer]] = {
     name.lower(): member
     for name, member in vars(torch.optim).items()
     if isinstance(member, type) and issubclass(member, Optimizer) and member is not Optimizer
-}
+} | {"soap": SOAP}
 # `lr` is a field of its own; the others need a graph through the step, or CUDA graphs.
 _NOT_ARGUMENTS = {"self", "params", "lr", "differentiable", "capturable"}
 
@@ -39,7 +40,7 @@ class OptimizerConfig(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "adamw"
-    """A class of torch.optim, in any case."""
+    """A class of torch.optim, in any case, or soap."""
 
     lr: PositiveFloat = 1e-3
     """Peak learning rate, per update."""
@@ -93,16 +94,17 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, tor
 
 
 def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
-    """Optimizer state per byte of parameter, found by one step on a tiny parameter.
+    """Optimizer state per byte of parameter, found by one step on a tiny matrix, four times as long as it is wide.
 
-    Counts state tensors of the parameter's own shape; scalars and factored moments (Adafactor's) are negligible.
+    Scalars and factored moments (Adafactor's) are negligible. SOAP's square matrices are not; of the matrices of
+    ordinary blocks they are largest at this form.
     """
-    probe = torch.nn.Parameter(torch.zeros(8, 8))
+    probe = torch.nn.Parameter(torch.zeros(8, 32))
     optimizer = build_optimizer(config, [("probe", probe)])
     probe.grad = torch.ones_like(probe)
     optimizer.step()
     state = [value for value in optimizer.state[probe].values() if isinstance(value, torch.Tensor)]
-    return sum(value.nbytes for value in state if value.shape == probe.shape) / probe.nbytes
+    return sum(value.nbytes for value in state if value.numel() >= 64) / probe.nbytes
 
 
 def _class_named(name: object) -> type[Optimizer]:
@@ -124,7 +126,11 @@ def _construct(config: OptimizerConfig, parameters: list[torch.nn.Parameter]) ->
     try:
         return build(parameters, lr=config.lr, **config.arguments)
     except (ValueError, RuntimeError, TypeError) as error:
-        raise ValueError(f"torch.optim.{chosen.__name__} refuses: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{_place(chosen)}{chosen.__name__} refuses: {' '.join(str(error).split())}") from None
+
+
+def _place(chosen: type[Optimizer]) -> str:
+    return "torch.optim." if chosen.__module__.startswith("torch.") else ""
 
 
 def _mistakes(found: Mapping[str, tuple[str, object]]) -> ValidationError:

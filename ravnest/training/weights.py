@@ -205,10 +205,7 @@ class VersionedWeights:
             if name not in places:
                 raise InvalidInput(f"optimizer state {key!r} is of {name!r}, which this stage does not train")
             shape = self._shells[name].shape
-            # Scalars, the parameter's own shape, and factored moments (Adafactor's) are what there is.
-            if value.dim() and (
-                value.dim() != len(shape) or any(a not in (1, b) for a, b in zip(value.shape, shape, strict=True))
-            ):
+            if not _fits(value.shape, shape):
                 raise InvalidInput(
                     f"optimizer state {key!r} of {name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
                 )
@@ -251,3 +248,10 @@ class VersionedWeights:
             raise ValueError(f"{len(names)} parameters need {sum(sizes)} elements, not {tuple(vector.shape)}")
         parts = torch.split(vector, sizes) if sizes else ()
         return [part.reshape(shape) for part, shape in zip(parts, shapes.values(), strict=True)]
+
+
+def _fits(state: torch.Size, shape: torch.Size) -> bool:
+    """Scalars, the parameter's own shape, factored moments (Adafactor's), and a square of a side (SOAP's)."""
+    if len(state) == 2 and len(shape) >= 2 and state[0] == state[1] and state[0] in (shape[0], shape[1:].numel()):
+        return True
+    return not state or (len(state) == len(shape) and all(a in (1, b) for a, b in zip(state, shape, strict=True)))

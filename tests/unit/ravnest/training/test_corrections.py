@@ -11,6 +11,7 @@ KNOWN = [
     {"name": "adamw"},
     {"name": "adamw", "fused": True, "betas": [0.8, 0.95]},
     {"name": "nadam"},
+    {"name": "soap"},
     {"name": "sgd", "momentum": 0.9},
     {"name": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
 ]
@@ -96,7 +97,7 @@ def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
         assert torch.allclose(path[t].double(), w, atol=2e-2 * decay + 1e-5)
 
 
-@pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] != "nadam"])
+@pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] not in ("nadam", "soap")])
 @pytest.mark.parametrize("staleness", [[0.0] * 4 + [1.0] * 200, [7.0] * 3 + [0.0] * 201, [0.0, 3.0, 1.5, 0.0] * 51])
 def test_a_staleness_that_changes_never_changes_how_fast_a_steady_gradient_moves(config, staleness):
     steady = torch.full(SHAPE, 0.5)
@@ -169,7 +170,7 @@ def test_the_default_for_an_optimizer_with_a_momentum(config):
 def test_without_a_known_momentum_there_is_nothing_to_look_ahead_by(config):
     _, optimizer = make(config)
     assert default_correction(optimizer) == "none"
-    with pytest.raises(ValueError, match="look_ahead needs the momentum of adam, adamw, nadam or sgd"):
+    with pytest.raises(ValueError, match="look_ahead needs the momentum of adam, adamw, nadam, sgd or soap"):
         corrected("look_ahead", optimizer)
     with pytest.raises(ValueError, match="look_ahead needs the momentum"):
         OptimizerConfig(**config, correction="look_ahead")

@@ -6,7 +6,7 @@ from ravnest.training.optimizer import OptimizerConfig, build_optimizer, state_b
 
 OFFERED = [
     "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "muon", "nadam", "radam", "rmsprop",
-    "rprop", "sgd",
+    "rprop", "sgd", "soap",
 ]  # fmt: skip
 
 
@@ -49,6 +49,8 @@ def test_a_parameter_that_the_class_cannot_train():
         ({"name": "nadam"}, 2),
         ({"name": "adam", "amsgrad": True}, 3),
         ({"name": "adafactor"}, 0),
+        ({"name": "soap"}, 2 + 2 * (8 / 32 + 32 / 8)),
+        ({"name": "soap", "max_side": 8}, 2 + 2 * 8 / 32),
     ],
 )
 def test_state_bytes(config, ratio):

@@ -214,7 +214,10 @@ def test_without_a_copy_the_module_keeps_its_parameters():
     assert module.first.weight is not before
 
 
-@pytest.mark.parametrize("name", ["adamw", "nadam", "radam", "rmsprop", "rprop", "asgd", "adagrad", "adafactor", "sgd"])
+RESUMED = ["adamw", "nadam", "radam", "rmsprop", "rprop", "asgd", "adagrad", "adafactor", "sgd", "soap"]
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
     module, weights = make(name=name)
     for x in micro_batches(2):
@@ -251,6 +254,7 @@ def test_optimizer_state_is_a_copy():
         ({("nobody", "exp_avg"): torch.zeros(2)}, "is of 'nobody', which this stage does not train"),
         ({("frozen.bias", "exp_avg"): torch.zeros(5)}, "is of 'frozen.bias', which this stage does not train"),
         ({("first.bias", "exp_avg"): torch.zeros(4)}, r"has shape \(4,\), not \(5,\)"),
+        ({("first.weight", "left"): torch.zeros(6, 6)}, r"has shape \(6, 6\), not \(5, 4\)"),
     ],
 )
 def test_optimizer_state_that_fits_nothing_is_refused(state, said):

@@ -1,0 +1,117 @@
+"""SOAP: Adam in the eigenbasis of a matrix's gradients (Vyas et al., 2024).
+
+Decides how a matrix's gradient is turned before Adam's second moment scales it, and back. In that basis curvature is
+nearly diagonal, so that steep directions, which a delay makes unstable, are damped alone: what "basis rotation" does
+for asynchronous pipelines (Jung et al., 2026). Costs two square matrices a side, and their products at each step.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+SIDES = ("left", "right")
+
+
+class SOAP(Optimizer):
+    """Parameters of two and more dimensions are matrices of their first dimension and the rest; others get Adam.
+
+    A side longer than `max_side` is not turned. Weight decay is decoupled. A p × q matrix has 2·p·q + 2·(p² + q²)
+    elements of state.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 3e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        basis_beta: float = 0.95,
+        basis_every: int = 10,
+        max_side: int = 2048,
+        maximize: bool = False,
+    ) -> None:
+        """`basis_beta`: memory of the gradients' products; `basis_every`: updates between turns of the basis.
+
+        Raises ValueError for a number out of its range.
+        """
+        for name, value in (("betas", betas[0]), ("betas", betas[1]), ("basis_beta", basis_beta)):
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), not {value}")
+        for name, least, value in (("eps", 0, eps), ("weight_decay", 0, weight_decay), ("basis_every", 1, basis_every)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "basis_beta": basis_beta}
+        turning = {"basis_every": int(basis_every), "max_side": int(max_side)}
+        super().__init__(params, {**defaults, **turning, "maximize": maximize, "decoupled_weight_decay": True})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._step(p, -p.grad if group["maximize"] else p.grad, group)
+        return loss
+
+    def direction(self, p: Tensor, x: Tensor, group: dict[str, Any]) -> Tensor:
+        """`x`, of p's shape, scaled in p's basis by the second moment."""
+        state = self.state[p]
+        scale = (state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))).sqrt_().add_(group["eps"])
+        return self._turn(p, self._turn(p, x).div_(scale), back=True)
+
+    def _step(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, (beta, beta2) = self.state[p], group["betas"]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        state["step"] += 1
+        self._learn_basis(p, gradient, group)
+        turned = self._turn(p, gradient)
+        state["exp_avg"].lerp_(gradient, 1 - beta)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(turned, turned, value=1 - beta2)
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        unbiased = group["lr"] / (1 - beta ** float(state["step"]))
+        p.add_(self.direction(p, state["exp_avg"], group), alpha=-unbiased)
+
+    def _learn_basis(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Eigenvectors of the gradients' products: exact at first, then one step of power iteration at a time."""
+        if p.dim() < 2:
+            return
+        state = self.state[p]
+        matrix = gradient.reshape(p.shape[0], -1)
+        for side in SIDES:
+            length = matrix.shape[0 if side == "left" else 1]
+            if not 1 < length <= group["max_side"]:
+                continue
+            product = matrix @ matrix.T if side == "left" else matrix.T @ matrix
+            basis = f"{side}_basis"
+            if side not in state:
+                state[side] = product
+                state[basis] = torch.linalg.eigh(product)[1]
+            else:
+                state[side].lerp_(product, 1 - group["basis_beta"])
+                if int(state["step"]) % group["basis_every"] == 0:
+                    state[basis] = torch.linalg.qr(state[side] @ state[basis])[0]
+
+    def _turn(self, p: Tensor, x: Tensor, *, back: bool = False) -> Tensor:
+        """Into p's basis, or back. A new tensor."""
+        if p.dim() < 2:
+            return x.clone()
+        left, right = (self.state[p].get(f"{side}_basis") for side in SIDES)
+        matrix = x.reshape(p.shape[0], -1)
+        if left is not None:
+            matrix = (left if back else left.T) @ matrix
+        if right is not None:
+            matrix = matrix @ (right.T if back else right)
+        return matrix.reshape(p.shape).clone() if left is None and right is None else matrix.reshape(p.shape)

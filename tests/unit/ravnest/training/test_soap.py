@@ -1,0 +1,78 @@
+import pytest
+import torch
+from torch import nn
+
+from ravnest.training.soap import SOAP
+
+
+def gradients(count, *shape):
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+def trained(start, given, kind=SOAP, **arguments):
+    parameter = nn.Parameter(start.clone())
+    optimizer = kind([parameter], lr=0.01, **arguments)
+    for gradient in given:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        assert torch.equal(parameter.grad, gradient)
+    return parameter.detach()
+
+
+def orthogonal(size):
+    return torch.linalg.qr(gradients(1, size, size)[0])[0]
+
+
+@pytest.mark.parametrize(("shape", "arguments"), [((5,), {}), ((), {}), ((5, 4), {"max_side": 1})])
+def test_what_is_not_turned_gets_adamw(shape, arguments):
+    start, given = torch.ones(shape, dtype=torch.float64), gradients(12, *shape)
+    expected = trained(start, given, torch.optim.AdamW, weight_decay=0.1)
+    assert torch.allclose(trained(start, given, weight_decay=0.1, **arguments), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("basis_every", [1, 5])
+def test_it_sees_no_difference_between_a_matrix_and_the_same_matrix_turned(basis_every):
+    """AdamW does: what it learns depends on the coordinates in which the weights happen to be written."""
+    left, right = orthogonal(5), orthogonal(4)
+    start, given = torch.ones(5, 4, dtype=torch.float64), gradients(25, 5, 4)
+    for kind, same in ((SOAP, True), (torch.optim.AdamW, False)):
+        arguments = {"basis_every": basis_every} if kind is SOAP else {}
+        there = trained(left @ start @ right, [left @ g @ right for g in given], kind, **arguments)
+        assert torch.allclose(there, left @ trained(start, given, kind, **arguments) @ right, atol=1e-6) is same
+
+
+def test_a_convolution_is_a_matrix_of_its_output_channels():
+    start, given = torch.ones(5, 2, 3, 3, dtype=torch.float64), gradients(8, 5, 2, 3, 3)
+    flat = trained(start.reshape(5, 18), [g.reshape(5, 18) for g in given])
+    assert torch.equal(trained(start, given).reshape(5, 18), flat)
+
+
+def test_a_long_side_is_left_as_it_is():
+    parameter = nn.Parameter(torch.ones(3, 9))
+    optimizer = SOAP([parameter], max_side=8)
+    parameter.grad = gradients(1, 3, 9)[0].float()
+    optimizer.step()
+    assert set(optimizer.state[parameter]) == {"step", "exp_avg", "exp_avg_sq", "left", "left_basis"}
+
+
+def test_it_climbs_when_asked_to_and_calls_the_closure():
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    optimizer = SOAP([parameter], lr=0.1, maximize=True)
+
+    def closure():
+        optimizer.zero_grad()
+        total = parameter.sum()
+        total.backward()
+        return total
+
+    assert optimizer.step(closure) == 0
+    assert closure() > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"betas": (1.0, 0.9)}, {"basis_beta": 1.0}, {"basis_every": 0}, {"eps": -1.0}, {"weight_decay": -0.1}]
+)
+def test_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        SOAP([nn.Parameter(torch.zeros(2))], **wrong)
