@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+import signal
 import sys
 import time
 import traceback
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--wanlab", metavar="PATH", help="the program that emulates links with namespaces")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and namespaces are taken down
     before = machine()
     torch.set_num_threads(1)
     program, why = lab.find(asked.wanlab)

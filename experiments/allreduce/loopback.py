@@ -24,6 +24,9 @@ SIZES = tuple(KIB << shift for shift in range(0, 19, 2))
 QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
 MEASURE_S, QUICK_MEASURE_S = 0.25, 0.05
 MOST_COUNT = 300
+WARM = 2
+"""All-reduces before those that are timed: connections and memory are those of a run that lasts."""
+
 LARGE_BYTES = 64 * MIB
 LOOPBACK_BYTES_PER_S, LOOPBACK_LATENCY_S = 1e9, 1e-4
 """By which chunks are sized, and small vectors go directly: the order of magnitude, as a user may know it."""
@@ -62,14 +65,14 @@ class Loopback:
         """`count` all-reduces of `n_bytes`, one after another."""
         elements = n_bytes // FLOAT_BYTES
         if what == GLOO:
-            return self.crew.ask_all(do="gloo", elements=elements, count=count)
+            return self.crew.ask_all(do="gloo", elements=elements, count=count, warm=WARM)
         if what == GROUP:
-            return self.crew.ask_all(do="average", elements=elements, count=count)
+            return self.crew.ask_all(do="average", elements=elements, count=count, warm=WARM)
         transport = "curve" if what == ENCRYPTED else "plain"
         self._rings += 1
         name = f"{transport}-{self._rings}"
         request = ring(name, self.names, n_bytes, bytes_per_s=LOOPBACK_BYTES_PER_S, latency_s=LOOPBACK_LATENCY_S)
-        return self.crew.ask_all(do="rounds", transport=transport, rings=[request], count=count)
+        return self.crew.ask_all(do="rounds", transport=transport, rings=[request], count=count, warm=WARM)
 
     def equal(self) -> bool:
         """Whether all members hold the same bytes after the last measurement of a ring."""
@@ -78,18 +81,18 @@ class Loopback:
 
 
 Timings = dict[tuple[int, int], dict[str, list[float]]]
-"""(processes, bytes) → what was measured → seconds of one all-reduce, one for each repeat."""
+"""(processes, bytes) → what was measured → seconds of one all-reduce, one for each repeat. Also CPU seconds."""
 
 
 def run(options: Options) -> Part:
     """Measure, and judge."""
-    quick, timings = options.quick, Timings()
+    quick, timings, cpu = options.quick, Timings(), Timings()
     idle, unequal = 0.0, []
     for size in (2,) if quick else (2, 3, 4):
         with Loopback(size) as processes:
             idle = max(idle, *(answer["cpu_s"] for answer in processes.crew.ask_all(do="cpu", seconds=1.0).values()))
             for n_bytes in QUICK_SIZES if quick else SIZES:
-                timings[size, n_bytes] = _point(processes, n_bytes, quick)
+                timings[size, n_bytes], cpu[size, n_bytes] = _point(processes, n_bytes, quick)
                 if not processes.equal():
                     unequal.append(f"{size} processes, {n_bytes} bytes")
     ratios = {point: median(kinds[GLOO]) / median(kinds[RING]) for point, kinds in timings.items()}
@@ -97,29 +100,32 @@ def run(options: Options) -> Part:
         name="loopback",
         title="Loopback: against torch.distributed gloo",
         claims=_claims(ratios, unequal),
-        tables=[_table(timings)],
+        tables=[_table(timings, cpu)],
         panels=_panels(timings),
         notes=[
-            "Seconds are those of one all-reduce of float32 numbers, from the first member's start to the last one's "
-            "end, of "
-            "several in sequence; median (lowest–highest) of repeats that take turns: gloo, ours, gloo, ours. One "
-            "process holds "
-            f"gloo, our endpoints and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
+            f"Time is that of one float32 all-reduce of several in sequence after {WARM} that are not counted, from "
+            "the first member's start to the last one's end; median (lowest–highest) of repeats that take turns: "
+            "gloo, ours, gloo, ours. CPU is that of one member, all threads. One process holds gloo, our endpoints "
+            f"and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
             "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",
         ],
     )
 
 
-def _point(processes: Loopback, n_bytes: int, quick: bool) -> dict[str, list[float]]:
+def _point(processes: Loopback, n_bytes: int, quick: bool) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds, and CPU seconds of a member."""
     counts = {}
     for kind in KINDS:
         once_s = elapsed_s(processes.measure(kind, n_bytes, 1))  # warms up, too
         counts[kind] = max(1, min(MOST_COUNT, int((QUICK_MEASURE_S if quick else MEASURE_S) / once_s)))
+    cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
 
     def one(kind: str) -> float:
-        return elapsed_s(processes.measure(kind, n_bytes, counts[kind])) / counts[kind]
+        answers = processes.measure(kind, n_bytes, counts[kind])
+        cpu[kind].append(sum(answer["cpu_s"] for answer in answers.values()) / len(answers) / counts[kind])
+        return elapsed_s(answers) / counts[kind]
 
-    return interleaved(KINDS, one, 3 if quick or n_bytes > LARGE_BYTES else 5)
+    return interleaved(KINDS, one, 3 if quick or n_bytes > LARGE_BYTES else 5), cpu
 
 
 def _claims(ratios: Mapping[tuple[int, int], float], unequal: Sequence[str]) -> list[Claim]:
@@ -159,16 +165,17 @@ def _claims(ratios: Mapping[tuple[int, int], float], unequal: Sequence[str]) -> 
     ]
 
 
-def _table(timings: Timings) -> Table:
+def _table(timings: Timings, cpu: Timings) -> Table:
     rows: list[list[Cell]] = []
-    for (size, n_bytes), kinds in timings.items():
-        gloo_s = median(kinds[GLOO])
+    for point, kinds in timings.items():
+        size, n_bytes = point
         bus = 2 * (size - 1) / size * n_bytes / 2**30
         for kind, seconds in kinds.items():
-            ours_s = median(seconds)
-            milliseconds = spread([1e3 * one for one in seconds])
-            rows.append([size, bytes_words(n_bytes), kind, milliseconds, bus / ours_s, f"{gloo_s / ours_s:.2f}"])
-    columns = ["processes", "vector", "what", "ms, median (lowest–highest)", "bus GiB/s", "× gloo"]
+            took = spread([1e3 * one for one in seconds])
+            cpu_ms = 1e3 * median(cpu[point][kind])
+            ratio = median(kinds[GLOO]) / median(seconds)
+            rows.append([size, bytes_words(n_bytes), kind, took, cpu_ms, bus / median(seconds), f"{ratio:.2f}"])
+    columns = ["processes", "vector", "what", "ms, median (lowest–highest)", "CPU ms", "bus GiB/s", "× gloo"]
     return Table("One all-reduce", columns, rows)
 
 

@@ -63,27 +63,27 @@ class Member:
         self.endpoint.epoch = 1
         self.endpoint.connect({name: PeerAddress(*where) for name, where in peers.items()})
 
-    def rounds(self, rings: Sequence[Mapping[str, Any]], count: int, in_turn: bool) -> dict[str, Any]:
+    def rounds(self, rings: Sequence[Mapping[str, Any]], count: int, in_turn: bool, warm: int) -> dict[str, Any]:
         """Average this member's `rings` (RingSpecs as plain data, of new names) `count` times; how long that took.
 
-        `in_turn`: one ring after another, each a measurement of its own, instead of all at once.
+        `in_turn`: one ring after another, each a measurement of its own, instead of all at once. `warm`: how many
+        rounds go before that and are not counted: their memory is used again.
         """
         specs = [_spec(ring) for ring in rings]
-        self._begin(specs)
         self._averages = {}
         self._vectors = vectors = {spec.name: self._vector(spec) for spec in specs}
-        sent = self._sent_bytes()
-        cpu_s = time.process_time()
-        began_s = time.monotonic()
+        self._begin(specs)
         groups = [[spec] for spec in specs] if in_turn else [specs]
         averages: dict[str, Tensor] = {}
-        for number in range(1, count + 1):
+        sent, cpu_s, began_s = self._sent_bytes(), time.process_time(), time.monotonic()
+        for number in range(1, warm + count + 1):
+            if number == warm + 1:
+                sent, cpu_s, began_s = self._sent_bytes(), time.process_time(), time.monotonic()
             for group in groups:
                 averages |= self._round(number, [spec.name for spec in group], vectors)
-            if number < count:
-                self._commit(number)
-        ended_s = time.monotonic()
-        cpu_s = time.process_time() - cpu_s
+            if number > 1 and self._reducer is not None:
+                self._reducer.commit(number - 1)  # who has finished a round has all of the one before
+        ended_s, cpu_s = time.monotonic(), time.process_time() - cpu_s
         self._averages = averages
         return {"began_s": began_s, "ended_s": ended_s, "cpu_s": cpu_s, "sent_bytes": self._sent_bytes() - sent}
 
@@ -156,11 +156,6 @@ class Member:
                 reducer.on_delivery(delivery)
             reducer.pump()
             _check_time(began_s)
-
-    def _commit(self, number: int) -> None:
-        commit = getattr(self._reducer, "commit", None)
-        if commit is not None:
-            commit(number)
 
     def _vector(self, spec: RingSpec) -> Tensor:
         earlier = [vector for vector in self._vectors.values() if len(vector) == spec.elements]

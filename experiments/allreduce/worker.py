@@ -44,9 +44,9 @@ class Worker:
         self.members[transport].connect(peers)
         return {}
 
-    def rounds(self, transport: str, rings: list[Request], count: int, in_turn: bool = False) -> Request:
+    def rounds(self, transport: str, rings: list[Request], count: int, in_turn: bool = False, warm: int = 0) -> Request:
         mine = [ring for ring in rings if self.name in ring["members"]]
-        return self.members[transport].rounds(mine, count, in_turn)
+        return self.members[transport].rounds(mine, count, in_turn, warm)
 
     def digests(self, transport: str) -> Request:
         return {"digests": self.members[transport].digests()}
@@ -81,19 +81,19 @@ class Worker:
         self._all_reduce = gloo.all_reduce
         return {}
 
-    def gloo(self, elements: int, count: int) -> Request:
+    def gloo(self, elements: int, count: int, warm: int) -> Request:
         vector = torch.full((elements,), 1e-3)
-        return self._timed(lambda: self._all_reduce(vector), count)
+        return self._timed(lambda: self._all_reduce(vector), count, warm)
 
     def join_group(self, rendezvous: str, size: int) -> Request:
         self.group = Group.join(rendezvous, name=self.name, size=size)
         return {}
 
-    def average(self, elements: int, count: int) -> Request:
+    def average(self, elements: int, count: int, warm: int) -> Request:
         group = self.group
         assert group is not None
         vector = torch.full((elements,), 1e-3)
-        return self._timed(lambda: group.average([vector]), count)
+        return self._timed(lambda: group.average([vector]), count, warm)
 
     def cpu(self, seconds: float) -> Request:
         """The CPU time of this process, all threads, while it only waits."""
@@ -109,7 +109,9 @@ class Worker:
         for member in self.members.values():
             member.idle(IDLE_POLL_S / len(self.members))
 
-    def _timed(self, work: Callable[[], object], count: int) -> Request:
+    def _timed(self, work: Callable[[], object], count: int, warm: int) -> Request:
+        for _ in range(warm):
+            work()
         cpu_s, began_s = time.process_time(), time.monotonic()
         for _ in range(count):
             work()
