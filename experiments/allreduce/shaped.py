@@ -115,7 +115,7 @@ def in_lab(make: type[Lab], options: Options, cases: Sequence[Case], repeats: in
                 connect_streams(crew, lab.addresses)
                 for case in (case for case in cases if case.members == members):
                     lab.change(dict.fromkeys(names, (case.mbps, case.mbps)), case.one_way_s)
-                    timings[case] = _lab_case(crew, case, repeats)
+                    timings[case] = _lab_case(crew, case, repeats + 2)
     return timings
 
 
@@ -165,6 +165,7 @@ class Rounds:
 def _judge(where: str, baseline: str, timings: Timings) -> tuple[list[Claim], list[Table], list[Panel]]:
     of_stream = {case: median(kinds[STREAM]) / median(kinds[RING]) for case, kinds in timings.items()}
     of_link = {case: case.hop_bytes / case.bytes_per_s / median(kinds[RING]) for case, kinds in timings.items()}
+    base_of_link = {case: case.hop_bytes / case.bytes_per_s / median(kinds[STREAM]) for case, kinds in timings.items()}
     rows: list[list[Cell]] = [
         [
             case.words,
@@ -173,6 +174,7 @@ def _judge(where: str, baseline: str, timings: Timings) -> tuple[list[Claim], li
             spread(kinds[STREAM]),
             f"{of_stream[case]:.3f}",
             f"{of_link[case]:.3f}",
+            f"{base_of_link[case]:.3f}",
         ]
         for case, kinds in timings.items()
     ]
@@ -180,7 +182,7 @@ def _judge(where: str, baseline: str, timings: Timings) -> tuple[list[Claim], li
         _least(f"{where}: of {baseline}", f"{where}: speed of the ring over that of {baseline}", OF_TCP, of_stream),
         _least(f"{where}: of the link", f"{where}: of 2(n−1)/n · bytes / slowest link", OF_LINK, of_link),
     ]
-    columns = ["setting", "MB", "ring, s", f"{baseline}, s", "of it", "of the link"]
+    columns = ["setting", "MB", "ring, s", f"{baseline}, s", "of it", "of the link", "it, of the link"]
     words = [case.words.replace(", ", "\n").replace(" Mbit/s", "") for case in timings]
     series = [
         Series(f"of {baseline}", words, list(of_stream.values())),
