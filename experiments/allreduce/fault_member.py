@@ -106,7 +106,7 @@ class Member:
     def _average(self, group: Group, life: int, calls: int, *, newcomer: bool = False) -> None:
         for call in range(1, calls + 1):
             if self._is_victim and self._plan.fault == "does not call" and call == self._plan.at_round:
-                time.sleep(4 * self._plan.timeout_s)
+                time.sleep(2 * self._plan.timeout_s)
             self._call(group, life, call, 0.0 if newcomer and call == 1 else weight(self._name))
 
     def _call(self, group: Group, life: int, call: int, n: float) -> float:

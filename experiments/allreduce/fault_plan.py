@@ -108,7 +108,7 @@ class Scenario:
     @property
     def timeout_s(self) -> float:
         """Of each average."""
-        return 1.0 if self.fault in ("does not call", "rendezvous frozen") else 8.0
+        return {"does not call": 2.0, "rendezvous frozen": 1.0}.get(self.fault, 8.0)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
