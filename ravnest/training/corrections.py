@@ -34,7 +34,7 @@ CORRECTIONS: tuple[CorrectionName, ...] = get_args(CorrectionName)
 
 LEAD = 2.0
 """Updates that look_ahead looks ahead for each update of staleness. One is where the weights will be; the second
-makes up for the lag of the momentum itself."""
+makes up for the lag of the momentum itself, which Nesterov's does already: there it is one less."""
 
 DISCOUNTED_UPDATES = 500
 """Updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
@@ -98,7 +98,7 @@ class _LookAhead:
             self._optimizer.step()
         else:
             with torch.no_grad():
-                self._lead(self._optimizer, lr * max(1.0, staleness) ** -0.5, LEAD * staleness)
+                self._lead(self._optimizer, lr * max(1.0, staleness) ** -0.5, staleness)
 
 
 _Lead = Callable[[Optimizer, float, float], None]
@@ -112,7 +112,7 @@ def _lead_of(optimizer: Optimizer) -> _Lead | None:
     return None
 
 
-def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
+def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
     """A step of Adam, AdamW, NAdam or SOAP with the momentum of k updates on.
 
     torch corrects m's bias by 1 − β^step, which holds for a constant β only. Its true weight ω follows
@@ -120,7 +120,10 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
     gradient never counts for more than it will.
     """
     beta, beta2 = optimizer.defaults["betas"]
-    longer = _longer(beta, k)
+    nesterov = isinstance(optimizer, NAdam)
+    lead = LEAD - nesterov
+    k = lead * staleness
+    longer = _longer(beta, k, lead)
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not trained:
         return
@@ -129,12 +132,12 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
     weight = float(first[_WEIGHT]) if _WEIGHT in first else 1 - beta**steps
     weight = longer * weight + 1 - longer
     steps += 1
-    nesterov = isinstance(optimizer, NAdam)  # which corrects by the product of its own coefficients
+    # NAdam corrects by the product of the coefficients that it really had.
     rate = lr if nesterov else lr * (1 - longer**steps) / weight
     _set(optimizer, lr=rate, betas=(longer, beta2))
     optimizer.step()
     share = (1 - longer) / weight  # of the newest gradient in m / ω
-    ahead = min(k, max(0.0, (1 + LEAD) * (1 - beta) / share - 1))
+    ahead = min(k, max(0.0, (1 + lead) * (1 - beta) / share - 1))
     scale = lr * ahead * share / (1 - share) if ahead > 0 else 0.0
     for p in trained:
         state, group = optimizer.state[p], optimizer.param_groups[0]
@@ -148,13 +151,15 @@ def _lead_adam(optimizer: Optimizer, lr: float, k: float) -> None:
         p.addcdiv_(newest, denominator, value=-scale)
 
 
-def _lead_sgd(optimizer: Optimizer, lr: float, k: float) -> None:
+def _lead_sgd(optimizer: Optimizer, lr: float, staleness: float) -> None:
     """A step of SGD with the momentum of k updates on.
 
     SGD's buffer is a sum, not a mean: a longer momentum makes it larger, and the rate is as much smaller.
     """
     momentum = optimizer.defaults["momentum"]
-    longer = _longer(momentum, k)
+    lead = LEAD - bool(optimizer.defaults["nesterov"])
+    k = lead * staleness
+    longer = _longer(momentum, k, lead)
     share = (1 - longer) / (1 - momentum)
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     for p in trained:
@@ -172,8 +177,8 @@ def _lead_sgd(optimizer: Optimizer, lr: float, k: float) -> None:
         p.add_(newest + (longer - 1) * buffer, alpha=-lr * share * k / longer)
 
 
-def _longer(momentum: float, k: float) -> float:
-    return 1 - (1 - momentum) * min(1.0, (1 + LEAD) / (1 + k))
+def _longer(momentum: float, k: float, lead: float) -> float:
+    return 1 - (1 - momentum) * min(1.0, (1 + lead) / (1 + k))
 
 
 def _gradient(p: Tensor, group: Mapping[str, Any]) -> Tensor:

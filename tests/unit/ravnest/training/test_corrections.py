@@ -85,8 +85,9 @@ def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
     config = {"name": "sgd", "momentum": 0.9, "nesterov": nesterov, "weight_decay": decay}
     parameter, optimizer = make(config)
     path = walk(parameter, corrected("look_ahead", optimizer), gradients(60), staleness)
-    k = LEAD * staleness
-    share = min(1, (1 + LEAD) / (1 + k))
+    lead = LEAD - nesterov
+    k = lead * staleness
+    share = min(1, (1 + lead) / (1 + k))
     lr = 0.01 * max(1, staleness) ** -0.5
     mu, w, buffer = 1 - 0.1 * share, torch.ones(SHAPE).double(), torch.zeros(SHAPE).double()
     for t, gradient in enumerate(gradients(60)):
