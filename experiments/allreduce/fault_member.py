@@ -62,6 +62,7 @@ class Member:
         self._endpoint: FaultyEndpoint | None = None
         torch.set_num_threads(1)
         module.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
+        module.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
         if self._is_victim and plan.fault != "none":
             module.ZmqEndpoint = self._faulty  # type: ignore[misc, assignment]
         if plan.fault == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":

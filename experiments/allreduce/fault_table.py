@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.allreduce import faults
+from experiments.allreduce.fault_plan import WAYS
 from experiments.allreduce.options import Options
 from experiments.report import Cell, Claim, Part, Table, spread
 
@@ -21,7 +22,9 @@ def run(options: Options) -> Part:
     for fault, ones in by_fault.items():
         outcomes = Counter(str(one["outcome"]) for one in ones)
         words = "; ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-        rows.append([fault, len(ones), words, spread([float(one["seconds_lost"]) for one in ones])])
+        ways = Counter(str(one["way"]) for one in ones)
+        way = ", ".join(f"{ways[way]} {way}" for way in WAYS if ways[way])
+        rows.append([fault, len(ones), way, words, spread([float(one["seconds_lost"]) for one in ones])])
     bad = {word: [f"{one['fault']} (seed {one['seed']})" for one in found if one[word]] for word in ("hung", "wrong")}
     enough = len(found) >= LEAST_SCENARIOS
     return Part(
@@ -46,5 +49,5 @@ def run(options: Options) -> Part:
                 for word, ones in bad.items()
             ),
         ],
-        tables=[Table("Fault, outcome, seconds lost", ["fault", "runs", "outcome", "s lost"], rows)],
+        tables=[Table("Fault, outcome, seconds lost", ["fault", "runs", "way", "outcome", "s lost"], rows)],
     )

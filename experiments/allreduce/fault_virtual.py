@@ -379,6 +379,7 @@ def scenario(fault: str, seed: int) -> dict[str, Any]:
         "members": len(plain.members),
         "rounds": plain.rounds,
         "wire": "exact",
+        "way": "ring",
         "outcome": "hung" if hung else f"wrong: {'; '.join(wrong)}" if wrong else words,
         "hung": hung,
         "wrong": bool(wrong),

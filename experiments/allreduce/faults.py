@@ -133,6 +133,7 @@ def outcome(plan: Scenario, result: dict[str, Any]) -> dict[str, Any]:
         "members": plan.members,
         "rounds": plan.rounds,
         "wire": plan.wire,
+        "way": plan.way,
         "outcome": words,
         "hung": bool(result["hung"]),
         "wrong": bool(wrong),
