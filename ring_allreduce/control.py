@@ -52,10 +52,11 @@ class Held(Message, frozen=True, kw_only=True, tag="held"):
 
 
 class Finished(Message, frozen=True, kw_only=True, tag="finished"):
-    """It holds the average of `round`."""
+    """It holds the average of `round`. `form`: what it averages there."""
 
     epoch: int
     round: int
+    form: str = ""
 
 
 class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):

@@ -1,15 +1,19 @@
 """What a member of a group was asked for: when it joined, and in one call of average(). Knows times, not clocks."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
 
+from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
+from ring_allreduce.flight import RingSpec
 from ring_allreduce.reducer import RingResult
 from ring_allreduce.transport.keys import Keys
-from ring_allreduce.wire import Wire
+from ring_allreduce.wire import Wire, bytes_per_element
 
 OnLoss = Literal["continue", "fail"]
 
@@ -57,7 +61,17 @@ class Call:
         self.deadline_s = now_s + self.most_s
         self.overdue_at_s = now_s + self.limit_s if patient else math.inf
 
-    @property
+    @cached_property
     def form(self) -> str:
-        """What must be the same at all members."""
-        return f"{self.vector.numel()} numbers, {self.vector.dtype}"
+        """What must be the same at all members: the shape and dtype of each tensor, in order; the first in words."""
+        each = [f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in self.tensors]
+        digest = hashlib.blake2b("; ".join(each).encode(), digest_size=8).hexdigest()
+        words = "; ".join([*each[:2], *(["..."] if len(each) > 2 else [])])
+        return f"{self.vector.numel()} numbers, {self.vector.dtype}, as {words} [{digest}]"
+
+    def spec(self, ring: str, members: tuple[str, ...], wire: Wire) -> RingSpec:
+        """The ring that averages it."""
+        elements, dtype = self.vector.numel(), self.vector.dtype
+        chunk_elements = chunk_elements_for(None, self.vector.element_size())
+        direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
+        return RingSpec(ring, members, elements, chunk_elements, dtype, wire, direct=direct)

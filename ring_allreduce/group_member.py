@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from ring_allreduce import control as c
 from ring_allreduce import round_events as ev
-from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
 from ring_allreduce.control_line import ControlLine, reach
 from ring_allreduce.epoch_member import EpochMember
 from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RingError
@@ -26,7 +25,6 @@ from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
 from ring_allreduce.watch import Report
-from ring_allreduce.wire import bytes_per_element
 
 
 class GroupMember:
@@ -126,10 +124,7 @@ class GroupMember:
         self._reducer = None
 
     def _spec(self, call: Call) -> RingSpec:
-        elements, dtype, wire = call.vector.numel(), call.vector.dtype, self._options.wire
-        chunk_elements = chunk_elements_for(None, call.vector.element_size())
-        direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(self.members))
-        return RingSpec(RING, self.members, elements, chunk_elements, dtype, wire, direct=direct)
+        return call.spec(RING, self.members, self._options.wire)
 
     # Waiting.
 
@@ -238,17 +233,19 @@ class GroupMember:
         for order in orders:
             match order:
                 case ev.ReportFinished():
-                    self._tell(c.Finished(epoch=order.epoch, round=order.round))
+                    self._tell(c.Finished(epoch=order.epoch, round=order.round, form=self._form_here()))
                 case ev.MergeRound():
                     self._merge(order.round)
                 case ev.ReformRings():
                     self._reform(order)
                 case ev.ReportHeld():
-                    form = "" if self._call is None else f"{self._call.form}, {self._options.wire}"
                     rounds = [number for _, number in order.holding]
-                    self._tell(c.Held(epoch=order.epoch, rounds=rounds, form=form))
+                    self._tell(c.Held(epoch=order.epoch, rounds=rounds, form=self._form_here()))
                 case _:
                     self._recover(order)
+
+    def _form_here(self) -> str:
+        return "" if self._call is None else f"{self._call.form}, {self._options.wire}"
 
     def _recover(self, order: ev.RestartRound | ev.SendAverage | ev.AcceptAverage) -> None:
         if self._reducer is None:

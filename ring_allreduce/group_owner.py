@@ -108,7 +108,8 @@ class GroupOwner:
         event: MembershipEvent
         match message:
             case Finished():
-                event = MemberFinished(message.round, member, RING, message.epoch)
+                form = message.form[:MAX_REASON_CHARACTERS]
+                event = MemberFinished(message.round, member, RING, message.epoch, form)
             case Held():
                 holding = tuple((RING, number) for number in message.rounds)
                 event = MemberHeld(message.epoch, member, holding, message.form[:MAX_REASON_CHARACTERS])

@@ -40,6 +40,9 @@ OnLoss = Literal["fail", "reform"]
 Pairs = set[tuple[str, str]]
 """(ring, member)."""
 
+Finished = dict[tuple[str, str], str]
+"""(ring, member) that has finished, and what it averages; empty where that is given beforehand."""
+
 
 class Membership:
     """Members, epochs and commits of one set of rings."""
@@ -67,9 +70,10 @@ class Membership:
         self._clusters = {member: (clusters or {}).get(member, member) for member in self._first_round}
         self._ahead = ahead
         self._on_loss = on_loss
-        self._finished: dict[int, Pairs] = {}
+        self._finished: dict[int, Finished] = {}
         self._held: dict[str, MemberHeld] | None = None
         self._suspected: set[str] = set()
+        self._spoilt = False  # what is whole was made with someone who averages something else
         self.epoch = epoch
         self.committed = 0
         """The newest round that was committed, 0 before the first."""
@@ -124,7 +128,7 @@ class Membership:
         if not 1 <= event.round <= self.newest:
             return self._contradict(event.member, f"reported round {event.round}, which is not open")
         if event.round > self.committed:
-            self._finished.setdefault(event.round, set()).add((event.ring, event.member))
+            self._finished.setdefault(event.round, {})[event.ring, event.member] = event.form
         return self._commit()
 
     def _contradict(self, member: str, what: str) -> list[MembershipInstruction]:
@@ -134,12 +138,21 @@ class Membership:
 
     def _commit(self) -> list[MembershipInstruction]:
         commits: list[MembershipInstruction] = []
-        while self._awaited(self.committed + 1) <= self._finished.get(self.committed + 1, set()):
+        while self._awaited(self.committed + 1) <= self._finished.get(self.committed + 1, {}).keys():
+            forms = self._finished[self.committed + 1]
+            odd = _odd_ones_out({member: form for (_, member), form in forms.items() if form})
+            if odd:
+                return [*commits, *self._refuse(odd)]
             self.committed += 1
             del self._finished[self.committed]
             self._suspected.clear()
             commits.append(CommitRound(self.committed, self.epoch))
         return commits
+
+    def _refuse(self, odd: Mapping[str, str]) -> list[MembershipInstruction]:
+        """Leave out who averages something else; what was made with them starts again."""
+        self._spoilt = True
+        return self._lose(odd, refused=True)
 
     def _awaited(self, round: int) -> Pairs:  # noqa: A002 - our word
         return {
@@ -210,13 +223,14 @@ class Membership:
     def _resume(self, held: Mapping[str, MemberHeld]) -> list[MembershipInstruction]:
         odd = _odd_ones_out({member: answer.form for member, answer in held.items() if answer.form})
         if odd:
-            return self._lose(odd, refused=True)
+            return self._refuse(odd)
         open_rounds = range(self.committed + 1, self.newest + 1)
-        finished: dict[int, Pairs] = {
-            number: {pair for pair in self._pairs() if (pair[0], number) in held[pair[1]].holding}
-            for number in open_rounds
+        finished: dict[int, Finished] = {
+            number: {pair: held[pair[1]].form for pair in self._pairs() if (pair[0], number) in held[pair[1]].holding}
+            for number in ([] if self._spoilt else open_rounds)
         }
-        kept = [number for number in open_rounds if {ring for ring, _ in finished[number]} == set(self._rings)]
+        self._spoilt = False
+        kept = [number for number in finished if {ring for ring, _ in finished[number]} == set(self._rings)]
         newcomers = [member for member, first in self._first_round.items() if first > self.committed + 1]
         if newcomers:
             # They are in the rings of every round that starts again, so none of those may come before a kept one.

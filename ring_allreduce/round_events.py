@@ -31,12 +31,16 @@ class FinishRequested:
 
 @dataclass(frozen=True)
 class MemberFinished:
-    """`member` holds the whole average of `ring` in `round`, made in `epoch` (None: there is but one)."""
+    """`member` holds the whole average of `ring` in `round`, made in `epoch` (None: there is but one).
+
+    `form`: what it averages, in words; empty where that is given beforehand.
+    """
 
     round: int
     member: str
     ring: str
     epoch: int | None = None
+    form: str = ""
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ def test_members_that_disagree_end_with_a_clear_error():
     # Two of two: nobody can say which of them is the odd one.
     assert set(errors) == {"a", "b"}
     assert all("refused what" in str(error) for error in errors.values())
-    assert "it averages 11 numbers, torch.float32, exact, and as many others something else" in str(errors["b"])
+    assert "it averages 11 numbers, torch.float32, as (11,) torch.float32 [" in str(errors["b"])
+    assert "], exact, and as many others something else" in str(errors["b"])
 
 
 def test_a_lone_member_keeps_its_values_and_wrong_tensors_are_refused():

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from ring_allreduce.flattening import flatten
 from ring_allreduce.group_call import OVERTIME, Call
 
 
@@ -19,8 +20,18 @@ def test_one_that_is_not_ends_at_its_time():
     assert (call.overdue_at_s, call.deadline_s, call.most_s) == (math.inf, 110.0, 10.0)
 
 
-def test_a_form_is_size_and_dtype():
-    forms = {
-        Call([], torch.zeros(n, dtype=dtype), 1.0, 1.0).form for n in (3, 4) for dtype in (torch.half, torch.float)
-    }
-    assert len(forms) == 4
+def test_a_form_is_the_shape_and_dtype_of_every_tensor_in_order():
+    lists = [
+        [torch.zeros(2, 3)],
+        [torch.zeros(3, 2)],
+        [torch.zeros(6).bfloat16()],
+        [torch.zeros(2), torch.zeros(4)],
+        [torch.zeros(4), torch.zeros(2)],
+        [torch.zeros(1), torch.zeros(1), torch.zeros(4)],
+        [torch.zeros(1), torch.zeros(1), torch.zeros(2, 2)],
+        [torch.zeros(7)],
+    ]
+    forms = {Call(tensors, flatten(tensors), 1.0, 1.0).form for tensors in lists}
+    assert len(forms) == len(lists)
+    many = [torch.zeros(1)] * 1000
+    assert len(Call(many, flatten(many), 1.0, 1.0).form) < 200

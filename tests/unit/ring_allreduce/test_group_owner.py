@@ -142,3 +142,33 @@ def test_a_silent_member_is_put_out():
             break
     assert said[0][0] == ["c"]
     assert said[0][1].reason.startswith("silent for")
+
+
+def test_forms_are_compared_before_each_commit_and_what_was_made_with_the_odd_one_starts_again():
+    owner = met()
+    for name, form in (("a", "(2, 3)"), ("b", "(3, 2)")):
+        assert owner.take(name, c.Finished(epoch=1, round=1, form=form), 2.0) == []
+    said = owner.take("c", c.Finished(epoch=1, round=1, form="(2, 3)"), 2.0)
+    assert said[0] == (["b"], c.PutOut(epoch=2, reason="it averages (3, 2), the others (2, 3)", refused=True))
+    assert not any(isinstance(message, c.Committed) for _, message in said)
+    forms, rounds = dict.fromkeys("ac", "(2, 3)"), {name: [1] for name in "ac"}
+    assert answer(owner, 2, forms, rounds) == [
+        ([name], c.Resumed(epoch=2, kept=[], hand_on=[], first_round=1)) for name in "ac"
+    ]
+    said = [owner.take(name, c.Finished(epoch=2, round=1, form="(2, 3)"), 3.0) for name in "ac"]
+    assert said[1] == [(("a", "c"), c.Committed(epoch=2, round=1))]
+
+
+def test_what_was_made_with_one_found_odd_at_a_barrier_starts_again():
+    owner = met()
+    owner.take("a", c.Suspected(epoch=1, member="b", reason="?"), 2.0)
+    answer(owner, 2, dict(zip("abc", "xyx", strict=True)), {name: [1] for name in "abc"})
+    said = answer(owner, 3, dict.fromkeys("ac", "x"), {name: [1] for name in "ac"})
+    assert [message.kept for _, message in said] == [[], []]
+
+
+def test_two_who_disagree_are_both_refused_before_the_commit():
+    owner = met("ab")
+    owner.take("a", c.Finished(epoch=1, round=1, form="x"), 2.0)
+    said = owner.take("b", c.Finished(epoch=1, round=1, form="y"), 2.0)
+    assert [(to, message.refused) for to, message in said] == [(["a"], True), (["b"], True)]
