@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ring_allreduce import control as c
 from ring_allreduce import round_events as ev
 from ring_allreduce.control_line import ControlLine, reach
+from ring_allreduce.early import Early
 from ring_allreduce.epoch_member import EpochMember
 from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RingError
 from ring_allreduce.flattening import unflatten
@@ -38,7 +39,7 @@ class GroupMember:
         self._reducer: RingReducer | None = None
         self._form = ""
         self._before = RingStatistics()
-        self._early: list[Delivery] = []
+        self._early = Early(RING)
         self._call: Call | None = None
         self._alive_every_s = 1.0
         self._report_at_s = 0.0
@@ -99,10 +100,9 @@ class GroupMember:
             self._wait(call)
         reducer = self._reducer_for(call, number)
         call.round = number
-        early, self._early = self._early, []
         reducer.contribute(number, RING, call.vector, call.weight)
         self._machine.handle(ev.Contributed(number))
-        for delivery in early:
+        for delivery in self._early.take():
             self._deliver(call, delivery)
         while True:
             self._collect(call)
@@ -155,9 +155,11 @@ class GroupMember:
             self._follow(self._machine.handle(ev.RingFinished(RING, result.round)))
 
     def _deliver(self, call: Call, delivery: Delivery) -> None:
-        message = delivery.message
-        if isinstance(message, Chunk | HandedOn) and message.round > max(call.round, self._machine.committed):
-            self._early.append(delivery)
+        message, current = delivery.message, max(call.round, self._machine.committed)
+        if isinstance(message, Chunk | HandedOn) and message.round > current and delivery.epoch == self.epoch:
+            # A newcomer may not know yet of a commit in which it had no part.
+            last = current + (2 if self._machine.next_round is None else 1)
+            self._early.keep(delivery, message, range(current + 1, last + 1), self.members)
             return
         if self._reducer is None or delivery.epoch != self.epoch:
             return
@@ -266,7 +268,7 @@ class GroupMember:
         self._endpoint.epoch = order.epoch
         self._endpoint.connect({name: peer_address(where) for name, where in self._addresses.items()})
         self.members = order.rings[RING]
-        self._early.clear()
+        self._early.take()
         if self._reducer is not None and self._call is not None and self._call.form == self._form:
             self._reducer.reform([self._spec(self._call)])
         else:

@@ -114,6 +114,7 @@ PURE: Mapping[str, set[str]] = {
     "cluster_planner/": WORLD | TENSORS | {"msgspec"},
     "ring_allreduce/ring.py": WORLD | TENSORS,
     "ring_allreduce/ring_events.py": WORLD | TENSORS,
+    "ring_allreduce/early.py": WORLD | TENSORS,
     "ring_allreduce/epoch_member.py": WORLD | TENSORS,
     "ring_allreduce/group_orders.py": WORLD | TENSORS,
     "ring_allreduce/group_owner.py": WORLD | TENSORS,
