@@ -58,6 +58,7 @@ class Group:
             raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
         if wire not in WIRES or on_loss not in ("continue", "fail"):
             raise InvalidInput(f'wire is one of {WIRES}, on_loss "continue" or "fail"; got {wire!r}, {on_loss!r}')
+        _require_time(timeout_s)
         if keys is not None:
             keys.require_own_name(name)
         return cls(GroupOptions(name, size, host, timeout_s, wire, on_loss, keys), (server, int(port)))
@@ -97,6 +98,7 @@ class Group:
         if not (math.isfinite(weight) and weight >= 0):
             raise InvalidInput(f"a weight must be finite and at least 0, got {weight}")
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
+        _require_time(limit_s)
         return self._member.run(Call(tensors, vector, weight, limit_s))
 
     def statistics(self) -> Mapping[str, RingStatistics]:
@@ -114,3 +116,8 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _require_time(timeout_s: float) -> None:
+    if not 0 < timeout_s < math.inf:
+        raise InvalidInput(f"a time-out must be finite and more than 0 s, got {timeout_s}")

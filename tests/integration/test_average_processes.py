@@ -195,6 +195,9 @@ def test_a_lone_member_keeps_its_values_and_wrong_tensors_are_refused():
         assert torch.equal(values, torch.tensor([0.1, 0.2]))
         with pytest.raises(InvalidInput, match="only floating"):
             group.average([torch.tensor([1])])
+        for timeout_s in (float("nan"), float("inf"), 0.0, -1.0):
+            with pytest.raises(InvalidInput, match="time-out must be finite"):
+                group.average([values], timeout_s=timeout_s)
     with pytest.raises(InvalidInput, match="closed"):
         group.average([values])
 
