@@ -17,7 +17,7 @@ WORKER = "experiments.allreduce.pipeline_worker"
 LEAST = 0.97
 LOADS = {"emulated links": (0.9,), "wanlab": (0.5, 0.9)}
 DRIVER_MBPS = 1000.0
-SETTLE_S, SECONDS, TURNS = 3.0, 8.0, 3
+SETTLE_S, SECONDS, TURNS = 3.0, 9.0, 3
 QUICK_SETTLE_S, QUICK_SECONDS = 1.0, 4.0
 
 
@@ -114,7 +114,7 @@ def _measure(options: Options, place: str, load: float) -> list[Answer]:
     nodes = {**stages, DRIVER: DRIVER}
     turns = 1 if options.quick else TURNS
     settle_s, seconds = (QUICK_SETTLE_S, QUICK_SECONDS) if options.quick else (SETTLE_S, SECONDS)
-    periods = [(True, settle_s, 2.0), *[(on, settle_s, seconds) for _ in range(turns) for on in (False, True)]]
+    periods = [(True, settle_s, 3.0), *[(on, settle_s, seconds) for _ in range(turns) for on in (False, True)]]
     with ExitStack() as stack:
         if place == "wanlab":
             assert options.wanlab is not None
