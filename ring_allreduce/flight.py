@@ -83,8 +83,8 @@ class Flight:
         """What compression took from the sums that this member sent; None for exact wires."""
         self.sent = 0
         """Chunks that the machine said to send."""
-        self.begun_s = 0.0
-        """When the contribution was ready."""
+        self.begun_s: float | None = None
+        """When the contribution was ready; None: it is not."""
         self.bursts: dict[str, Burst] = {}
         """How fast the own parts of others arrive, by sender."""
         self._spare = spare

@@ -4,10 +4,11 @@ Decides nothing: which rounds may begin is the reducer's, what happens in one th
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ring_allreduce.checks import checked
-from ring_allreduce.errors import ContributionRefused
+from ring_allreduce.errors import ContributionRefused, InvalidInput
 from ring_allreduce.flight import Flight, RingSpec
 from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.messages import Chunk
@@ -121,7 +122,8 @@ class Flights:
         refused: RefuseChunk | None = None
         for instruction in instructions:
             if isinstance(instruction, SendChunk):
-                self._send(flight, instruction)
+                with self._blamed(flight):
+                    self._send(flight, instruction)
             elif isinstance(instruction, FinishRing):
                 result = self._finish(flight, instruction)
             elif isinstance(instruction, DropChunk):
@@ -129,10 +131,20 @@ class Flights:
             elif isinstance(instruction, RefuseChunk):
                 refused = instruction
             else:
-                flight.compute(instruction)
+                with self._blamed(flight):
+                    flight.compute(instruction)
         if refused:
             raise ContributionRefused(refused.sender, flight.spec.name, flight.machine.round, refused.reason)
         return result
+
+    @contextmanager
+    def _blamed(self, flight: Flight) -> Iterator[None]:
+        """What came was checked: numbers that the wire cannot carry came in here."""
+        try:
+            yield
+        except InvalidInput as error:
+            me = self._endpoint.name
+            raise ContributionRefused(me, flight.spec.name, flight.machine.round, str(error)) from None
 
     def _send(self, flight: Flight, send: SendChunk) -> None:
         header = Chunk(
@@ -152,11 +164,13 @@ class Flights:
 
     def _finish(self, flight: Flight, finish: FinishRing) -> RingResult:
         key = flight.spec.name, flight.machine.round
+        now_s = self._now()
+        begun_s = now_s if flight.begun_s is None else flight.begun_s
+        begun = (each.begun_s for (ring, _), each in self._flights.items() if ring == key[0])
+        first_s = min((each_s for each_s in begun if each_s is not None), default=begun_s)
+        self.stats[key[0]].finish(begun_s, first_s, now_s)
         del self._flights[key]
         self._kept.contributions[key].residual = flight.residual
-        stats = self.stats[key[0]]
-        stats.rounds += 1
-        stats.seconds += self._now() - flight.begun_s
         return RingResult(*key, flight.room(), finish.total_weight, finish.counters)
 
     def _count(self, flight: Flight, delivery: Delivery, chunk: Chunk, now_s: float) -> None:

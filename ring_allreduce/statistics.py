@@ -1,5 +1,6 @@
 """What a ring cost one member, and how fast the hop to it is: counted where chunks pass, without any extra message."""
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -15,10 +16,21 @@ class RingStatistics:
     bytes_received: int = 0
     hops: dict[str, float] = field(default_factory=dict)
     """Bytes per second from each member that sends to me, as last measured: see Burst."""
+    under_way_s: float = 0.0
+    """While at least one round was under way, up to the last average: rounds that overlap count once."""
+
+    _counted_until_s: float = field(default=-math.inf, repr=False, compare=False)
+
+    def finish(self, begun_s: float, first_begun_s: float, now_s: float) -> None:
+        """A round that was begun at `begun_s` is whole; `first_begun_s`: of all that were under way."""
+        self.rounds += 1
+        self.seconds += now_s - begun_s
+        self.under_way_s += now_s - max(first_begun_s, self._counted_until_s)
+        self._counted_until_s = now_s
 
     def share_of(self, bytes_per_s: float) -> float:
         """The share of a link of `bytes_per_s` that sending took while rounds were under way; 0 before the first."""
-        return self.bytes_sent / (self.seconds * bytes_per_s) if self.seconds else 0.0
+        return self.bytes_sent / (self.under_way_s * bytes_per_s) if self.under_way_s else 0.0
 
 
 def added(before: RingStatistics, after: RingStatistics) -> RingStatistics:
@@ -29,6 +41,7 @@ def added(before: RingStatistics, after: RingStatistics) -> RingStatistics:
         before.bytes_sent + after.bytes_sent,
         before.bytes_received + after.bytes_received,
         {**before.hops, **after.hops},
+        before.under_way_s + after.under_way_s,
     )
 
 

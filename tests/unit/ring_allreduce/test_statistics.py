@@ -17,7 +17,42 @@ def test_a_burst_is_timed_from_the_end_of_its_first_chunk():
 
 def test_share_of_a_link():
     assert RingStatistics().share_of(1e6) == 0.0
-    assert RingStatistics(seconds=2.0, bytes_sent=1500).share_of(1000.0) == 0.75
+    assert RingStatistics(seconds=5.0, under_way_s=2.0, bytes_sent=1500).share_of(1000.0) == 0.75
+
+
+def test_rounds_that_overlap_count_once():
+    stats = RingStatistics()
+    stats.finish(5.0, 0.0, 8.0)  # a round that began at 0 goes on
+    assert (stats.seconds, stats.under_way_s) == (3.0, 8.0)
+    stats.finish(0.0, 0.0, 10.0)
+    assert (stats.seconds, stats.under_way_s) == (13.0, 10.0)
+    stats.finish(20.0, 20.0, 21.0)
+    assert (stats.rounds, stats.seconds, stats.under_way_s) == (3, 14.0, 11.0)
+
+
+def test_rounds_in_flight_on_a_busy_link_take_nearly_all_of_it():
+    clock, names, rate, last = [0.0], "abc", 1e5, 12
+    links = {(a, b): LinkShape(rate, 0.2) for a in names for b in names if a != b}
+    fleet = Fleet([spec(members=names, elements=30_000, chunk=1000)], max_rounds=3, now=lambda: clock[0], links=links)
+    begun, committed, done = dict.fromkeys(names, 0), 0, dict.fromkeys(names, 0)
+    while committed < last:
+        for name in names:
+            reducer = fleet.reducers[name]
+            while begun[name] < min(last, committed + 3):
+                begun[name] += 1
+                reducer.contribute(begun[name], "r", torch.ones(30_000), 1.0)
+            for delivery in fleet.endpoints[name].poll(0.0):
+                reducer.on_delivery(delivery)
+            reducer.pump()
+            done[name] += len(reducer.finished())
+        while committed < min(done.values()):
+            committed += 1
+            for reducer in fleet.reducers.values():
+                reducer.commit(committed)
+        clock[0] = max(clock[0], fleet.network.next_due_s() or 0.0)
+    stats = fleet.reducers["a"].stats["r"]
+    assert stats.share_of(rate) == pytest.approx(stats.bytes_sent / clock[0] / rate, rel=0.05)
+    assert stats.share_of(rate) > 0.9
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -43,7 +78,7 @@ def test_a_hop_is_measured_by_whom_it_leads_to(direct):
 
 
 def test_two_add_up_and_the_newer_rate_of_a_hop_counts():
-    before = RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0})
-    both = added(before, RingStatistics(10, 20.0, 30, 40, {"b": 7.0}))
-    assert both == RingStatistics(11, 22.0, 33, 44, {"a": 5.0, "b": 7.0})
-    assert before == RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0})
+    before = RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0}, 1.5)
+    both = added(before, RingStatistics(10, 20.0, 30, 40, {"b": 7.0}, 15.0))
+    assert both == RingStatistics(11, 22.0, 33, 44, {"a": 5.0, "b": 7.0}, 16.5)
+    assert before == RingStatistics(1, 2.0, 3, 4, {"a": 5.0, "b": 6.0}, 1.5)
