@@ -166,7 +166,7 @@ class GroupMember:
         try:
             self._reducer.on_delivery(delivery)
         except ContributionRefused as error:
-            if not self._options.patient:
+            if not self._options.patient or error.member == self._options.name:
                 raise
             self._tell(c.Suspected(epoch=self.epoch, member=error.member, reason=error.reason))
 

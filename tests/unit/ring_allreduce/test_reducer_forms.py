@@ -104,3 +104,10 @@ def test_a_member_that_exchanges_in_another_way_is_refused_with_its_name():
         (delivery, *_) = theirs.endpoints["a"].poll(0.0)
         with pytest.raises(ContributionRefused, match=r"chunk of|directly"):
             mine.reducers["a"].on_delivery(delivery)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_what_float16_cannot_carry_is_refused_with_the_name_of_who_gave_it(direct):
+    fleet = Fleet([spec(wire="float16", direct=direct)])
+    with pytest.raises(ContributionRefused, match=r"'b' gave.*beyond float16"):
+        fleet.reducers["b"].contribute(1, "r", torch.full((50,), 7e4), 1.0)
