@@ -4,16 +4,14 @@ Decides what every member of a ring has to be told alike, once, by whoever launc
 different numbers.
 """
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 
 from cluster_planner import Plan, Ring
 from ravnest.runtime.messages import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
 from ring_allreduce.shares import shares_from_hops
-from ring_allreduce.wire import BLOCK, Wire
-
-_BYTES_PER_NUMBER: dict[Wire, int] = {"exact": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+from ring_allreduce.wire import BLOCK, Wire, bytes_per_element
 
 
 def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
@@ -35,12 +33,16 @@ def hop_rates(plan: Plan, ring: Ring) -> tuple[float, ...]:
 
 
 def _ring_spec(plan: Plan, ring: Ring, name: str, elements: int, wire: Wire) -> RingSpec:
-    rates, each = hop_rates(plan, ring), _BYTES_PER_NUMBER[wire]
-    slowest, vector_bytes = min(rates, default=None), elements * each
-    chunk_elements = chunk_elements_for(slowest, each, vector_bytes)
+    rates, vector_bytes = hop_rates(plan, ring), int(elements * bytes_per_element(wire))
+    slowest = min(rates, default=None)
+    # Without the scales: a chunk of int8 is cut to whole blocks below.
+    chunk_elements = chunk_elements_for(slowest, int(bytes_per_element(wire)), vector_bytes)
     if wire == "int8":  # numbers that share a scale do not part at the end of a chunk
         chunk_elements = chunk_elements // BLOCK * BLOCK
-    direct = direct_is_faster(vector_bytes, len(ring.members), _longest_latency_s(plan, ring), slowest)
+    # Whether in a ring or directly is judged by the pairs that direct exchange would use: all of them.
+    direct = direct_is_faster(
+        vector_bytes, len(ring.members), _longest_latency_s(plan, ring), _slowest_pair_bytes_per_s(plan, ring)
+    )
     members = tuple(stage_name(*member) for member in ring.members)
     shares = None if direct or not rates else shares_from_hops(rates)
     return RingSpec(name, members, elements, chunk_elements, wire=wire, shares=shares, direct=direct)
@@ -49,6 +51,11 @@ def _ring_spec(plan: Plan, ring: Ring, name: str, elements: int, wire: Wire) -> 
 def _longest_latency_s(plan: Plan, ring: Ring) -> float | None:
     pairs = combinations(_nodes(plan, ring), 2)
     return max((plan.fleet.link(a, b).latency_s for a, b in pairs), default=None)
+
+
+def _slowest_pair_bytes_per_s(plan: Plan, ring: Ring) -> float | None:
+    pairs = permutations(_nodes(plan, ring), 2)
+    return min((plan.fleet.flow_bytes_per_s(a, b) for a, b in pairs), default=None)
 
 
 def _nodes(plan: Plan, ring: Ring) -> list[str]:

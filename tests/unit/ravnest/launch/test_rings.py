@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from cluster_planner import Node
+from cluster_planner import Link, Node
 from ravnest.launch.rings import buffers_ring, hop_rates, progress_ring
 from ring_allreduce.shares import shares_from_hops
 from ring_allreduce.wire import BLOCK
@@ -64,6 +64,23 @@ def test_small_vectors_and_pairs_go_direct_and_large_ones_around():
     assert small.shares is None
     assert not progress_ring(ring, ring.rings[0], 10**7, "exact").direct
     assert buffers_ring(ring, ring.rings[0], 24).direct
+
+
+def test_a_slow_pair_across_the_ring_speaks_against_direct_exchange():
+    plan = plan_of(4, n00=1.25e7, n10=1.25e7, n20=1.25e7, n30=1.25e7)
+    (ring,) = plan.rings
+    nodes = [f"n{member[0][1:]}0" for member in ring.members]
+
+    def linked(across):
+        rates = {frozenset((nodes[0], nodes[2])): across, frozenset((nodes[1], nodes[3])): across}
+        pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
+        links = tuple(Link(a, b, 0.02, rates.get(frozenset((a, b)), 1.25e7)) for a, b in pairs)
+        return dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, links=links))
+
+    slow, alike = linked(1.25e5), linked(1.25e7)
+    assert hop_rates(slow, ring) == hop_rates(alike, ring), "the hops of the ring are fast in both"
+    assert progress_ring(alike, ring, 25_000, "exact").direct
+    assert not progress_ring(slow, ring, 25_000, "exact").direct
 
 
 def test_buffers_travel_as_they_are_beside_their_segment():
