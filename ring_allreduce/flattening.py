@@ -11,10 +11,13 @@ from ring_allreduce.errors import InvalidInput
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """All numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
 
-    Raises InvalidInput for tensors that are not floating.
+    Raises InvalidInput for tensors that are not floating, or that have several numbers in one place: those cannot be
+    written.
     """
     if any(not tensor.dtype.is_floating_point for tensor in tensors):
         raise InvalidInput(f"only floating tensors can be averaged; got {[str(t.dtype) for t in tensors]}")
+    if any(_overlaps(tensor) for tensor in tensors):
+        raise InvalidInput("a tensor that is expanded has several numbers in one place, and cannot be written")
     wide = any(tensor.dtype == torch.float64 for tensor in tensors)
     dtype = torch.float64 if wide else torch.float32
     parts = [tensor.detach().to("cpu", dtype).reshape(-1) for tensor in tensors]
@@ -29,3 +32,15 @@ def unflatten(vector: Tensor, tensors: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether two indices of `tensor` may mean one place in memory, as far as strides tell."""
+    reach = 0
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        if stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False
