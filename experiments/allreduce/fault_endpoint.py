@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments.allreduce.fault_plan import Scenario, cut_after_bytes
+from ring_allreduce.errors import PeerStalled
 from ring_allreduce.messages import Chunk
 from ring_allreduce.transport import Lane, LinkShape, Message, PeerAddress, ZmqEndpoint
 
@@ -29,17 +30,23 @@ def strike(which: signal.Signals) -> None:
 class FaultyEndpoint(ZmqEndpoint):
     """The victim's."""
 
-    def __init__(self, name: str, *, plan: Scenario, hang_up: Callable[[], None], **options: Any) -> None:
-        """`hang_up` cuts the connection to the rendezvous."""
+    def __init__(
+        self, name: str, *, plan: Scenario, hang_up: Callable[[], None], struck: Callable[[], None], **options: Any
+    ) -> None:
+        """`hang_up` cuts the connection to the rendezvous; `struck` is called when a fault of messages came."""
         links = dict.fromkeys(plan.names, SLOW) if plan.fault == "slow" else None
         super().__init__(name, links=links, **options)
         self._plan = plan
         self._hang_up = hang_up
+        self._struck = struck
         self._steps = 0
         self._came = False
+        self._happened = False
         self._held: tuple[str, Lane, Message, Sequence[Tensor]] | None = None
         if plan.fault.startswith("cut off"):
-            proxy = CuttingProxy(self.address.bulk_port, cut_after_bytes(plan), for_good="for good" in plan.fault)
+            proxy = CuttingProxy(
+                self.address.bulk_port, cut_after_bytes(plan), for_good="for good" in plan.fault, struck=struck
+            )
             self.address = PeerAddress(self.address.host, self.address.pipeline_port, proxy.port)
 
     def come(self) -> None:
@@ -56,27 +63,32 @@ class FaultyEndpoint(ZmqEndpoint):
                 self._hang_up()
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
-        first = False
-        if isinstance(message, Chunk) and message.round == self._plan.at_round:
-            if self._steps == self._plan.at_chunk:
-                first = not self._came
-                self.come()
-            self._steps += 1
+        is_chunk = isinstance(message, Chunk)
+        counts = isinstance(message, Chunk) and message.round == self._plan.at_round
+        if counts and self._steps >= self._plan.at_chunk:
+            self.come()
+        # The round may be over here before its last chunks leave: what happens once, happens to the next that does.
+        once = is_chunk and self._came and not self._happened
         fault = self._plan.fault if self._came else ""
-        if fault == "chunks of NaN from then on" or (first and fault == "one chunk of NaN"):
-            tensors = [torch.full_like(t, torch.nan) if t.is_floating_point() else t for t in tensors]
-        if first and fault in ("corrupt header", "truncated body"):
-            self._send_corrupt(peer, lane, message, tensors)
-            return
-        if first and fault == "reordered frames":
+        if fault == "reordered frames" and once:
             self._held = peer, lane, message, [tensor.clone() for tensor in tensors]
-            return
-        super().send(peer, lane, message, tensors)
-        if fault == "duplicated frames":
-            super().send(peer, lane, message, tensors)
-        if self._held is not None:
-            held, self._held = self._held, None
-            super().send(*held)
+        elif fault in ("corrupt header", "truncated body") and once:
+            self._send_corrupt(peer, lane, message, tensors)
+        else:
+            spoilt = fault == "chunks of NaN from then on" or (fault == "one chunk of NaN" and once)
+            if spoilt:
+                tensors = [torch.full_like(t, torch.nan) if t.is_floating_point() else t for t in tensors]
+            super().send(peer, lane, message, tensors)  # may raise PeerStalled: then nothing has happened yet
+            if fault == "duplicated frames":
+                with contextlib.suppress(PeerStalled):
+                    super().send(peer, lane, message, tensors)
+            if self._held is not None:
+                held, self._held = self._held, None
+                super().send(*held)
+        self._steps += counts
+        if once:
+            self._happened = True
+            self._struck()
 
     def poll(self, timeout_s: float) -> Any:
         if self._held is not None:
@@ -107,10 +119,11 @@ class FaultyEndpoint(ZmqEndpoint):
 class CuttingProxy:
     """Passes on what comes to one port, and cuts in the middle of it; then takes new connections, or never again."""
 
-    def __init__(self, target_port: int, cut_after_bytes: int, *, for_good: bool) -> None:
+    def __init__(self, target_port: int, cut_after_bytes: int, *, for_good: bool, struck: Callable[[], None]) -> None:
         self._target_port = target_port
         self._left = cut_after_bytes
         self._for_good = for_good
+        self._struck = struck
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, name="cutting-proxy", daemon=True).start()
@@ -153,6 +166,7 @@ class CuttingProxy:
                 self._left -= len(data) if inwards else 0
                 if cut:
                     whole = False
+                    self._struck()
                     close(*ways)
                 elif not data:
                     close(source, ways[source])

@@ -18,7 +18,7 @@ import torch
 
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
-from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint
+from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint, group_call
 from ring_allreduce import control as c
 from ring_allreduce import group_member as module
 from ring_allreduce.control_line import ControlLine
@@ -60,9 +60,10 @@ class Member:
         self._plan, self._name, self._rendezvous, self._folder, self._tell = plan, name, rendezvous, folder, tell
         self._is_victim = name == f"m{plan.victim}"
         self._endpoint: FaultyEndpoint | None = None
+        self._said_struck = False
         torch.set_num_threads(1)
-        module.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
-        module.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
+        group_call.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
+        group_call.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
         if self._is_victim and plan.fault != "none":
             module.ZmqEndpoint = self._faulty  # type: ignore[misc, assignment]
         if plan.fault == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":
@@ -131,7 +132,9 @@ class Member:
             raise
         path = self._folder / f"{self._name}.{life}.{call}.bin"
         tensor.numpy().astype(np.float32).tofile(path)
-        self._tell(done=[life, call, group.rounds, total], members=group.members, epoch=group.epoch)
+        endpoint = group._member._endpoint
+        dropped = endpoint.stats.dropped.total() if endpoint else 0
+        self._tell(done=[life, call, group.rounds, total], members=group.members, epoch=group.epoch, dropped=dropped)
         return total
 
     def _join(self) -> Group:
@@ -172,8 +175,13 @@ class Member:
             for line in lines:
                 line._connection.shutdown(socket.SHUT_RDWR)
 
-        self._endpoint = FaultyEndpoint(name, plan=self._plan, hang_up=hang_up, **options)
+        self._endpoint = FaultyEndpoint(name, plan=self._plan, hang_up=hang_up, struck=self._struck, **options)
         return self._endpoint
+
+    def _struck(self) -> None:
+        if not self._said_struck:
+            self._said_struck = True
+            self._tell(struck=self._plan.fault)
 
     def _die_when_an_epoch_begins(self) -> None:
         tell = ControlLine.tell

@@ -27,13 +27,16 @@ TOLERANCE = {"exact": 1e-6, "bfloat16": 2e-2, "float16": 3e-3, "int8": 5e-2}
 """Largest error of an average, in parts of its norm, by what travels."""
 
 
+Proof = Literal["epoch", "struck", "dropped", "ends"]
+"""The epoch rose; the victim told so; somebody dropped a message; it shows in how members ended, if at all."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One fault, and what it may lead to."""
 
     victim: tuple[str, ...]
     """How the victim may end."""
-    words: str
     others: str = "completed"
     """How the others end: "completed", or the name of an error."""
     least_members: int = 2
@@ -41,38 +44,40 @@ class Kind:
     """Whether everyone must be in every round, the victim included."""
     one_of_two: bool = False
     """Whether instead of the victim the member at the other end of the connection may be left out."""
+    proof: Proof = "epoch"
+    """What shows that the fault struck."""
 
 
 COMPLETED, LEFT_OUT, REFUSED = "completed", "LeftOut", "ContributionRefused"
-HEALED = Kind((COMPLETED,), "completed with all members", spared=True)
-WITHOUT = "the others completed without it"
-REFUSED_TOO = "the offender was refused by name; the others completed without it"
+HEALED = Kind((COMPLETED,), spared=True, proof="struck")
+DROPPED = Kind((COMPLETED,), spared=True, proof="dropped")
+UNSEEN = Kind((COMPLETED,), spared=True, proof="ends")
 KINDS: Mapping[str, Kind] = {
-    "killed": Kind(("killed",), WITHOUT),
-    "killed as its ring finishes": Kind(("killed",), WITHOUT),
-    "two killed": Kind(("killed",), WITHOUT, least_members=3),
-    "frozen": Kind(("frozen",), WITHOUT),
-    "frozen, back after it was left out": Kind((LEFT_OUT,), f"{WITHOUT}; it was told so when it came back"),
+    "killed": Kind(("killed",)),
+    "killed as its ring finishes": Kind(("killed",)),
+    "two killed": Kind(("killed",), least_members=3),
+    "frozen": Kind(("frozen",)),
+    "frozen, back after it was left out": Kind((LEFT_OUT,)),
     "cut off mid-chunk": HEALED,
-    "cut off for good": Kind((LEFT_OUT, COMPLETED), "the others completed without an end of the cut", one_of_two=True),
-    "control connection cut": Kind(("PeerLost", LEFT_OUT), WITHOUT),
-    "slow": HEALED,
-    "does not call": Kind((LEFT_OUT,), f"{WITHOUT}; it was told so when it called"),
-    "wrong size": Kind((REFUSED,), REFUSED_TOO),
-    "other dtype": Kind((REFUSED,), REFUSED_TOO),
-    "NaN": Kind((REFUSED,), REFUSED_TOO),
+    "cut off for good": Kind((LEFT_OUT, COMPLETED), one_of_two=True),
+    "control connection cut": Kind(("PeerLost", LEFT_OUT)),
+    "slow": UNSEEN,
+    "does not call": Kind((LEFT_OUT,)),
+    "wrong size": Kind((REFUSED,)),
+    "other dtype": Kind((REFUSED,)),
+    "NaN": Kind((REFUSED,)),
     "one chunk of NaN": HEALED,
     # Where one member had its whole part before, the average is handed on.
-    "chunks of NaN from then on": Kind((REFUSED, COMPLETED), f"{REFUSED_TOO}, or had it handed on"),
+    "chunks of NaN from then on": Kind((REFUSED, COMPLETED), proof="struck"),
     "duplicated frames": HEALED,
     "reordered frames": HEALED,
-    "corrupt header": HEALED,
-    "truncated body": HEALED,
-    "stranger": HEALED,
-    "leaves, and a newcomer": Kind((COMPLETED,), "all who were there completed; the newcomer took part"),
-    "leaves and comes back": Kind((COMPLETED,), "all who were there completed; it took part again"),
-    "rendezvous killed": Kind(("PeerLost",), "a clear error at every member", others="PeerLost"),
-    "rendezvous frozen": Kind(("DeadlinePassed", "PeerLost"), "a clear error at every member", others="DeadlinePassed"),
+    "corrupt header": DROPPED,
+    "truncated body": DROPPED,
+    "stranger": UNSEEN,
+    "leaves, and a newcomer": Kind((COMPLETED,)),
+    "leaves and comes back": Kind((COMPLETED,)),
+    "rendezvous killed": Kind(("PeerLost",), others="PeerLost", proof="ends"),
+    "rendezvous frozen": Kind(("DeadlinePassed", "PeerLost"), others="DeadlinePassed", proof="ends"),
 }
 AVERAGED_AGAIN = ("leaves, and a newcomer", "leaves and comes back")
 
@@ -208,6 +213,42 @@ def faults_found(plan: Scenario, done: Sequence[Done], begun: Mapping[str, tuple
         if absent - gone:
             wrong.append(f"round {number} is without {sorted(absent - gone)}, who completed it")
     return wrong
+
+
+def words_of(plan: Scenario, ends: Ends, epoch: int) -> str:
+    """How the members ended, by their part in the scenario, and the last epoch in which anybody got an average."""
+    by_end: dict[str, list[str]] = {}
+    for name, end in ends.items():
+        part = "newcomer" if name == plan.newcomer else "victim" if name == f"m{plan.victim}" else "others"
+        by_end.setdefault(end, []).append(part)
+    others = sum(name not in (plan.newcomer, f"m{plan.victim}") for name in ends)
+    said = []
+    for end, parts in sorted(by_end.items()):
+        who = [part for part in ("victim", "newcomer") if part in parts]
+        if count := parts.count("others"):
+            who.append("all others" if count == others else f"{count} other{'s' if count > 1 else ''}")
+        said.append(f"{', '.join(who)}: {end}")
+    return f"{'; '.join(said)}; epoch {epoch or 'none'}"
+
+
+def did_not_strike(plan: Scenario, told: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """That nothing shows that the fault struck; nothing when something does, or need not."""
+    kind = KINDS.get(plan.fault)
+    if kind is None or (plan.members == 2 and plan.fault in ("wrong size", "other dtype")):
+        return []
+    lines = [line for several in told.values() for line in several]
+    shown = {
+        "epoch": last_epoch(told) > 1,
+        "struck": any("struck" in line for line in lines),
+        "dropped": any(line.get("dropped") for line in lines),
+        "ends": True,
+    }
+    return [] if shown[kind.proof] else [f"nothing shows that the fault struck ({kind.proof})"]
+
+
+def last_epoch(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> int:
+    """The last epoch in which a member got an average; 0: nobody got any."""
+    return max((line.get("epoch", 0) for lines in told.values() for line in lines), default=0)
 
 
 def _wrong_ends(plan: Scenario, kind: Kind, ends: Ends) -> list[str]:

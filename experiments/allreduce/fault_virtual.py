@@ -371,11 +371,12 @@ def scenario(fault: str, seed: int) -> dict[str, Any]:
         plain.owner.members
     ):
         wrong.append("a member was left out")
-    words = "every round merged by all who are left, over all rings"
+    left, there = len(fleet.owner.members), len(fleet.members)
+    words = f"{'all' if left == there else 'not all'} members there at the end; epoch {fleet.owner.epoch}"
     return {
         "fault": fault,
         "seed": seed,
-        "where": "in memory, several rings",
+        "where": "in memory",
         "members": len(plain.members),
         "rounds": plain.rounds,
         "wire": "exact",
@@ -383,7 +384,7 @@ def scenario(fault: str, seed: int) -> dict[str, Any]:
         "outcome": "hung" if hung else f"wrong: {'; '.join(wrong)}" if wrong else words,
         "hung": hung,
         "wrong": bool(wrong),
-        "seconds_lost": max(0.0, fleet.now_s - plain.now_s),
+        "seconds_lost": fleet.now_s - plain.now_s,
     }
 
 

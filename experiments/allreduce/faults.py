@@ -21,10 +21,21 @@ from typing import Any
 import numpy as np
 
 from experiments.allreduce import fault_virtual
-from experiments.allreduce.fault_plan import KINDS, Done, Ends, Scenario, faults_found, scenario
+from experiments.allreduce.fault_plan import (
+    KINDS,
+    Done,
+    Ends,
+    Scenario,
+    did_not_strike,
+    faults_found,
+    last_epoch,
+    scenario,
+    words_of,
+)
 from experiments.report import ROOT
 
 WIRES = ("exact", "bfloat16", "float16", "int8")
+PROCESSES = "processes"
 ANSWER_S = 90.0
 SCENARIOS = 216
 NURSERIES = 4
@@ -114,14 +125,14 @@ def judge(plan: Scenario, result: dict[str, Any]) -> list[str]:
             if "spoilt" in line:
                 wrong.append(f"{name}: {line['spoilt']}")
     ends: Ends = result["ends"]
-    wrong += faults_found(plan, result["done"], begun, ends)
+    wrong += faults_found(plan, result["done"], begun, ends) + did_not_strike(plan, result["told"])
     return [*wrong, *texts.values()] if wrong else []
 
 
 def outcome(plan: Scenario, result: dict[str, Any]) -> dict[str, Any]:
     """One line of the table."""
     wrong = judge(plan, result)
-    words = KINDS[plan.fault].words
+    words = words_of(plan, result["ends"], last_epoch(result["told"]))
     if result["hung"]:
         words = f"hung: {result['ends']}"
     elif wrong:
@@ -129,7 +140,7 @@ def outcome(plan: Scenario, result: dict[str, Any]) -> dict[str, Any]:
     return {
         "fault": plan.fault,
         "seed": plan.seed,
-        "where": "processes",
+        "where": PROCESSES,
         "members": plan.members,
         "rounds": plan.rounds,
         "wire": plan.wire,
@@ -148,7 +159,7 @@ def run(nursery: Nursery, plan: Scenario) -> dict[str, Any]:
     plain = judge(replace(plan, fault="none"), without)
     if plain or without["hung"]:
         line |= {"wrong": True, "outcome": f"wrong without any fault: {plain or 'hung'}"}
-    return {**line, "seconds_lost": max(0.0, with_fault["seconds"] - without["seconds"])}
+    return {**line, "seconds_lost": with_fault["seconds"] - without["seconds"]}
 
 
 def plans(count: int, seed: int, wires: Sequence[str] = WIRES) -> list[Scenario]:

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, KINDS, WAYS, chunks_sent, scenario
 from experiments.allreduce.faults import QUICK, SCENARIOS, WIRES, plans
+from ring_allreduce import group_call
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
@@ -31,3 +32,7 @@ def test_chunks_of_each_way():
     plan = replace(scenario("killed", 0), members=4, elements=4 * CHUNK_ELEMENTS + 1)
     assert chunks_sent(replace(plan, way="direct")) == 3 * 5
     assert chunks_sent(replace(plan, way="ring")) == 2 * 3 * 1
+
+
+def test_what_members_of_scenarios_replace_is_where_they_replace_it():
+    assert {"chunk_elements_for", "direct_is_faster"} <= vars(group_call).keys()
