@@ -7,6 +7,7 @@ emulated links, and the arithmetic of the link.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from experiments.allreduce.crew import Crew, elapsed_s
 from experiments.allreduce.lab import Lab
@@ -37,7 +38,8 @@ class Case:
     def n_bytes(self) -> int:
         """The vector: 4·n·rate·latency, but no less than a second of the link."""
         least = max(4 * self.members * self.bytes_per_s * self.one_way_s, LEAST_S * self.bytes_per_s)
-        return int(least) // (FLOAT_BYTES * self.members) * FLOAT_BYTES * self.members
+        whole = FLOAT_BYTES * self.members
+        return ceil(least / whole) * whole
 
     @property
     def hop_bytes(self) -> int:
