@@ -7,6 +7,7 @@ user calls: vectors flattened and put back, and committed by the rendezvous. Enc
 import socket
 from collections.abc import Mapping, Sequence
 from math import exp, log
+from pathlib import Path
 from types import TracebackType
 
 from experiments.allreduce.crew import Answer, Crew, elapsed_s
@@ -25,6 +26,7 @@ SIZES = tuple(KIB << shift for shift in range(0, 19, 2))
 QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
 MEASURE_S, QUICK_MEASURE_S = 0.15, 0.05
 MOST_COUNT = 300
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 WARM = 1
 """All-reduces before those that are timed: connections and memory are those of a run that lasts."""
 
@@ -111,6 +113,8 @@ def run(options: Options) -> Part:
             "the first member's start to the last one's end; median (lowest–highest) of repeats that take turns: "
             "gloo, ours, gloo, ours. CPU is that of one member, all threads. One process holds gloo, our endpoints "
             f"and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
+            "Our connections on loopback use reno (transport/congestion.py); gloo's keep the system's congestion "
+            f"control, here {CONGESTION_CONTROL.read_text().strip()}.",
             "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",
         ],
     )
