@@ -22,6 +22,7 @@ class Player:
         self.parts = defaultdict(set)
         self.averages = {}
         self.accepts = {}
+        self.offers = {}
         self.merged = {}
         self.left_out = None
 
@@ -54,8 +55,9 @@ class Player:
             self.parts[epoch, ring, number].add(sender)
         else:
             epoch, ring, number, sender, average = rest
-            if epoch == self.machine.epoch and self.accepts.get((ring, number)) == sender:
-                self.whole(ring, number, average)
+            if epoch == self.machine.epoch:
+                self.offers[ring, number, sender] = average  # it may come before the order to accept it
+                self.look_at_offers()
         self.look()
         self.contribute()
 
@@ -68,6 +70,12 @@ class Player:
             if mine and senders >= set(self.members[ring]) and (ring, number) not in {*self.averages, *self.accepts}:
                 self.whole(ring, number, frozenset(senders))
 
+    def look_at_offers(self):
+        """Whether an average has come from who was named for it."""
+        for (ring, number), holder in list(self.accepts.items()):
+            if (ring, number, holder) in self.offers:
+                self.whole(ring, number, self.offers.pop((ring, number, holder)))
+
     def whole(self, ring, number, average):
         self.accepts.pop((ring, number), None)
         self.averages[ring, number] = average
@@ -78,6 +86,7 @@ class Player:
             case ev.ReformRings(_, rings):
                 self.members = {ring: rings[ring] for ring in self.rings}
                 self.accepts.clear()
+                self.offers.clear()
             case ev.ReportHeld(epoch, holding):
                 self.crew.tell(self.name, ev.MemberHeld(epoch, self.name, holding, self.crew.forms.get(self.name, "")))
             case ev.ReportFinished(ring, number, epoch):
@@ -92,6 +101,7 @@ class Player:
                     self.crew.send(self.name, peer, ("average", self.machine.epoch, ring, number, average))
             case ev.AcceptAverage(ring, number, holder):
                 self.accepts[ring, number] = holder
+                self.look_at_offers()
             case ev.MergeRound(number):
                 assert number not in self.merged
                 self.merged[number] = {ring: self.averages[ring, number] for ring in self.rings}
