@@ -23,6 +23,7 @@ OPTIMIZERS: Mapping[str, Mapping[str, object]] = {
     "AdamW": {"name": "adamw"},
     "SGD, momentum 0.9": {"name": "sgd", "momentum": 0.9},
     "NAdam": {"name": "nadam"},
+    "SOAP": {"name": "soap"},
 }
 CORRECTED = "look_ahead"
 BY_DEPTH: Mapping[str, Mapping[str, object]] = {
@@ -57,10 +58,17 @@ def sizes(*, quick: bool) -> Sizes:
     """Those of the report, or small ones that only show that all of it runs."""
     if quick:
         rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.1,), "AdamW": (0.004,), "NAdam": (0.004,)}
+        rates["SOAP"] = (0.004,)
         small = Characters(SHAKESPEARE if SHAKESPEARE.exists() else ROOT / "README.md", 1, 16, 16, 4)
         return Sizes(small, 40, 20, 2, 2, rates, rates, 100, (0.004,), 2)
     rates = {"SGD, momentum 0.9": (0.1, 0.2, 0.4), "AdamW": (0.004, 0.008), "NAdam": (0.004, 0.008)}
-    digit_rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.05,), "AdamW": (0.003,), "NAdam": (0.003,)}
+    rates["SOAP"] = (0.004, 0.008)
+    digit_rates: dict[str, Sequence[float]] = {
+        "SOAP": (0.003,),
+        "SGD, momentum 0.9": (0.05,),
+        "AdamW": (0.003,),
+        "NAdam": (0.003,),
+    }
     characters = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
     return Sizes(characters, 3000, 400, 5, 10, rates, digit_rates, 4000, (0.001, 0.002, 0.004, 0.008), 6)
 
