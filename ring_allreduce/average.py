@@ -8,13 +8,13 @@ and the others go on (or, when told so, fail). Every wait has a deadline. A grou
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.flattening import flatten
+from ring_allreduce.flattening import flatten, listed
 from ring_allreduce.group_call import Call, GroupOptions, OnLoss
 from ring_allreduce.group_member import GroupMember
 from ring_allreduce.group_owner import RING
@@ -54,6 +54,8 @@ class Group:
         and all of them have keys. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
         """
         server, _, port = rendezvous.rpartition(":")
+        if not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"a group has at least one member, got size {size!r}")
         if not server or not port.isdecimal() or not 0 < int(port) < 65536 or not name:
             raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
         if wire not in WIRES or on_loss not in ("continue", "fail"):
@@ -78,7 +80,7 @@ class Group:
         """How many rounds the group has committed, those before this member joined among them."""
         return self._member.rounds
 
-    def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
+    def average(self, tensors: Iterable[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
         """Replace each tensor's content by its weighted mean over all members; returns the total weight.
 
         All members call it, as often and with the same shapes. Computed in float32, or float64 when a tensor is. A
@@ -93,13 +95,12 @@ class Group:
         """
         if self._member.closed:
             raise InvalidInput("this group was closed")
-        vector = flatten(tensors)
+        chosen = listed(tensors)
+        vector = flatten(chosen)
         check_wire(self._options.wire, vector.dtype)
-        if not (math.isfinite(weight) and weight >= 0):
-            raise InvalidInput(f"a weight must be finite and at least 0, got {weight}")
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
         _require_time(limit_s)
-        return self._member.run(Call(tensors, vector, weight, limit_s))
+        return self._member.run(Call(chosen, vector, _weight(weight), limit_s))
 
     def statistics(self) -> Mapping[str, RingStatistics]:
         """Ring → what its rounds cost this member since it joined: bytes, seconds, and the rate of each hop to it."""
@@ -118,6 +119,17 @@ class Group:
         self.close()
 
 
-def _require_time(timeout_s: float) -> None:
-    if not 0 < timeout_s < math.inf:
-        raise InvalidInput(f"a time-out must be finite and more than 0 s, got {timeout_s}")
+def _weight(weight: object) -> float:
+    """A plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too."""
+    try:
+        number = math.nan if isinstance(weight, str) else float(weight)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InvalidInput(f"a weight is a finite number of at least 0, got {weight!r}")
+    return number
+
+
+def _require_time(timeout_s: object) -> None:
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+        raise InvalidInput(f"a time-out must be finite and more than 0 s, got {timeout_s!r}")

@@ -1,11 +1,27 @@
 """Lists of tensors as one flat vector and back. Copies only where it must."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
+
+
+def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`tensors` as a list: an iterator would be empty when it is looked at again.
+
+    Raises InvalidInput for what is no collection of dense tensors with numbers in them.
+    """
+    found = tensors if isinstance(tensors, Tensor | str | Mapping) or not isinstance(tensors, Iterable) else [*tensors]
+    if not isinstance(found, list):
+        raise InvalidInput(f"a list of tensors is averaged, not a {type(found).__name__}")
+    for one in found:
+        if not isinstance(one, Tensor):
+            raise InvalidInput(f"a list of tensors is averaged; it holds a {type(one).__name__}")
+        if one.layout != torch.strided or one.is_meta:
+            raise InvalidInput(f"a tensor to average is dense and holds numbers; got {one.layout} on {one.device}")
+    return found
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:

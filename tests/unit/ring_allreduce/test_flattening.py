@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.flattening import flatten, unflatten
+from ring_allreduce.flattening import flatten, listed, unflatten
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,27 @@ def test_what_has_several_numbers_in_one_place_is_refused():
     whole = torch.arange(24.0).reshape(2, 3, 4)
     for tensor in (whole[:, ::2, 1:3], whole.permute(2, 0, 1), torch.zeros(1).expand(1, 1), torch.zeros(1).expand(0)):
         assert flatten([tensor]).numel() == tensor.numel()
+
+
+def test_an_iterator_of_tensors_is_read_once():
+    model = torch.nn.Linear(2, 3)
+    assert [*map(id, listed(model.parameters()))] == [*map(id, model.parameters())]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(2),
+        "ab",
+        {"a": torch.zeros(1)},
+        None,
+        5,
+        [[torch.zeros(1)]],
+        [None],
+        [torch.zeros(2, device="meta")],
+        [torch.eye(2).to_sparse()],
+    ],
+)
+def test_what_is_no_list_of_dense_tensors_is_refused(wrong):
+    with pytest.raises(InvalidInput, match=r"a list of tensors is averaged|dense and holds numbers"):
+        listed(wrong)
