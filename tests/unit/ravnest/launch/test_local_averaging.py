@@ -54,7 +54,7 @@ def test_members_hold_the_same_anchor_and_have_learned(averaging):
     assert run.control.rounds_committed >= 5
     assert all(len(held) == 2 and len(set(held)) == 1 for held in anchors(run).values())
     assert anchors(run) != anchors(usual())
-    assert held_out_loss(run) == pytest.approx(held_out_loss(usual()), rel=0.15)
+    assert held_out_loss(run) < 1.15 * held_out_loss(usual())
 
 
 @pytest.mark.parametrize("averaging", CHOICES[-2:], ids=str)
