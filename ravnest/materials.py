@@ -13,7 +13,7 @@ from cluster_planner import Plan
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import call, resolve, user_code
 from ravnest.job import JobConfig
-from ravnest.runtime.batches import fetch, sample_batch
+from ravnest.runtime.batches import Inputs, arguments, fetch, sample_batch
 from ravnest.splitting import CapturedModel, build_model, capture, initial_weights
 from ravnest.training.sampler import Sampler
 
@@ -74,7 +74,7 @@ def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size:
             Sampler(dataset_size, job.seed, plan.share(cluster.name), job.micro_batch)
 
 
-def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[Inputs, Tensor]:
     """The first micro-batch of the training set; the first sample of the held-out set is read too.
 
     Raises InvalidInput where a dataset raises, has other samples than (inputs, target), or has too few.
@@ -93,7 +93,7 @@ def capture_job(job: JobConfig, job_file: str | Path, data: Any) -> CapturedMode
     """
     inputs, _ = first_batch(job, job_file, data)
     with naming(job_file, "model"):
-        return capture(make_model(job, job_file, "meta"), inputs)
+        return capture(make_model(job, job_file, "meta"), *arguments(inputs))
 
 
 def make_model(job: JobConfig, job_file: str | Path, device: str = "cpu") -> nn.Module:

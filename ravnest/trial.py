@@ -5,6 +5,7 @@ fails is told with the job file, the key and the line in the user's code. Knows 
 """
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -24,25 +25,29 @@ def check_sample(job: JobConfig, job_file: str | Path) -> None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
 
 
-def run_once(model: nn.Module, inputs: tuple[Tensor, ...], job_file: str | Path) -> Tensor | None:
-    """What the model gives for `inputs` in training, with gradients: its first tensor; None where it gives none.
+def run_once(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path
+) -> Tensor | None:
+    """What the model gives for a batch in training, with gradients: its first tensor; None where it gives none.
 
     The model, on the CPU, is not changed. Raises InvalidInput where its own forward raises.
     """
     name = type(model).__name__
     try:
-        inspect.signature(model.forward).bind(*inputs)
+        inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:
-        message = f"{name}.forward does not take the inputs of a sample ({len(inputs)}): {error}"
+        given = ", ".join(kwargs) or len(args)
+        message = f"{name}.forward does not take the inputs of a sample ({given}): {error}"
         raise InvalidInput(message, path=str(job_file), key="model") from error
     with naming(job_file):
         twin = twin_of(model).train()
-    shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in inputs)
+    tensors = (*args, *kwargs.values())
+    shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors)
     with (
         torch.random.fork_rng(devices=[]),
         user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
     ):
-        found = twin(*(tensor.clone() for tensor in inputs))
+        found = twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
     leaves = torch.utils._pytree.tree_leaves(found)
     return leaves[0] if leaves and isinstance(leaves[0], Tensor) else None
 

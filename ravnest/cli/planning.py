@@ -25,6 +25,7 @@ from ravnest.materials import (
     make_model,
     total_samples,
 )
+from ravnest.runtime.batches import arguments
 from ravnest.splitting import verify
 from ravnest.trial import check_measures, check_sample, run_once
 from ravnest.workload import workload
@@ -42,14 +43,15 @@ def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, s
     data = load_data(job, job_path)
     total_samples(job, len(data.train), job_path)
     inputs, target = first_batch(job, job_path, data)
+    args, kwargs = arguments(inputs)
     step("running the model on the first micro-batch")
     model = make_model(job, job_path, "cpu")
-    check_measures(job, job_path, run_once(model, inputs, job_path), target)
+    check_measures(job, job_path, run_once(model, args, kwargs, job_path), target)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     step(f"checking {len(captured.costs.units)} units against the model")
     with naming(job_path, "model"):
-        verify(captured, model, inputs)
+        verify(captured, model, args, kwargs)
     step(f"planning for {len(fleet.nodes)} nodes")
     try:
         plan = make_plan(

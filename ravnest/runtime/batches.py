@@ -4,8 +4,8 @@ The first stage needs the inputs and the last one the targets; both read the sam
 travel. Knows no socket, and remembers no position: the number says it all.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,11 +16,22 @@ from ravnest.factories import describe, user_code
 from ravnest.training.sampler import Sampler
 
 _KEY = "data.factory"
-_EXPECTED = "each sample must be (inputs, target) of tensors or numbers, of one shape in all samples"
+_EXPECTED = (
+    "each sample must be (inputs, target) of tensors or numbers, of one shape in all samples; several inputs are a"
+    " tuple (by position) or a dict (by keyword of the model's forward)"
+)
+
+Inputs: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
+"""A batch as the model takes it: by position, or by keyword."""
 
 
-def fetch(dataset: Any, indices: Sequence[int]) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The samples at `indices`, collated: (inputs, target). Inputs are always a tuple.
+def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """As arguments of a call: by position, by keyword."""
+    return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+
+
+def fetch(dataset: Any, indices: Sequence[int]) -> tuple[Inputs, Tensor]:
+    """The samples at `indices`, collated: (inputs, target). Inputs are a tuple unless the samples hold a dict of them.
 
     Raises InvalidInput where the user's dataset raises, or has something else there than (inputs, target).
     """
@@ -33,16 +44,31 @@ def fetch(dataset: Any, indices: Sequence[int]) -> tuple[tuple[Tensor, ...], Ten
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             size = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
             raise InvalidInput(f"sample {index} is {type(sample).__name__}{size}; {_EXPECTED}", key=_KEY)
+    _require_one_form([inputs for inputs, _ in samples], indices)
     try:
         inputs, target = default_collate(samples)
     except Exception as error:
         raise InvalidInput(
             f"samples cannot be joined into a batch: {describe(error)}; {_EXPECTED}", key=_KEY
         ) from error
-    inputs = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-    if not all(isinstance(value, Tensor) for value in (*inputs, target)):
+    values = tuple(inputs.values()) if isinstance(inputs, dict) else inputs
+    values = tuple(values) if isinstance(values, list | tuple) else (values,)
+    if not all(isinstance(value, Tensor) for value in (*values, target)):
         raise InvalidInput(_EXPECTED, key=_KEY)
-    return inputs, target
+    return (inputs if isinstance(inputs, dict) else values), target
+
+
+def _require_one_form(inputs: list[Any], indices: Sequence[int]) -> None:
+    """Collating takes the keys of the first sample, and would drop what others have besides."""
+    keys = [sorted(map(str, one)) if isinstance(one, Mapping) else None for one in inputs]
+    for index, found in zip(indices, keys, strict=True):
+        if found != keys[0]:
+            first, other = (_said(keys[0]), _said(found))
+            raise InvalidInput(f"sample {indices[0]} has {first}, sample {index} {other}; {_EXPECTED}", key=_KEY)
+
+
+def _said(keys: list[str] | None) -> str:
+    return "inputs by position" if keys is None else f"the inputs {', '.join(keys) or 'of an empty dict'}"
 
 
 def _read(dataset: Any, indices: list[int]) -> list[Any]:
@@ -56,20 +82,34 @@ def _read(dataset: Any, indices: list[int]) -> list[Any]:
 class BatchSource:
     """Reads a data factory's `train` and `held_out` sets for one cluster."""
 
-    def __init__(self, data: Any, sampler: Sampler, held_out_spans: Sequence[range]) -> None:
+    def __init__(
+        self, data: Any, sampler: Sampler, held_out_spans: Sequence[range], input_names: Sequence[str] | None = None
+    ) -> None:
+        """`input_names`: the order in which a first stage takes inputs given by keyword; None: they are not wanted."""
+        self._input_names = input_names
         self._train = data.train
         self._held_out = data.held_out
         self._sampler = sampler
         self._held_out_spans = held_out_spans
 
     def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        return fetch(self._train, self._sampler.batch(micro_batch))
+        return self._in_order(*fetch(self._train, self._sampler.batch(micro_batch)))
 
     def held_out(self, batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        return fetch(self._held_out, self._held_out_spans[batch])
+        return self._in_order(*fetch(self._held_out, self._held_out_spans[batch]))
+
+    def _in_order(self, inputs: Inputs, target: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        if isinstance(inputs, tuple):
+            return inputs, target
+        if self._input_names is None:
+            return (), target
+        if inputs.keys() != set(self._input_names):
+            wanted, found = ", ".join(self._input_names), ", ".join(inputs)
+            raise InvalidInput(f"a sample has the inputs {found}; the model was captured with {wanted}", key=_KEY)
+        return tuple(inputs[name] for name in self._input_names), target
 
 
-def sample_batch(data: Any, size: int) -> tuple[tuple[Tensor, ...], Tensor]:
+def sample_batch(data: Any, size: int) -> tuple[Inputs, Tensor]:
     """The first `size` training samples: what the model is captured and checked with."""
     if len(data.train) < size:
         message = f"is {size}, but the training set has only {len(data.train)} samples: lower it or bring more"

@@ -82,7 +82,8 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
     data = load_data(setup.job, setup.job_file)
     job = setup.job
     spans = evaluation_batches(len(data.held_out), setup.evaluation_batch, short_last=setup.evaluation_short_last)
-    return BatchSource(data, Sampler(len(data.train), job.seed, setup.share, job.micro_batch), spans)
+    sampler = Sampler(len(data.train), job.seed, setup.share, job.micro_batch)
+    return BatchSource(data, sampler, spans, setup.input_names)
 
 
 def receive_state(

@@ -102,6 +102,11 @@ class StageSetup:
             schedule=job.schedule,
         )
 
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """Of the model's own inputs, in the first stage's order; no other stage takes them."""
+        return tuple(spec.name for spec in self.program.inputs) if self.is_first else None
+
     def neighbour(self, step: int) -> str:
         """The transport name of the stage `step` places along the pipeline."""
         return stage_name(self.cluster, self.index + step)

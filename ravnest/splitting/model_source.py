@@ -4,6 +4,7 @@ Decides nothing about splitting. A Hugging Face model stays the unmodified class
 its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -77,7 +78,7 @@ def twin_of(model: nn.Module) -> nn.Module:
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     try:
-        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+        import transformers
     except ImportError:
         raise InvalidInput(
             'a Hugging Face model needs the extra: pip install "ravnest[transformers]"',
@@ -87,13 +88,13 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     model_type = options.pop("model_type", None)
     if not isinstance(model_type, str):
         raise InvalidInput("expected the name of an architecture, such as llama", key="model.huggingface.model_type")
-    if model_type not in CONFIG_MAPPING:
-        near = get_close_matches(model_type, [str(name) for name in CONFIG_MAPPING], n=1)
+    if model_type not in transformers.CONFIG_MAPPING:
+        near = get_close_matches(model_type, [str(name) for name in transformers.CONFIG_MAPPING], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "expected the name of an architecture, such as llama"
         raise InvalidInput(f"transformers has no {model_type!r}; {hint}", key="model.huggingface.model_type")
+    make = _architecture(transformers, options.get("architectures"))
     try:
-        configuration = AutoConfig.for_model(model_type, **options)
-        model = AutoModelForCausalLM.from_config(configuration)  # type: ignore[no-untyped-call]
+        model = make(transformers.AutoConfig.for_model(model_type, **options))
     except Exception as error:
         message = f"transformers refuses this configuration: {describe(error)}"
         raise InvalidInput(message, key="model.huggingface") from error
@@ -102,12 +103,31 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _logits_only(base: type) -> type:
-    """A subclass (so that weight names stay) whose forward takes tensors by position and returns logits."""
+def _architecture(transformers: Any, names: object) -> Callable[[Any], Any]:
+    """What makes the model of a configuration: the class it names, as a config.json does, or a language model."""
+    key = "model.huggingface.architectures"
+    if names is None:
+        make: Callable[[Any], Any] = transformers.AutoModelForCausalLM.from_config
+        return make
+    if not (isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)):
+        raise InvalidInput("expected one class of transformers, such as [BertForSequenceClassification]", key=key)
+    found = getattr(transformers, names[0], None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        near = get_close_matches(names[0], dir(transformers), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"transformers has no model {names[0]!r}{hint}", key=key)
+    return found
 
-    def forward(self: Any, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        found = base.forward(self, input_ids=input_ids, attention_mask=attention_mask, use_cache=False)  # type: ignore[attr-defined]
+
+def _logits_only(base: type) -> type:
+    """A subclass (so that weight names stay) whose forward takes the same tensors and returns logits."""
+    signature = inspect.signature(base.forward)  # type: ignore[attr-defined]
+    fixed = {"use_cache": False} if "use_cache" in signature.parameters else {}
+
+    def forward(self: Any, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        found = base.forward(self, *args, **kwargs, **fixed)  # type: ignore[attr-defined]
         logits: Tensor = found.logits
         return logits
 
+    forward.__signature__ = signature  # type: ignore[attr-defined]
     return type(base.__name__, (base,), {"forward": forward, "__module__": base.__module__})

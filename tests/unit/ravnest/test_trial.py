@@ -28,14 +28,25 @@ class Raising(nn.Module):
 def test_a_forward_that_raises_is_told_with_its_line():
     said = rf"^job\.yaml: model: the forward of Raising, .*\(4, 2\) float32.* raised ValueError: mine \({__file__}:\d+;"
     with pytest.raises(InvalidInput, match=said):
-        run_once(Raising(), (torch.ones(4, 2),), "job.yaml")
+        run_once(Raising(), (torch.ones(4, 2),), {}, "job.yaml")
     with pytest.raises(InvalidInput, match=r"^job\.yaml: model: Raising\.forward does not take the inputs of a sample"):
-        run_once(Raising(), (torch.ones(4, 2), torch.ones(4)), "job.yaml")
+        run_once(Raising(), (torch.ones(4, 2), torch.ones(4)), {}, "job.yaml")
+
+
+def test_inputs_by_keyword_are_given_by_keyword():
+    class Keyed(nn.Module):
+        def forward(self, *, x, scale):
+            return x * scale
+
+    output = run_once(Keyed(), (), {"scale": torch.tensor([3.0]), "x": torch.ones(2, 1)}, "job.yaml")
+    assert output.tolist() == [[3.0], [3.0]]
+    with pytest.raises(InvalidInput, match=r"does not take the inputs of a sample \(x, size\)"):
+        run_once(Keyed(), (), {"x": torch.ones(2), "size": torch.ones(1)}, "job.yaml")
 
 
 def test_a_model_is_left_as_it_was():
     model = nn.BatchNorm1d(2).eval()
-    output = run_once(model, (torch.randn(4, 2),), "job.yaml")
+    output = run_once(model, (torch.randn(4, 2),), {}, "job.yaml")
     assert output is not None
     assert output.requires_grad
     assert (int(model.num_batches_tracked), model.training) == (0, False)

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from ravnest.errors import InvalidInput
-from ravnest.runtime.batches import BatchSource, fetch, sample_batch
+from ravnest.runtime.batches import BatchSource, arguments, fetch, sample_batch
 from ravnest.training.sampler import Sampler
 
 X, Y = torch.arange(20.0).view(10, 2), torch.arange(10)
@@ -42,6 +42,33 @@ def test_a_dataset_that_fetches_many_at_once_is_asked_once():
 def test_what_is_no_tensor_is_refused_at_the_job_s_key(sample):
     with pytest.raises(InvalidInput, match=r"^data\.factory: each sample must be \(inputs, target\)"):
         fetch([sample], [0])
+
+
+def test_inputs_by_keyword_stay_a_dict():
+    inputs, target = fetch([({"x": X[i], "n": i}, 0.5) for i in range(4)], [0, 2])
+    assert isinstance(inputs, dict)
+    assert {name: tensor.tolist() for name, tensor in inputs.items()} == {"x": [[0.0, 1.0], [4.0, 5.0]], "n": [0, 2]}
+    assert target.tolist() == [0.5, 0.5]
+    assert arguments(inputs) == ((), inputs)
+    assert arguments((X,)) == ((X,), {})
+
+
+@pytest.mark.parametrize("other", [{"x": 1}, {"x": 1, "n": 2, "more": 3}, (1, 2)])
+def test_samples_with_other_keys_than_the_first_are_refused(other):
+    with pytest.raises(InvalidInput, match=r"^data\.factory: sample 0 has the inputs n, x, sample 1 "):
+        fetch([({"x": 1, "n": 2}, 1), (other, 1)], [0, 1])
+
+
+def test_a_first_stage_gets_keyword_inputs_in_its_own_order_and_no_other_stage_any():
+    held = [({"x": X[i], "n": i}, Y[i]) for i in range(10)]
+    data, sampler = SimpleNamespace(train=held, held_out=held), Sampler(10, 7, (0.0, 1.0), 2)
+    (n, x), target = BatchSource(data, sampler, [range(2)], ("n", "x")).held_out(0)
+    assert (n.tolist(), x.tolist(), target.tolist()) == ([0, 1], [[0.0, 1.0], [2.0, 3.0]], [0, 1])
+    assert BatchSource(data, sampler, [range(2)]).train(0)[0] == ()
+    with pytest.raises(
+        InvalidInput, match=r"^data\.factory: a sample has the inputs x, n; the model was captured with x"
+    ):
+        BatchSource(data, sampler, [range(2)], ("x",)).train(0)
 
 
 @pytest.mark.parametrize("sample", [3, None, (1, 2, 3), {"x": 1}, torch.ones(2)])

@@ -118,11 +118,25 @@ def test_llama_takes_an_attention_mask() -> None:
     assert verify(captured, llama(), inputs).largest_difference == 0.0
 
 
+def test_a_configuration_may_name_its_class_and_takes_inputs_by_keyword() -> None:
+    pytest.importorskip("transformers")
+    size = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 3, **size}
+    config = {"huggingface": {**config, "num_attention_heads": 2, "max_position_embeddings": 8}}
+    bert = build_model(config, "cpu", resolve=no_factory)
+    inputs = {"attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]), "input_ids": torch.ones(2, 3, dtype=torch.long)}
+    assert bert(**inputs).shape == (2, 3)
+    assert verify(capture(build_model(config, "meta", resolve=no_factory), (), inputs), bert, (), inputs).short_batches
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"model_type": None}, "model.huggingface.model_type: expected the name"),
         ({"model_type": "no-such-model"}, "model.huggingface.model_type: transformers has no"),
+        ({"architectures": []}, "model.huggingface.architectures: expected one class"),
+        ({"architectures": ["AutoConfig"]}, "model.huggingface.architectures: transformers has no model"),
+        ({"architectures": ["LlamaForCausalLn"]}, "did you mean 'LlamaForCausalLM'"),
     ],
 )
 def test_refuses_a_wrong_hugging_face_configuration(change: dict[str, object], message: str) -> None:
