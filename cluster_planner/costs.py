@@ -23,7 +23,7 @@ class Unit:
     saved_bytes: int
     """Activations kept from forward to backward."""
     boundary_bytes: int
-    """What is alive across the unit's end, so what a cut there sends forward."""
+    """What is alive across the unit's end, so what a cut there sends forward, in the model's own precision."""
     boundary_gradient_bytes: int
     """The part of it that needs a gradient, so what a cut there sends back."""
     shared: tuple[str, ...] = ()
@@ -71,17 +71,33 @@ class Workload:
     """What a parameter byte takes when it travels to be averaged: 1 as it is, less in a shorter form."""
     averaging_state_bytes_per_parameter_byte: float = 0.0
     """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
+    activation_wire_ratio: float = 1.0
+    """What a byte that needs a gradient takes on its way forward: 1 as it is, less in a shorter form. What needs none
+    (masks, integers) always travels as it is."""
+    gradient_wire_ratio: float = 1.0
+    """What a gradient's byte takes on its way back."""
     schedule: Schedule = "async"
+    splits_backward: bool = False
+    """Whether stages may send input gradients before they compute weight gradients, where they have memory for it."""
 
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
         for field in fields(self):
-            if field.name != "schedule":
+            if field.name not in ("schedule", "splits_backward"):
                 _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
         if self.is_synchronous and self.max_staleness:
             raise InvalidInput(
                 f"must be 0 with schedule {self.schedule}, not {self.max_staleness}", key="workload.max_staleness"
             )
+
+    def activation_bytes(self, unit: Unit) -> int:
+        """What a cut at the unit's end sends forward per micro-batch."""
+        saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
+        return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
+
+    def gradient_bytes(self, unit: Unit) -> int:
+        """What it sends back."""
+        return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
 
     @property
     def is_synchronous(self) -> bool:

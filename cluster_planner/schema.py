@@ -140,8 +140,11 @@ class WorkloadEntry(Strict):
     optimizer_state_bytes_per_parameter_byte: AtLeastZero
     process_bytes: Count
     averaged_bytes_per_parameter_byte: Positive = 1.0
+    activation_wire_ratio: Positive = 1.0
+    gradient_wire_ratio: Positive = 1.0
     averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
     schedule: Schedule = "async"
+    splits_backward: bool = False
 
 
 class PlanFile(Strict):

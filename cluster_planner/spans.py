@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.schedules import SPLIT_KEEPS
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -44,11 +45,10 @@ class SpanCosts:
         self._flops = _cumulative([unit.flops for unit in units])
         self._parameters = _cumulative([unit.parameter_bytes for unit in units])
         self._saved = _cumulative([unit.saved_bytes for unit in units])
-        batch = workload.micro_batch
-        self.forward_bytes = _at_cuts([unit.boundary_bytes * batch for unit in units])
+        self.forward_bytes = _at_cuts([workload.activation_bytes(unit) for unit in units])
         """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
         """
-        self.gradient_bytes = _at_cuts([unit.boundary_gradient_bytes * batch for unit in units])
+        self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) for unit in units])
         """[cut position] → bytes that it sends back."""
 
     def flops(self, start: int, end: int) -> float:
@@ -82,6 +82,22 @@ class SpanCosts:
         index, stages = place
         work = self.workload
         return self.memory_bytes(start, end, work.held(stages, index) if work.is_synchronous else window)
+
+    def split_bytes(self, start: int, end: int) -> int:
+        """What a split backward keeps in a stage of that span, beside `memory_bytes`."""
+        return round(SPLIT_KEEPS * float(self._saved[end] - self._saved[start]) * self.workload.micro_batch)
+
+    def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
+        """For how many micro-batches' saved activations a stage has memory when its backward may be split; 0 where it
+        may not: in the first stage, which sends no gradient, and where `memory_bytes` are too few.
+        """
+        index, stages = place
+        needed = self.stage_memory_bytes(start, end, place, window) + self.split_bytes(start, end)
+        if index == 0 or not self.workload.splits_backward or needed > memory_bytes:
+            return 0
+        if self.workload.is_synchronous:
+            return self.workload.held(stages, index) + SPLIT_KEEPS
+        return (1 if end == self.count else window) + SPLIT_KEEPS
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from ravnest.training.losses import LOSSES, METRICS, check_name
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.quantities import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.schedule import ScheduleConfig
+from ravnest.training.wires import WireConfig
 
 __all__ = [
     "AveragingConfig",
@@ -141,6 +142,9 @@ class JobConfig(Section):
 
     averaging: AveragingConfig = Field(default_factory=AveragingConfig)
     """How clusters are weighed, the outer optimizer, and the form in which progress travels."""
+
+    wire: WireConfig = Field(default_factory=WireConfig)
+    """The form in which activations and gradients travel between stages."""
 
     stop: StopConfig
     """When the run ends."""

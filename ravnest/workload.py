@@ -10,6 +10,7 @@ from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
+from ravnest.training.wires import bytes_per_float32_byte
 
 PROCESS_BYTES = 336 << 20
 """What a stage's process holds before any tensor of the model: Python, torch and Ray, with the libraries' pages, since
@@ -27,8 +28,11 @@ _OF_THE_JOB = {
     "average_every": "job.average_every",
     "max_lag": "job.max_lag",
     "schedule": "job.schedule",
+    "splits_backward": "what job.split_backward allows",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
+    "activation_wire_ratio": "what job.wire.activations takes",
+    "gradient_wire_ratio": "what job.wire.gradients takes",
     "averaging_state_bytes_per_parameter_byte": "what job.averaging keeps",
 }
 
@@ -45,7 +49,10 @@ def workload(job: JobConfig) -> Workload:
         process_bytes=PROCESS_BYTES,
         averaged_bytes_per_parameter_byte=job.averaging.wire_bytes_per_parameter_byte,
         averaging_state_bytes_per_parameter_byte=job.averaging.state_bytes_per_parameter_byte(job.max_lag),
+        activation_wire_ratio=bytes_per_float32_byte(job.wire.activations),
+        gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
         schedule=job.schedule,
+        splits_backward=job.split_backward != "never",
     )
 
 

@@ -49,9 +49,11 @@ def _stages(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> tuple
             VirtualStage(
                 forward_s=forward_s,
                 backward_s=2 * forward_s,
+                input_gradients_s=forward_s,
+                weight_gradients_s=forward_s,
                 update_s=max(0.0, (expected.compute_s - 3 * forward_s) * work.update_every),
-                activation_bytes=units[end - 1].boundary_bytes * work.micro_batch,
-                gradient_bytes=units[first - 1].boundary_gradient_bytes * work.micro_batch if first else 0,
+                activation_bytes=work.activation_bytes(units[end - 1]),
+                gradient_bytes=work.gradient_bytes(units[first - 1]) if first else 0,
             )
         )
     return tuple(stages)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ravnest.pipeline.ledger import Ledger
 from ravnest.runtime import messages as m
+from ravnest.runtime.compute import EvaluationSums
 from ravnest.runtime.deadline import ALIVE_EVERY_S
 from ravnest.runtime.memory import Peaks
 from ravnest.runtime.timeline import NETWORK, Timeline, subject
@@ -42,6 +43,16 @@ class Reports:
 
     def tell(self, message: Message) -> None:
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+
+    def evaluated(self, evaluation: int, sums: EvaluationSums) -> None:
+        """What a finished evaluation came to."""
+        self.tell(
+            m.Evaluated(
+                evaluation=evaluation,
+                loss=(sums.loss.total, sums.loss.count),
+                metrics=tuple((metric.total, metric.count) for metric in sums.metrics),
+            )
+        )
 
     def turn(self, now_s: float) -> None:
         """What is due."""

@@ -11,14 +11,12 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from ravnest.training.quantities import FractionBelowOne, PositiveFloat, Section
+from ravnest.training.wires import WireName, bytes_per_float32_byte, ring_wire
 from ring_allreduce import Nesterov
-from ring_allreduce.wire import Wire, bytes_per_element
+from ring_allreduce.wire import Wire
 
 OUTER_PREFIX = "outer_"
 """Of the outer optimizer's keys among a stage's optimizer state: torch's own optimizers use no such key."""
-
-_WIRES: Mapping[str, Wire] = {"float32": "exact", "bfloat16": "bfloat16", "float16": "float16", "int8": "int8"}
-_FLOAT32_BYTES = 4
 
 
 class NesterovConfig(Section):
@@ -52,13 +50,13 @@ class AveragingConfig(Section):
     outer: Annotated[Literal["none"] | OuterConfig, BeforeValidator(_outer)] = "none"
     """What the anchor makes of the mean: none takes it as it is."""
 
-    wire: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    wire: WireName = "float32"
     """How progress travels; what a shorter form loses is fed back in the next round."""
 
     @property
     def ring_wire(self) -> Wire:
         """The wire in ring_allreduce's words."""
-        return _WIRES[self.wire]
+        return ring_wire(self.wire)
 
     @property
     def outer_name(self) -> str:
@@ -78,7 +76,7 @@ class AveragingConfig(Section):
     @property
     def wire_bytes_per_parameter_byte(self) -> float:
         """How much less than the parameters themselves, which are taken for float32, a round moves."""
-        return bytes_per_element(self.ring_wire) / _FLOAT32_BYTES
+        return bytes_per_float32_byte(self.wire)
 
     def state_bytes_per_parameter_byte(self, max_lag: int) -> float:
         """What stays from round to round, as copies of the parameters: momentum; what has not been fed back yet, once

@@ -48,6 +48,15 @@ def test_nothing_crosses_the_ends_of_the_model(
     assert spans.gradient_bytes.tolist() == [0, 6, 6, 0]
 
 
+def test_a_shorter_form_on_the_wire_counts_for_what_needs_a_gradient_only(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    model = make_model(2, boundary_bytes=50, boundary_gradient_bytes=40)
+    spans = SpanCosts(model, make_workload(micro_batch=2, activation_wire_ratio=0.25, gradient_wire_ratio=0.5))
+    assert spans.forward_bytes.tolist() == [0, 2 * (10 + 10), 0]
+    assert spans.gradient_bytes.tolist() == [0, 2 * 20, 0]
+
+
 def test_tables_agree_with_spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> None:
     for schedule, window in ((None, 1), (None, 4), ("gpipe", 4)):
         work = make_workload() if schedule is None else make_workload(schedule=schedule, max_staleness=0)

@@ -38,6 +38,7 @@ def test_defaults():
         {"averaging": {"outer": "none", "wire": "bfloat16"}},
         {"averaging": {"weighting": "equal", "outer": {"nesterov": {"lr": 0.5}}, "wire": "int8"}},
         {"schedule": "1f1b"},
+        {"wire": {"activations": "bfloat16", "gradients": "int8"}},
     ],
 )
 def test_a_job_survives_being_embedded_in_a_plan(changes):
@@ -60,6 +61,17 @@ def test_a_job_survives_being_embedded_in_a_plan(changes):
 )
 def test_faults_of_averaging_name_the_key_and_what_was_expected(averaging, said):
     assert said in fault(averaging=averaging)
+
+
+@pytest.mark.parametrize(
+    ("wire", "said"),
+    [
+        ({"activations": "int4"}, "wire.activations: must be 'float32', 'bfloat16', 'float16' or 'int8', not the text"),
+        ({"activation": "int8"}, "wire.activation: is not a known key; did you mean 'activations'?"),
+    ],
+)
+def test_faults_of_the_wire_do_too(wire, said):
+    assert said in fault(wire=wire)
 
 
 def test_lists_become_tuples_for_torch():

@@ -22,6 +22,14 @@ from tests.support.local import setups_of, tiny_job
             "workload.averaged_bytes_per_parameter_byte: is 1.0, but what job.averaging.wire takes is 0.5: plan again",
         ),
         (
+            {"wire": {"activations": "int8"}},
+            "workload.activation_wire_ratio: is 1.0, but what job.wire.activations takes",
+        ),
+        (
+            {"wire": {"gradients": "float16"}},
+            "workload.gradient_wire_ratio: is 1.0, but what job.wire.gradients takes is",
+        ),
+        (
             {"averaging": {"outer": {"nesterov": {}}}},
             "workload.averaging_state_bytes_per_parameter_byte: is 0.0, but what job.averaging keeps is 1.0",
         ),
