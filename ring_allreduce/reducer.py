@@ -23,7 +23,7 @@ from ring_allreduce.outbox import Outbox
 from ring_allreduce.spare import Spare
 from ring_allreduce.statistics import RingStatistics
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
-from ring_allreduce.wire import is_finite
+from ring_allreduce.wire import why_not_summed
 
 __all__ = ["RingProgress", "RingReducer", "RingResult"]
 
@@ -88,8 +88,9 @@ class RingReducer:
             raise InvalidInput(f"ring {ring!r} expects {expected}, got {vector.dtype} {tuple(vector.shape)}")
         if (ring, round) in self._kept.contributions:
             raise InvalidInput(f"a member contributes once to round {round} of ring {ring!r}")
-        if not is_finite(vector):
-            raise ContributionRefused(self._endpoint.name, ring, round, "it holds NaN or infinite numbers")
+        reason = why_not_summed(vector, weight, len(spec.members))
+        if reason:
+            raise ContributionRefused(self._endpoint.name, ring, round, reason)
         self._contribute((ring, round), Contribution(vector.detach(), weight, counters))
 
     def on_delivery(self, delivery: Delivery) -> bool:

@@ -97,6 +97,24 @@ def is_finite(vector: Tensor) -> bool:
     return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())
 
 
+def why_not_summed(vector: Tensor, weight: float, members: int) -> str | None:
+    """Why `weight` · `vector` (elements,) cannot be one of `members` parts of a sum; None when it can.
+
+    It must be finite, and so far from the end of its dtype's range that `members` such parts do not go beyond it: who is
+    refused is then always who gave too much, wherever the sum would have overflowed.
+    """
+    most = torch.finfo(vector.dtype).max / (members * max(1.0, weight))
+    # No number is larger than the norm. Its square overflows long before a sum does: one fast pass decides nearly always.
+    if vector.dot(vector).item() <= min(most, torch.finfo(torch.float32).max / 2) ** 2:
+        return None
+    if not is_finite(vector):
+        return "it holds NaN or infinite numbers"
+    largest = max(map(abs, (limit.item() for limit in torch.aminmax(vector))))
+    if largest <= most:
+        return None
+    return f"it holds numbers as large as {largest:.3g}: {members} such parts with weight {weight:g} overflow {vector.dtype}"
+
+
 def _cast(wire: Wire) -> torch.dtype:
     return torch.bfloat16 if wire == "bfloat16" else torch.float16
 

@@ -18,7 +18,7 @@ from ring_allreduce.errors import TransportError
 from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.encrypted_stream import CLOSE_S, OPEN_OR_END, PIECE_BYTES, TAKE_S
 from ring_allreduce.transport.keys import Keys
-from ring_allreduce.transport.outgoing import endpoint_url
+from ring_allreduce.transport.ways import endpoint_url
 
 _LARGEST_MESSAGE_BYTES = 2 * PIECE_BYTES
 

@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ring_allreduce.errors import DeadlinePassed, InvalidInput
 from ring_allreduce.transport.doorkeeper import Context, present_keys
 from ring_allreduce.transport.keys import Keys
-from ring_allreduce.transport.outgoing import endpoint_url
+from ring_allreduce.transport.ways import endpoint_url
 
 OPEN_OR_END = b""
 PIECE_BYTES = 64 * 1024

@@ -23,6 +23,7 @@ from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause
 
 TOKEN_BYTES = 16
+MAX_TENSORS = 8192
 MAX_DIMENSIONS = 16
 MAX_ELEMENTS = 1 << 48  # also of an empty tensor's other sizes: torch multiplies them into strides
 
@@ -68,6 +69,8 @@ class Envelope:
 
         Raises InvalidInput for a kind or tensor that cannot travel, MessageTooLarge.
         """
+        if len(tensors) > MAX_TENSORS:
+            raise InvalidInput(f"one message carries at most {MAX_TENSORS} tensors, got {len(tensors)}")
         bodies = [tensor_bytes(tensor) for tensor in tensors]
         specs = [(DTYPE_NAMES[tensor.dtype], list(tensor.shape)) for tensor in tensors]
         header = msgspec.Raw(self._codec.encode(message))

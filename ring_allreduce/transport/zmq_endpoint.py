@@ -1,4 +1,5 @@
-"""The real transport: one ROUTER bound per lane, one DEALER for each peer and lane, over TCP.
+"""The real transport: one ROUTER bound per lane, one DEALER for each peer and lane, over TCP. With peers of this
+machine it is shared memory instead (ways.py, shared_listener.py).
 
 Decides only how sockets are polled and in which order. Who does not show the run's token is refused at the handshake;
 garbage of any kind is dropped and counted by cause; nothing that arrives can raise here.
@@ -21,9 +22,12 @@ from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.message import Codec, Message
-from ring_allreduce.transport.outgoing import OutgoingPeer, endpoint_url
+from ring_allreduce.transport.outgoing import OutgoingPeer
 from ring_allreduce.transport.pages import keep_large_blocks
+from ring_allreduce.transport.shared_line import line_name
+from ring_allreduce.transport.shared_listener import listen
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
+from ring_allreduce.transport.ways import Watch, endpoint_url, way_to
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 """Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
@@ -47,13 +51,15 @@ class ZmqEndpoint:
         limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
         links: Mapping[str, LinkShape] | None = None,
         keys: Keys | None = None,
+        shared_memory: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
         `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `links`: emulated
         outgoing links by peer. `keys`: encrypt everything, and hear only the members of their allow-list, of which
-        `name` is one. Raises InvalidInput for a token of another length or an allow-list without this member,
+        `name` is one. `shared_memory`: use it with peers of this machine, network namespace and user, unless there are
+        keys. Raises InvalidInput for a token of another length or an allow-list without this member,
         TransportError when `host` cannot be bound.
         """
         if keys is not None:
@@ -68,6 +74,7 @@ class ZmqEndpoint:
         self._links = dict(links or {})
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
+        self._addresses: dict[str, PeerAddress] = {}
         self._closed = False
         keep_large_blocks()
         self._context: Context = zmq.Context()
@@ -81,6 +88,11 @@ class ZmqEndpoint:
             raise TransportError(f"cannot listen on {host!r}: {error}") from error
         ports = {lane: _port(router) for lane, router in self._routers.items()}
         self.address = PeerAddress(host, ports[Lane.PIPELINE], ports[Lane.BULK])
+        self._shares = shared_memory and keys is None
+        self._shared = None
+        if self._shares:
+            name_of_lines = line_name(host, self.address.pipeline_port, self.address.bulk_port)
+            self._shared = listen(name_of_lines, token, self.stats.dropped)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_fd = self._wake_reader.fileno()
         self._wake_reader.setblocking(False)
@@ -90,7 +102,9 @@ class ZmqEndpoint:
         self._other_fd: int | None = None
         for router in self._routers.values():
             self._poller.register(router, zmq.POLLIN)
-        self._watched: dict[str, Lane] = {}
+        if self._shared is not None:
+            self._poller.register(self._shared.fileno(), zmq.POLLIN)
+        self._watched: dict[str, Watch] = {}
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
         """Make `peers` known. What was queued for an address that changed is given up with it."""
@@ -100,13 +114,16 @@ class ZmqEndpoint:
             if self._keys is not None:
                 self._keys.public_of(peer)
         for peer, address in others.items():
-            known = self._peers.get(peer)
-            if known and known.address == address:
+            if peer in self._peers and self._addresses[peer] == address:
                 continue
-            link, seed = self._links.get(peer), f"{self.name}->{peer}"
-            outgoing = OutgoingPeer(self._context, peer, address, self._token, self._limits, link, seed, self._keys)
+            ways = {
+                lane: way_to(peer, address, lane, self._context, self._token, self._keys, shared=self._shares)
+                for lane in Lane
+            }
             self.disconnect([peer])
-            self._peers[peer] = outgoing
+            link, seed = self._links.get(peer), f"{self.name}->{peer}"
+            self._peers[peer] = OutgoingPeer(peer, ways, self._limits, link, seed)
+            self._addresses[peer] = address
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""
@@ -177,6 +194,10 @@ class ZmqEndpoint:
         linger_ms = max(0, math.ceil(1000 * (deadline_s - time.monotonic())))
         for router in self._routers.values():
             router.close(linger=0)
+        if self._shared is not None:
+            self._shared.close()
+        for outgoing in self._peers.values():
+            outgoing.close(linger_ms)
         self._doorkeeper.stop()
         # Closes every socket that is open, whoever made it: term() alone would wait for one that was forgotten.
         self._context.destroy(linger=linger_ms)
@@ -191,15 +212,16 @@ class ZmqEndpoint:
 
     def _watch(self, outgoing: OutgoingPeer, lane: Lane | None) -> None:
         """Let the poller tell when `lane` of this peer takes more, and no other lane."""
+        watch = None if lane is None else outgoing.ways[lane].watch()
         watched = self._watched.get(outgoing.peer)
-        if watched is lane:
+        if watched == watch:
             return
         if watched is not None:
-            self._poller.unregister(outgoing.sockets[watched])
+            self._poller.unregister(watched[0])
             del self._watched[outgoing.peer]
-        if lane is not None:
-            self._poller.register(outgoing.sockets[lane], zmq.POLLOUT)
-            self._watched[outgoing.peer] = lane
+        if watch is not None:
+            self._poller.register(*watch)
+            self._watched[outgoing.peer] = watch
 
     def _ask_doorkeeper(self) -> None:
         """Whether it still serves; connections that it refused count like messages without the run's token."""
@@ -213,6 +235,8 @@ class ZmqEndpoint:
     def _receive(self) -> list[Delivery]:
         self._ask_doorkeeper()
         deliveries: list[Delivery] = []
+        if self._shared is not None:
+            self._shared.look()
         for lane, router in self._routers.items():
             for _ in range(TAKEN_PER_POLL[lane]):
                 if not int(router.get(zmq.EVENTS)) & _READABLE:  # an exception would cost more than the message
@@ -221,10 +245,16 @@ class ZmqEndpoint:
                 # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
                 views = [frame.buffer for frame in frames[1:]]
                 proven = None if self._keys is None else proven_name(frames[0])
-                delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats, proven)
-                if delivery is not None:
-                    deliveries.append(delivery)
+                self._open(views, lane, deliveries, proven)
+            if self._shared is not None:
+                for views in self._shared.take(lane, TAKEN_PER_POLL[lane]):
+                    self._open(views, lane, deliveries, None)
         return deliveries
+
+    def _open(self, views: list[memoryview], lane: Lane, deliveries: list[Delivery], proven: str | None) -> None:
+        delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats, proven)
+        if delivery is not None:
+            deliveries.append(delivery)
 
     def _drain_wakes(self) -> bool:
         try:

@@ -40,7 +40,7 @@ def test_what_is_no_connection_of_this_machine_is_left_alone() -> None:
 @pytest.mark.timeout(30)
 def test_an_endpoint_tunes_what_it_sends_through() -> None:
     codec, token = Codec(RING_KINDS), bytes(16)
-    a, b = (ZmqEndpoint(name, codec=codec, token=token) for name in "ab")
+    a, b = (ZmqEndpoint(name, codec=codec, token=token, shared_memory=False) for name in "ab")
     try:
         a.connect({"b": b.address})
         deadline_s = time.monotonic() + 10

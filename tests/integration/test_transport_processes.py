@@ -43,9 +43,9 @@ def endpoint(name, **options):
     return ZmqEndpoint(name, **{"codec": CODEC, "token": TOKEN, **options})
 
 
-@pytest.fixture
-def pair():
-    a, b = endpoint("a"), endpoint("b")
+@pytest.fixture(params=[True, False], ids=["shared-memory", "tcp"])
+def pair(request):
+    a, b = (endpoint(name, shared_memory=request.param) for name in "ab")
     a.connect({"b": b.address, "a": a.address})
     b.connect({"a": a.address})
     yield a, b
@@ -183,7 +183,8 @@ def test_a_message_beyond_the_limit_has_no_effect(raw_socket):
 
 
 def test_a_frame_beyond_the_limit_ends_its_connection_before_it_is_held():
-    a, b = endpoint("a"), endpoint("b", limits=TransportLimits(max_message_bytes=1000))
+    tcp = {"shared_memory": False}
+    a, b = endpoint("a", **tcp), endpoint("b", **tcp, limits=TransportLimits(max_message_bytes=1000))
     a.connect({"b": b.address})
     b.connect({"a": a.address})
     a.send("b", Lane.BULK, Note(), [torch.zeros(100_000)])

@@ -1,0 +1,277 @@
+"""Peers of one machine: bodies lie in shared memory, and strangers, liars and the dead do no harm."""
+
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, ZmqEndpoint
+from ring_allreduce.transport.keys import KeyPair, Keys
+from ring_allreduce.transport.shared_line import MAGIC, UNTAKEN, OutgoingLine, line_name
+from ring_allreduce.transport.shared_listener import MOST_UNKNOWN, SharedListener, listen
+
+pytestmark = pytest.mark.timeout(60)
+
+TOKEN = b"0123456789abcdef"
+DEADLINE_S = 20.0
+
+
+class Note(Message, frozen=True, kw_only=True, tag="note"):
+    number: int = 0
+
+
+def endpoint(name, **options):
+    return ZmqEndpoint(name, codec=Codec([Note]), token=TOKEN, **options)
+
+
+@pytest.fixture
+def listener():
+    found = SharedListener(f"\0test/{os.getpid()}", TOKEN, Counter())
+    yield found
+    found.close()
+
+
+def line_to(listener, lane=Lane.BULK):
+    line = OutgoingLine.connect(f"\0test/{os.getpid()}", TOKEN, lane)
+    assert line is not None
+    listener.look()
+    return line
+
+
+def taken(listener, lane=Lane.BULK, most=1000):
+    listener.look()
+    return [[bytes(frame) for frame in frames] for frames in listener.take(lane, most)]
+
+
+def raw(listener, *datagrams):
+    """A process of the same user that says anything at all."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(f"\0test/{os.getpid()}")
+    for datagram in datagrams:
+        connection.send(datagram)
+    listener.look()
+    return connection
+
+
+def received(receiver, sender, count):
+    deliveries, end = [], time.monotonic() + DEADLINE_S
+    while len(deliveries) < count:
+        assert time.monotonic() < end
+        sender.poll(0)
+        deliveries += receiver.poll(0.05)
+    return deliveries
+
+
+def shared(tensor):
+    """Whether `tensor` lies in memory that this process shares."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(edge, 16) for edge in line.split()[0].split("-"))
+        if first <= tensor.data_ptr() < last:
+            return "memfd:ring_allreduce" in line
+    return False
+
+
+@pytest.mark.parametrize("choice", ["default", "off at one", "off at the other", "keys", "emulated"])
+def test_large_tensors_lie_in_shared_memory_unless_told_otherwise(choice):
+    options = {"a": {}, "b": {}}
+    if choice.startswith("off"):
+        options["b" if choice.endswith("other") else "a"]["shared_memory"] = False
+    if choice == "keys":
+        pairs = {name: KeyPair.make() for name in "ab"}
+        allowed = {name: pair.public for name, pair in pairs.items()}
+        options = {name: {"keys": Keys(pairs[name], allowed)} for name in "ab"}
+    if choice == "emulated":
+        options["a"]["links"] = {"b": LinkShape(bytes_per_s=1e9, latency_s=0.001)}
+    a, b = (endpoint(name, **options[name]) for name in "ab")
+    try:
+        a.connect({"b": b.address})
+        b.connect({"a": a.address})
+        sent = torch.arange(50_000.0)
+        a.send("b", Lane.BULK, Note(), [sent])
+        (delivery,) = received(b, a, 1)
+        assert torch.equal(delivery.tensors[0], sent)
+        assert shared(delivery.tensors[0]) == (choice in ("default", "emulated"))
+    finally:
+        a.close()
+        b.close()
+
+
+def test_a_sender_may_write_to_its_tensor_again_once_nothing_is_queued():
+    a, b = endpoint("a"), endpoint("b")
+    try:
+        a.connect({"b": b.address})
+        b.connect({"a": a.address})
+        sent = torch.ones(50_000)
+        a.send("b", Lane.PIPELINE, Note(), [sent])
+        sent.zero_()
+        assert received(b, a, 1)[0].tensors[0].sum() == 50_000
+    finally:
+        a.close()
+        b.close()
+
+
+def test_a_reader_that_takes_nothing_holds_the_sender_back_until_it_does(listener):
+    line, sent = line_to(listener), 0
+    while line.takes():
+        line.send([b"head", bytes(100_000)])
+        sent += 1
+    assert sent == UNTAKEN[Lane.BULK]
+    assert len(taken(listener, most=2)) == 2
+    assert not line.takes()
+    assert len(taken(listener)) == sent - 2
+    assert line.takes()
+    line.close()
+
+
+def test_memory_is_used_again(listener):
+    line = line_to(listener)
+    for number in range(200):
+        assert line.takes()
+        line.send([b"head", number.to_bytes(4, "little") * 50_000])
+        assert taken(listener) == [[b"head", number.to_bytes(4, "little") * 50_000]]
+    assert line._slots.total_bytes <= 2 * 16 << 20
+    line.close()
+
+
+@pytest.mark.parametrize("sizes", [(0,), (10,), (10, 0, 10), (10, 16_384), (20_000,), (20_000, 5), (200_000, 1, 0, 9)])
+def test_frames_of_any_size_arrive(listener, sizes):
+    line = line_to(listener)
+    frames = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
+    line.send(frames)
+    assert taken(listener) == [frames]
+    line.close()
+
+
+def test_small_messages_come_in_order_with_large_ones(listener):
+    line = line_to(listener)
+    frames = [[b"%d" % number, bytes(number % 3 * 40_000)] for number in range(7)]
+    for each in frames:
+        line.send(each)
+    assert taken(listener) == frames
+    line.close()
+
+
+def test_what_was_sent_before_the_sender_died_arrives(listener):
+    line = line_to(listener)
+    line.send([b"last words", bytes(100_000)])
+    line.close()
+    assert taken(listener) == [[b"last words", bytes(100_000)]]
+    assert taken(listener) == []
+
+
+def test_a_line_whose_reader_is_gone_takes_nothing_more(listener):
+    line = line_to(listener)
+    listener.close()
+    line.send([b"x"])
+    assert line.broken
+    assert not line.takes()
+    line.close()
+
+
+HELLO = MAGIC + TOKEN + b"bulk"
+HEAD = struct.Struct("<IQHH")
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "cause"),
+    [
+        ([b"garbage"], DropCause.WRONG_TOKEN),
+        ([MAGIC + bytes(16) + b"bulk"], DropCause.WRONG_TOKEN),
+        ([MAGIC + TOKEN + b"express"], DropCause.MALFORMED),
+        ([MAGIC + TOKEN + b"\xff"], DropCause.MALFORMED),
+        ([HELLO, b"short"], DropCause.MALFORMED),
+        ([HELLO, HEAD.pack(0, 1 << 16, 0, 60_000)], DropCause.MALFORMED),
+        ([HELLO, HEAD.pack(0, 1 << 16, 2, 1) + bytes(8)], DropCause.MALFORMED),
+        ([HELLO, HEAD.pack(0, 1 << 16, 1, 1) + struct.pack("<Q", 5) + b"four"], DropCause.WRONG_SIZE),
+        ([HELLO, HEAD.pack(0, 1 << 16, 0, 1) + struct.pack("<Q", 5)], DropCause.MALFORMED),
+        ([HELLO, HEAD.pack((1 << 32) - 1, 1 << 16, 0, 1) + struct.pack("<Q", 5)], DropCause.WRONG_SIZE),
+        ([HELLO, HEAD.pack(7, 0, 1, 1) + struct.pack("<Q", 1) + b"x"], DropCause.WRONG_SIZE),
+    ],
+)
+def test_who_says_what_no_peer_says_is_hung_up_on(listener, datagrams, cause):
+    good = line_to(listener)
+    stranger = raw(listener, *datagrams)
+    assert taken(listener) == []
+    assert listener._dropped == {cause: 1}
+    stranger.settimeout(DEADLINE_S)
+    assert stranger.recv(10) == b""
+    good.send([b"still here"])
+    assert taken(listener) == [[b"still here"]]
+    stranger.close()
+    good.close()
+
+
+def test_a_segment_that_could_shrink_is_refused(listener):
+    stranger = raw(listener, HELLO)
+    descriptor = os.memfd_create("trap")
+    os.ftruncate(descriptor, 16 << 20)
+    message = HEAD.pack(0, 1 << 16, 0, 1) + struct.pack("<Q", 5)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    socket.send_fds(stranger, [message], [descriptor])
+    assert taken(listener) == []
+    assert listener._dropped == {DropCause.MALFORMED: 1}
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # the line's own: none that came is left open
+    stranger.close()
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("answer", [b"abc", struct.pack("<I", 100), b""])
+def test_a_reader_that_lies_about_what_it_took_is_given_up(answer):
+    name = f"\0test/{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(name)
+        listening.listen()
+        line = OutgoingLine.connect(name, TOKEN, Lane.BULK)
+        reader, _ = listening.accept()
+        for _ in range(UNTAKEN[Lane.BULK]):
+            line.send([b"x"])
+        if answer:
+            reader.send(answer)
+        else:
+            reader.close()
+        assert not line.takes()
+        assert line.broken
+        line.close()
+        reader.close()
+
+
+def test_lines_that_say_nothing_do_not_pile_up(listener):
+    silent = [raw(listener) for _ in range(MOST_UNKNOWN + 20)]
+    assert len(listener._unknown) == MOST_UNKNOWN
+    good = line_to(listener)
+    good.send([b"x"])
+    assert taken(listener) == [[b"x"]]
+    for one in (*silent, good):
+        one.close()
+    listener.look()
+    assert not listener._unknown
+
+
+def test_without_a_listener_there_is_no_line():
+    assert OutgoingLine.connect(line_name("127.0.0.1", 1, 2), TOKEN, Lane.BULK) is None
+
+
+def test_a_taken_address_leaves_the_endpoint_to_tcp(listener):
+    assert listen(f"\0test/{os.getpid()}", TOKEN, Counter()) is None
+
+
+def test_a_system_without_room_keeps_the_message_for_later(listener):
+    line = line_to(listener, Lane.PIPELINE)
+    line._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    sent = 0
+    while line.takes():
+        line.send([b"%d" % sent, bytes(3000), bytes(100_000)][: 2 + sent % 2])
+        sent += 1
+    assert line.unsent
+    found = []
+    while len(found) < sent:
+        found += taken(listener, Lane.PIPELINE)
+        line.takes()
+    assert [int(frames[0]) for frames in found] == list(range(sent))
+    assert not line.unsent
+    line.close()
