@@ -98,6 +98,8 @@ class Handovers:
         key = spec.name, piece.round
         if sender not in spec.members or self._holders.get(key, sender) != sender:
             return f"this member takes the average from {self._holders.get(key, 'a member')!r}"
+        if key not in self._holders and any(other != sender for other in self._arriving.get(key, ())):
+            return "another has handed on that average before it was asked for"  # one vector's memory, no more
         return self._handover(spec, sender, piece.round).why_not(piece)
 
     def take(self, spec: RingSpec, sender: str, piece: HandedOn, span: Tensor) -> tuple[bool, RingResult | None]:

@@ -32,16 +32,28 @@ def test_an_empty_average_is_one_piece():
     assert result.average.numel() == 0
 
 
-def test_early_pieces_of_the_named_holder_count_and_those_of_others_are_forgotten():
+def test_early_pieces_of_the_named_holder_count():
     ring, handovers = spec(elements=20, chunk=6), Handovers()
-    for sender in ("b", "c"):
-        for piece, span in pieces(WHOLE, 6):
-            new, result = handovers.take(ring, sender, piece, span if sender == "b" else span + 1)
-            assert new
-            assert result is None, "nobody has named the holder"
+    for piece, span in pieces(WHOLE, 6):
+        assert handovers.why_not(ring, "b", piece) is None
+        new, result = handovers.take(ring, "b", piece, span)
+        assert new
+        assert result is None, "nobody has named the holder"
     assert torch.equal(handovers.expect(ring, 3, "b").average, WHOLE.average)
     assert handovers.why_not(ring, "c", next(pieces(WHOLE, 6))[0]) == "this member takes the average from 'b'"
     assert handovers.keys() == {("r", 3)}
     handovers.forget(("r", 3))
     assert handovers.keys() == set()
     assert handovers.awaited() == []
+
+
+def test_what_nobody_asked_for_takes_the_memory_of_one_average():
+    ring, handovers = spec(elements=20, chunk=6), Handovers()
+    first, second = list(pieces(WHOLE, 6))[:2]
+    handovers.take(ring, "b", *first)
+    refused = "another has handed on that average before it was asked for"
+    assert handovers.why_not(ring, "c", first[0]) == refused
+    assert handovers.why_not(ring, "b", second[0]) is None
+    assert handovers.expect(ring, 3, "c") is None, "who was to do it may, from now on"
+    assert handovers.why_not(ring, "c", first[0]) is None
+    assert handovers.why_not(ring, "b", second[0]) == "this member takes the average from 'c'"
