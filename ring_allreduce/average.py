@@ -13,12 +13,14 @@ from types import TracebackType
 
 from torch import Tensor
 
+from ring_allreduce.admission import MAX_NAME_CHARACTERS, require_size
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.flattening import flatten, listed
 from ring_allreduce.group_call import Call, GroupOptions, OnLoss
 from ring_allreduce.group_member import GroupMember
 from ring_allreduce.group_owner import RING
 from ring_allreduce.statistics import RingStatistics
+from ring_allreduce.transport.endpoint import PeerAddress
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.wire import WIRES, Wire, check_wire
 
@@ -53,17 +55,18 @@ class Group:
         group when any member is lost. `keys`: encrypt everything; their allow-list holds all members and "rendezvous",
         and all of them have keys. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
         """
-        server, _, port = rendezvous.rpartition(":")
-        if not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"a group has at least one member, got size {size!r}")
-        if not server or not port.isdecimal() or not 0 < int(port) < 65536 or not name:
-            raise InvalidInput(f'a rendezvous is "host:port" and a name is not empty; got {rendezvous!r}, {name!r}')
+        where = _host_and_port(rendezvous)
+        require_size(size)
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+            raise InvalidInput(f"a name has 1 to {MAX_NAME_CHARACTERS} characters, got {name!r}")
+        if not isinstance(host, str) or not host:
+            raise InvalidInput(f"host is this machine's address as the others reach it, got {host!r}")
         if wire not in WIRES or on_loss not in ("continue", "fail"):
             raise InvalidInput(f'wire is one of {WIRES}, on_loss "continue" or "fail"; got {wire!r}, {on_loss!r}')
         _require_time(timeout_s)
         if keys is not None:
             keys.require_own_name(name)
-        return cls(GroupOptions(name, size, host, timeout_s, wire, on_loss, keys), (server, int(port)))
+        return cls(GroupOptions(name, size, host, timeout_s, wire, on_loss, keys), where)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -85,7 +88,8 @@ class Group:
 
         All members call it, as often and with the same shapes. Computed in float32, or float64 when a tensor is. A
         member that is lost is left out, and the mean is that of the others; so is one that has not called within
-        `timeout_s`. After twice that time (with on_loss="fail" after that time) it is DeadlinePassed.
+        `timeout_s` (with on_loss="fail" it is PeerLost instead, which names that one). After twice that time, or six
+        signs of life more when that is later (with on_loss="fail" always), it is DeadlinePassed.
 
         A member that joined later and wants what the others have calls it with weight 0 first.
 
@@ -117,6 +121,18 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _host_and_port(rendezvous: object) -> tuple[str, int]:
+    """Of "host:port"; an IPv6 address may stand in brackets."""
+    host, _, port = rendezvous.rpartition(":") if isinstance(rendezvous, str) else ("", "", "")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        number = int(port) if port.isascii() and port.isdecimal() else 0
+        PeerAddress(host, number, number).require_usable("rendezvous")
+    except InvalidInput:
+        raise InvalidInput(f'a rendezvous is "host:port", got {rendezvous!r}') from None
+    return host, number
 
 
 def _weight(weight: object) -> float:

@@ -6,20 +6,31 @@ other side dies its connection closes, which is how a death is noticed at once.
 
 import socket
 import struct
+from collections.abc import Mapping
 
 import msgspec
 
-from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.errors import InvalidMessage, MessageTooLarge
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause
 from ring_allreduce.watch import Report
 
-MAX_FRAME_BYTES = 64 * 1024
+MAX_FRAME_BYTES = 1024 * 1024
+"""A frame is held whole by who reads it, also when a stranger sends it."""
+
+MOST_MEMBERS = 1000
+"""All names and addresses of a group, and why others are out, fit into one frame."""
+
+KEY_DIGITS = 16
+"""So much of each public key tells two allow-lists apart."""
 
 MAX_REASON_CHARACTERS = 400
 
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, times: a machine that vanished without a word is noticed by the kernel after a minute."""
+
+GREETING = b"\xff"
+"""With what an encrypted connection begins (ZMTP, ZeroMQ RFC 23): as a length it would be far too long."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -36,11 +47,17 @@ class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Join(Message, frozen=True, kw_only=True, tag="join"):
-    """Its name, its address, and how many members it expects at the start."""
+    """Its name, its address, and how many members it expects at the start.
+
+    `comes_from`: its own address on the way to the rendezvous, empty when that is on the same machine. `allowed`: the
+    names of its allow-list, each with the first KEY_DIGITS of its key; empty without keys.
+    """
 
     name: str
     size: int
     address: MemberAddress
+    comes_from: str = ""
+    allowed: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class Held(Message, frozen=True, kw_only=True, tag="held"):
@@ -68,7 +85,7 @@ class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
 
 
 class Overdue(Message, frozen=True, kw_only=True, tag="overdue"):
-    """It has waited in average() for `waited_s`, as long as it was told to."""
+    """It has waited in average() for `waited_s`, as long as it was told to. The rendezvous measures that itself."""
 
     round: int
     waited_s: float
@@ -94,6 +111,10 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
     token: bytes
     alive_every_s: float
+
+
+class Heard(Message, frozen=True, kw_only=True, tag="heard"):
+    """To one inside average(): its sign of life came, and the rendezvous lives."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
@@ -144,20 +165,22 @@ class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
 
 
 FROM_MEMBERS: tuple[type[Message], ...] = (Join, Held, Finished, Suspected, Overdue, Alive, Leaving)
-FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Refused, Reformed, Resumed, Committed, PutOut)
+FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Heard, Refused, Reformed, Resumed, Committed, PutOut)
 
 CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
 
 
 def framed(message: Message) -> bytes:
-    """One frame."""
+    """One frame. Raises MessageTooLarge for one that nobody would take."""
     data = CONTROL.encode(message)
+    if len(data) > MAX_FRAME_BYTES:
+        raise MessageTooLarge(len(data), MAX_FRAME_BYTES)
     return _LENGTH.pack(len(data)) + data
 
 
-def send_message(connection: socket.socket, message: Message) -> None:
-    """Send one frame. Raises OSError when the connection is gone or takes nothing within its timeout."""
-    connection.sendall(framed(message))
+def shortened(allowed: Mapping[str, str]) -> dict[str, str]:
+    """An allow-list as a Join has it."""
+    return {name: public[:KEY_DIGITS] for name, public in allowed.items()}
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -180,7 +203,9 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Message]:
         """The messages that `data` completes. Raises InvalidMessage for a frame too long or malformed."""
         self._buffer += data
-        messages = []
+        messages: list[Message] = []
+        if self._buffer[:1] == GREETING:
+            raise InvalidMessage(DropCause.MALFORMED, "the other side encrypts, and this one was given no keys")
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > MAX_FRAME_BYTES:

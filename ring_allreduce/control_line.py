@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 
-from ring_allreduce.control import Alive, FrameReader, framed, keep_alive
+from ring_allreduce.control import GREETING, Alive, FrameReader, Heard, framed, keep_alive
 from ring_allreduce.errors import DeadlinePassed, InvalidMessage, PeerLost
 from ring_allreduce.group_orders import RENDEZVOUS
 from ring_allreduce.transport.encrypted_stream import EncryptedStream
@@ -21,6 +21,7 @@ from ring_allreduce.watch import Report
 RETRY_S = 0.1
 SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
+PROBE_S = 1.0
 
 
 def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> socket.socket:
@@ -29,7 +30,10 @@ def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> s
     Raises DeadlinePassed; InvalidInput when the rendezvous refuses the key.
     """
     if keys is not None:
-        return EncryptedStream(host, port, keys, RENDEZVOUS, timeout_s)
+        try:
+            return EncryptedStream(host, port, keys, RENDEZVOUS, timeout_s)
+        except DeadlinePassed as error:
+            raise DeadlinePassed(f"{error.waited_for} ({_why_no_handshake(host, port)})", timeout_s) from None
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -38,6 +42,20 @@ def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> s
             if time.monotonic() + RETRY_S > deadline_s:
                 raise DeadlinePassed(f"reaching the rendezvous {host}:{port} ({error})", timeout_s) from error
             time.sleep(RETRY_S)
+
+
+def _why_no_handshake(host: str, port: int) -> str:
+    """What an ordinary connection shows of who listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=PROBE_S) as probe:
+            first = probe.recv(1)
+    except TimeoutError:
+        return "nobody answers there"
+    except OSError as error:
+        return f"nobody listens there: {error}"
+    if first == GREETING:
+        return f"who listens there has another key than this allow-list has for {RENDEZVOUS!r}"
+    return "who listens there does not encrypt: it was given no keys"
 
 
 class ControlLine:
@@ -53,6 +71,8 @@ class ControlLine:
         self._signs: threading.Thread | None = None
         self.report = Report()
         """What the next sign of life says."""
+        self.heard_s = time.monotonic()
+        """When the rendezvous last said anything; inside average() it answers each sign of life."""
         connection.settimeout(SEND_TIMEOUT_S)
         keep_alive(connection)
         self._readable = select.poll()
@@ -107,7 +127,8 @@ class ControlLine:
     def _read(self) -> None:
         try:
             data = self._connection.recv(65536)
-            self._inbox += self._reader.feed(data)
+            self.heard_s = time.monotonic()
+            self._inbox += [message for message in self._reader.feed(data) if not isinstance(message, Heard)]
             if not data:
                 self._dead = PeerLost(RENDEZVOUS, "its connection closed")
         except (OSError, InvalidMessage) as error:

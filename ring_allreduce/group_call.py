@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
@@ -18,7 +19,10 @@ from ring_allreduce.wire import Wire, bytes_per_element
 OnLoss = Literal["continue", "fail"]
 
 OVERTIME = 2.0
-"""A call ends after so many times its time-out at the latest: by then the late should have been left out."""
+"""A call of one who goes on without the lost ends after so many times its time-out: by then they are left out."""
+
+VERDICT_SIGNS = 6
+"""So many signs of life after its time-out at the latest a member has heard who was late (watch.py)."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,12 @@ class Call:
     result: RingResult | None = None
     merged: bool = False
 
-    def begin(self, now_s: float, *, patient: bool) -> None:
+    def begin(self, now_s: float, *, patient: bool, alive_every_s: float) -> None:
         """From now on its time runs."""
-        self.most_s = self.limit_s * (OVERTIME if patient else 1.0)
+        least_s = self.limit_s + VERDICT_SIGNS * alive_every_s
+        self.most_s = max(least_s, OVERTIME * self.limit_s) if patient else least_s
         self.deadline_s = now_s + self.most_s
-        self.overdue_at_s = now_s + self.limit_s if patient else math.inf
+        self.overdue_at_s = now_s + self.limit_s
 
     @cached_property
     def form(self) -> str:
@@ -69,9 +74,13 @@ class Call:
         words = "; ".join([*each[:2], *(["..."] if len(each) > 2 else [])])
         return f"{self.vector.numel()} numbers, {self.vector.dtype}, as {words} [{digest}]"
 
-    def spec(self, ring: str, members: tuple[str, ...], wire: Wire) -> RingSpec:
-        """The ring that averages it."""
-        elements, dtype = self.vector.numel(), self.vector.dtype
-        chunk_elements = chunk_elements_for(None, self.vector.element_size())
-        direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
-        return RingSpec(ring, members, elements, chunk_elements, dtype, wire, direct=direct)
+
+def ring_spec(ring: str, members: tuple[str, ...], elements: int, dtype: torch.dtype, wire: Wire) -> RingSpec:
+    """The ring that averages vectors of `elements` numbers among `members`, the same at all of them.
+
+    Chunks, and whether everyone sends to everyone, are those of links that nobody measured (chunks.py).
+    """
+    element_bytes = torch.empty((), dtype=dtype).element_size()
+    direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
+    chunk_elements = chunk_elements_for(None, element_bytes)
+    return RingSpec(ring, members, elements, chunk_elements, dtype, wire, direct=direct)

@@ -5,7 +5,7 @@ and one round under way: the one after the last commit. Everything that a member
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ring_allreduce.admission import why_not
 from ring_allreduce.control import (
@@ -14,10 +14,10 @@ from ring_allreduce.control import (
     Committed,
     Finished,
     HandingOn,
+    Heard,
     Held,
     Join,
     Leaving,
-    MemberAddress,
     Overdue,
     PutOut,
     Reformed,
@@ -52,10 +52,12 @@ Said = tuple[Sequence[str], Message]
 class GroupOwner:
     """The members of one group, from the first that joins."""
 
-    def __init__(self, size: int, patience: Patience) -> None:
-        """`size`: how many meet before the group begins, and how many it has at most."""
+    def __init__(self, size: int, patience: Patience, allowed: Mapping[str, str] | None = None) -> None:
+        """`size`: how many meet before the group begins, and how many it has at most. `allowed`: the allow-list that
+        all members need, as a Join has it; None without keys."""
         self._size = size
-        self._addresses: dict[str, MemberAddress] = {}
+        self._allowed = allowed
+        self._joined: dict[str, Join] = {}
         self._membership: Membership | None = None
         self._watch = Watch(patience)
 
@@ -67,25 +69,25 @@ class GroupOwner:
     @property
     def members(self) -> tuple[str, ...]:
         """Who has joined and is in."""
-        return tuple(self._addresses)
+        return tuple(self._joined)
 
     @property
     def full(self) -> bool:
         """Whether no place is free."""
-        return len(self._addresses) >= self._size
+        return len(self._joined) >= self._size
 
     def join(self, join: Join, now_s: float) -> tuple[str | None, list[Said]]:
         """Why `join` is refused, or None; and what to tell whom."""
-        reason = why_not(join, self._size, self._addresses)
+        reason = why_not(join, self._size, self._joined, self._allowed)
         if reason:
-            return reason, []
-        self._addresses[join.name] = join.address
+            return reason[:MAX_REASON_CHARACTERS], []
+        self._joined[join.name] = join
         self._watch.welcome(join.name, now_s)
         if self._membership is not None:
             return None, self._follow(self._membership.handle(ClusterJoined(join.name, {join.name: (RING,)})), now_s)
         if not self.full:
             return None, []
-        self._membership = Membership({RING: sorted(self._addresses)}, ahead=1)
+        self._membership = Membership({RING: sorted(self._joined)}, ahead=1)
         return None, self._follow(self._membership.begin(), now_s)
 
     def lost(self, member: str, reason: str, now_s: float) -> list[Said]:
@@ -100,7 +102,8 @@ class GroupOwner:
         self._watch.heard(member, now_s)
         if isinstance(message, Alive):
             self._watch.reported(member, message.report, now_s)
-            return []
+            # Who is inside average() reads, and so hears that the rendezvous lives.
+            return [([member], Heard())] if message.report.round else []
         if isinstance(message, Leaving):
             return self.lost(member, f"it left: {message.reason}", now_s)
         if self._membership is None:
@@ -134,7 +137,7 @@ class GroupOwner:
         return said
 
     def _forget(self, member: str) -> None:
-        self._addresses.pop(member, None)
+        self._joined.pop(member, None)
         self._watch.forget(member)
 
     def _follow(self, orders: Sequence[MembershipInstruction], now_s: float) -> list[Said]:
@@ -147,7 +150,7 @@ class GroupOwner:
                 case Reform():
                     self._watch.epoch_began(now_s)
                     members = order.rings[RING]
-                    addresses = {name: self._addresses[name] for name in members}
+                    addresses = {name: self._joined[name].address for name in members}
                     lost = {name: reason[:MAX_REASON_CHARACTERS] for name, reason in order.lost.items()}
                     reformed = Reformed(epoch=order.epoch, members=addresses, committed=order.committed, lost=lost)
                     said.append((members, reformed))

@@ -11,10 +11,12 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
-from ring_allreduce.admission import COMPLETE
-from ring_allreduce.control import FrameReader, Join, PutOut, Refused, Welcome, framed, keep_alive
+from ring_allreduce.admission import COMPLETE, require_size
+from ring_allreduce.control import FrameReader, Join, PutOut, Refused, Welcome, framed, keep_alive, shortened
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
 from ring_allreduce.group_orders import RENDEZVOUS
 from ring_allreduce.group_owner import GroupOwner, Said
@@ -64,16 +66,22 @@ class Rendezvous:
 
         Raises InvalidInput, TransportError.
         """
-        if size < 1:
-            raise InvalidInput(f"a group has at least one member, got size {size}")
+        require_size(size)
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536:
+            raise InvalidInput(f"a port is a whole number from 0 (any free one) to 65535, got {port!r}")
+        if not isinstance(host, str) or not host:
+            raise InvalidInput(f"a host is a name or an address of this machine, got {host!r}")
         self._size = size
         self._patience = patience
-        self._owner = GroupOwner(size, patience)
+        self._owner = GroupOwner(size, patience, None if keys is None else shortened(keys.allowed))
         self._listener = _listen(host, port, keys)
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self._listener.getsockname()[1]}"
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._connections: dict[socket.socket, _Connection] = {}
         self._named: dict[str, _Connection] = {}
+        self._to_say: deque[Said] = deque()
+        self._saying = False
         self._accept_again_s: float | None = None
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -234,14 +242,25 @@ class Rendezvous:
         return [connection for connection in self._connections.values() if connection.name is None]
 
     def _say(self, said: list[Said]) -> None:
-        for members, message in said:
-            frame = framed(message)
-            for name in members:
-                connection = self._named.get(name)
-                if connection is not None:
-                    self._send_frame(connection, frame)
-                    if isinstance(message, PutOut):
-                        self._drop(connection, "it was put out")
+        """Say it to each, in the order in which it was decided: who cannot be told is lost, and that is news, too."""
+        self._to_say += said
+        if self._saying:
+            return
+        self._saying = True
+        try:
+            while self._to_say:
+                self._say_next(*self._to_say.popleft())
+        finally:
+            self._saying = False
+
+    def _say_next(self, members: Sequence[str], message: Message) -> None:
+        frame = framed(message)
+        for name in members:
+            connection = self._named.get(name)
+            if connection is not None:
+                self._send_frame(connection, frame)
+                if isinstance(message, PutOut):
+                    self._drop(connection, "it was put out")
 
     def _send(self, connection: _Connection, message: Message) -> None:
         self._send_frame(connection, framed(message))
@@ -260,6 +279,6 @@ def _listen(host: str, port: int, keys: Keys | None) -> socket.socket | Encrypte
         keys.require_own_name(RENDEZVOUS)
         return EncryptedListener(host, port, keys)
     try:
-        return socket.create_server((host, port))
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise TransportError(f"cannot listen on {host}:{port}: {error}") from error

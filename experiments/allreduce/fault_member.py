@@ -20,7 +20,7 @@ from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
 from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint, group_call
 from ring_allreduce import control as c
-from ring_allreduce import group_member as module
+from ring_allreduce import group_entry as module
 from ring_allreduce.control_line import ControlLine
 from ring_allreduce.messages import RING_KINDS, Chunk
 from ring_allreduce.transport import Lane, PeerAddress

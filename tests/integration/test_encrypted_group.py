@@ -87,16 +87,30 @@ def test_a_key_that_is_not_allowed_is_told_so_at_once(rendezvous):
     assert_still_serves(rendezvous)
 
 
-def test_a_member_without_keys_is_told_nothing(rendezvous):
-    with pytest.raises(RingError) as caught:
-        join(rendezvous, "a", keys=None, timeout_s=2.0)
-    assert isinstance(caught.value, PeerLost | DeadlinePassed)
+def test_a_member_without_keys_is_told_that_it_needs_some_and_nothing_else(rendezvous):
+    with pytest.raises(PeerLost, match="the other side encrypts, and this one was given no keys"):
+        join(rendezvous, "a", keys=None)
     assert_still_serves(rendezvous)
 
 
-def test_a_member_with_keys_tells_a_plain_rendezvous_nothing():
-    with Rendezvous(size=1) as plain, pytest.raises(DeadlinePassed, match="an encrypted handshake"):
+def test_a_member_with_keys_tells_a_plain_rendezvous_nothing_and_hears_why():
+    with Rendezvous(size=1) as plain, pytest.raises(DeadlinePassed, match="does not encrypt: it was given no keys"):
         join(plain, "a", size=1, timeout_s=0.5)
+
+
+def test_where_nobody_listens_that_is_said():
+    with Rendezvous(size=1) as gone:
+        pass
+    with pytest.raises(DeadlinePassed, match="nobody listens there"):
+        join(gone, "a", size=1, timeout_s=0.5)
+
+
+def test_members_whose_lists_differ_are_told_so_before_they_wait_for_each_other(rendezvous):
+    other = KeyPair.make().public
+    own = Keys(PAIRS["a"], {"a": ALLOWED["a"], "b": other, "rendezvous": ALLOWED["rendezvous"]})
+    with pytest.raises(InvalidInput, match="its allow-list lacks 'c', has another key for 'b', compared with"):
+        join(rendezvous, "a", keys=own)
+    assert_still_serves(rendezvous)
 
 
 def test_a_member_does_not_join_in_the_name_of_another(rendezvous):
@@ -108,7 +122,7 @@ def test_a_member_does_not_join_in_the_name_of_another(rendezvous):
 
 def test_who_is_not_the_rendezvous_is_not_told_anything():
     false = Keys(PAIRS["c"], {**ALLOWED, "c": KeyPair.make().public, "rendezvous": PAIRS["c"].public})
-    with Rendezvous(size=1, keys=false) as impostor, pytest.raises(DeadlinePassed, match="an encrypted handshake"):
+    with Rendezvous(size=1, keys=false) as impostor, pytest.raises(DeadlinePassed, match="has another key than this"):
         join(impostor, "a", size=1, timeout_s=0.5)
 
 

@@ -24,7 +24,7 @@ from ring_allreduce.control import (
     Refused,
     Resumed,
     Welcome,
-    send_message,
+    framed,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -36,6 +36,10 @@ FINISHED = Finished(epoch=1, round=1)
 def connect(rendezvous):
     host, _, port = rendezvous.address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+
+def send_message(connection, message):
+    connection.sendall(framed(message))
 
 
 def hear(connection):

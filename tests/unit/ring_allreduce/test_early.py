@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ring_allreduce.early import MESSAGE_BYTES, Early
+from ring_allreduce.early import MESSAGE_BYTES, Early, rounds_begun
 from ring_allreduce.messages import Chunk, HandedOn
 from ring_allreduce.transport.endpoint import Delivery
 
@@ -13,9 +13,9 @@ def chunk(start=0, ring="r", number=2, sender="a"):
     return Delivery(sender, 1, header, (torch.zeros(4),))
 
 
-def keep(early, *deliveries):
+def keep(early, *deliveries, round_bytes=0):
     for delivery in deliveries:
-        early.keep(delivery, delivery.message, range(2, 3), ("a", "b"))
+        early.keep(delivery, delivery.message, range(2, 3), ("a", "b"), round_bytes)
 
 
 def test_what_came_early_is_given_once_and_in_order():
@@ -47,9 +47,16 @@ def test_what_cannot_be_is_dropped_and_counted(delivery, reason):
 
 
 def test_only_so_many_bytes_are_kept():
-    early = Early("r", max_bytes=2 * (MESSAGE_BYTES + 16))
+    early, each = Early("r", least_bytes=2 * (MESSAGE_BYTES + 16)), MESSAGE_BYTES + 16
     keep(early, *(chunk(start) for start in range(5)))
     assert len(early.take()) == 2
     assert early.drops == {"early, and too much": 3}
     keep(early, chunk(9))
     assert len(early.take()) == 1, "what was taken makes room"
+    keep(early, *(chunk(start) for start in range(5)), round_bytes=3 * each)
+    assert len(early.take()) == 3, "as much as the round under way needs"
+
+
+def test_others_are_one_round_ahead_at_most_and_of_a_newcomer_two():
+    assert list(rounds_begun(4, newcomer=False)) == [5]
+    assert list(rounds_begun(4, newcomer=True)) == [5, 6]

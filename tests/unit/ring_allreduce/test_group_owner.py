@@ -110,7 +110,7 @@ def test_what_is_not_a_members_to_say_is_out_of_turn(message):
         c.Suspected(epoch=-3, member="b", reason=""),
         c.Overdue(round=99, waited_s=1.0),
         c.Overdue(round=1, waited_s=math.nan),
-        c.Alive(report=Report(-1, 10**9, -5, -5, "nobody")),
+        c.Alive(report=Report(-1, 0, -5, -5, "nobody")),
     ],
     ids=repr,
 )
@@ -172,3 +172,23 @@ def test_two_who_disagree_are_both_refused_before_the_commit():
     owner.take("a", c.Finished(epoch=1, round=1, form="x"), 2.0)
     said = owner.take("b", c.Finished(epoch=1, round=1, form="y"), 2.0)
     assert [(to, message.refused) for to, message in said] == [(["a"], True), (["b"], True)]
+
+
+def test_who_is_inside_average_hears_that_the_rendezvous_lives_and_nobody_else():
+    owner = met()
+    assert owner.take("a", c.Alive(report=Report(1, 1)), 2.0) == [(["a"], c.Heard())]
+    assert owner.take("a", c.Alive(report=Report(1, 0)), 2.0) == []
+
+
+def test_reports_of_no_sense_harm_nobody():
+    owner = met()
+    assert owner.take("a", c.Alive(report=Report(-1, 10**9, -5, -5, "nobody")), 2.0) == [(["a"], c.Heard())]
+    assert owner.check(2.5) == []
+    assert owner.members == ("a", "b", "c")
+
+
+def test_refusals_are_cut_to_what_a_frame_takes():
+    owner = GroupOwner(2, Patience(), allowed={})
+    stranger = c.Join(name="a", size=2, address=WHERE, allowed={"x" * 60_000: ""})
+    reason, said = owner.join(stranger, 0.0)
+    assert (len(reason), said, owner.members) == (c.MAX_REASON_CHARACTERS, [], ())

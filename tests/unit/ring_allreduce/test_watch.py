@@ -45,10 +45,12 @@ def test_who_says_nothing_for_its_deadline_is_lost():
 
 def test_a_member_of_rare_signs_is_waited_for_longer():
     machine = watch("a")
-    for now_s in range(0, 100, 8):
-        machine.heard("a", float(now_s))
-    assert machine.check(96.0 + 60.0, 1, ()) == []
-    assert machine.check(96.0 + 65.0, 1, ()) != []
+    for now_s in range(100):
+        if now_s % 8 == 0:
+            machine.heard("a", float(now_s))
+        machine.check(float(now_s), 1, ())
+    assert live(machine, {}, 96.0 + 64.0, 99.0) == ([], 96.0 + 64.0)
+    assert live(machine, {}, 96.0 + 66.0, 96.0 + 64.0)[0] != []
 
 
 def test_a_dead_link_is_blamed_on_its_receiver_and_on_no_one_who_waits_in_turn():
@@ -113,7 +115,7 @@ def test_who_has_not_called_when_anothers_time_is_up_is_late():
     machine.overdue("a", 1, 5.0, now_s)
     assert machine.check(now_s, 1, ()) == [], "b may have called since it was heard"
     found, _ = live(machine, reports, 100.0, now_s)
-    assert found == [MemberLost("b", "it had not called average() for round 1 when 5 s were over")]
+    assert found == [MemberLost("b", "it had not called average() for round 1 when 'a' had waited for 5.0 s")]
 
 
 def test_who_says_nothing_when_anothers_time_is_up_is_late_too():
@@ -124,6 +126,7 @@ def test_who_says_nothing_when_anothers_time_is_up_is_late_too():
     found, when_s = live(machine, reports, 100.0, now_s)
     assert [event.member for event in found] == ["b"]
     assert when_s == now_s + LATE_SIGNS + 1
+    assert found[0].reason == "silent for 4.0 s, while 'a' waited for round 1"
 
 
 def test_nobody_is_late_for_a_round_that_was_committed():
@@ -155,3 +158,34 @@ def test_who_is_forgotten_is_not_judged():
 def test_patience_that_makes_no_sense_is_refused(alive_every_s):
     with pytest.raises(InvalidInput):
         Patience(alive_every_s=alive_every_s)
+
+
+def test_what_a_member_says_of_its_own_time_is_held_against_its_signs_of_life():
+    machine = watch()
+    reports = {"a": at(0, 4, "c"), "b": Report(1, 0), "c": at(0, 4, "a")}
+    _, now_s = live(machine, reports, 2.0)
+    machine.overdue("a", 1, 0.001, now_s)
+    found, when_s = live(machine, reports, 100.0, now_s)
+    assert [event.member for event in found] == ["b"]
+    assert when_s == 1.0 + LATE_SIGNS, "no time-out is shorter than some signs of life from inside average()"
+    machine = watch()
+    live(machine, reports, 2.0)
+    machine.overdue("a", 1, 12.0, 2.0)
+    _, when_s = live(machine, reports, 100.0, 2.0)
+    assert when_s == 1.0 + 12.0 - LATE_SIGNS, "its first sign may be a little late, no more"
+    machine = watch()
+    machine.overdue("a", 1, 0.0, 0.0)
+    assert live(machine, {member: Report(1, 0) for member in RING}, 50.0) == ([], 50.0), "it is not inside at all"
+
+
+def test_time_during_which_the_watch_stood_still_counts_for_nobody():
+    machine = watch()
+    reports = {"a": at(1, 5, "c"), "b": at(1, 5, "a"), "c": Report(1, 0)}
+    _, now_s = live(machine, reports, 5.0)
+    machine.overdue("a", 1, 12.0, now_s)
+    assert machine.check(now_s + 1000.0, 1, ()) == []
+    for member in RING:
+        machine.heard(member, now_s + 1000.0)
+    found, when_s = live(machine, reports, now_s + 1100.0, now_s + 1000.0)
+    assert [event.member for event in found] == ["c"]
+    assert when_s == pytest.approx(now_s + 1000.0 + 5.0, abs=1.0), "12 s less 3 signs, of which 4 had passed"
