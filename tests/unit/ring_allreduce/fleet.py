@@ -67,3 +67,12 @@ def spec(name="r", members="abc", elements=50, chunk=7, dtype=torch.float32, **o
 def header(**changes):
     fields = {"ring": "r", "round": 1, "phase": "reduce", "block": 1, "start": 25, "stop": 32, "weight": 1.0}
     return Chunk(**{**fields, **changes})
+
+
+def part(name, elements=50):
+    return torch.full((elements,), float(ord(name) - ord("a") + 1))
+
+
+def contribute(fleet, names, number=1, ring="r", elements=50):
+    for name in names:
+        fleet.reducers[name].contribute(number, ring, part(name, elements), 1.0, (ord(name),))
