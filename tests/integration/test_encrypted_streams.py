@@ -138,9 +138,15 @@ def client(listener, name, begin):
 
 def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeypatch):
     """Another has come on the descriptor of a connection of which it was not heard yet that it went."""
-    hear_all, may_go_on, descriptors = listener._hear_all, threading.Event(), []
+    hear_all, may_go_on, halted, descriptors = listener._hear_all, threading.Event(), threading.Event(), []
     opened = encrypted_listener.EncryptedListener._begin
-    monkeypatch.setattr(listener, "_hear_all", lambda: hear_all() if may_go_on.wait(DEADLINE_S) else [])
+
+    def hear_when_told():
+        if not may_go_on.is_set():
+            halted.set()
+        return hear_all() if may_go_on.wait(DEADLINE_S) else []
+
+    monkeypatch.setattr(listener, "_hear_all", hear_when_told)
     monkeypatch.setattr(
         encrypted_listener.EncryptedListener,
         "_begin",
@@ -155,12 +161,13 @@ def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeyp
     assert read(went, 4) == b"here"
     may_go_on.clear()
     went.sendall(b"!")  # one more turn begins, and halts after it was asked who went
-    time.sleep(0.3)
+    assert halted.wait(DEADLINE_S)
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
-    time.sleep(0.3)  # until its connection is closed here, too
+    # The listener's thread stands still, so its sockets can be asked from here.
+    assert listener._monitor.poll(1000 * DEADLINE_S), "its connection is closed here, too"
     os.write(begin_second, b"!")
-    time.sleep(0.3)  # until the other has its descriptor, and has said who it is
+    assert listener._router.poll(1000 * DEADLINE_S), "the other has said who it is"
     may_go_on.set()
     lives, who = accept(listener)
     assert (who, descriptors[0]) == ("attic", descriptors[1])
