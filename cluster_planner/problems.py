@@ -37,6 +37,7 @@ _EXPECTED = {
     "too_short": "needs {min_length} or more entries",
     "too_long": "takes {max_length} entries",
 }
+_OF_A_SCALAR = {"literal_error", "string_type", "float_type", "int_type", "bool_type"}
 
 
 def problems_of(
@@ -44,12 +45,17 @@ def problems_of(
 ) -> list[tuple[str | None, str]]:
     """`(key, message)` for each thing wrong in `data`, in the order of the schema.
 
-    Alternatives of one key are joined; a required key that is only misspelt is not called missing as well.
+    Alternatives of one key are joined, but for a scalar's where a mapping was meant; a required key that is only
+    misspelt is not called missing as well.
     """
     messages: dict[str | None, list[str]] = {}
     required, misspelt = {}, []
-    for detail in error.errors(include_url=False):
-        location = _within(detail["loc"], data, detail["type"])
+    details = error.errors(include_url=False)
+    places = [_within(detail["loc"], data, detail["type"]) for detail in details]
+    for detail, location in zip(details, places, strict=True):
+        deeper = any(len(other) > len(location) and other[: len(location)] == location for other in places)
+        if deeper and detail["type"] in _OF_A_SCALAR and isinstance(detail["input"], Mapping):
+            continue  # an alternative that was not meant: another one was, and its parts are complained of
         key = dotted(location)
         message = _message(detail, schema, location)
         if detail["type"] == "missing":

@@ -16,6 +16,7 @@ from ravnest.job import JobConfig
 from ravnest.runtime.batches import Inputs, arguments, fetch, sample_batch
 from ravnest.splitting import CapturedModel, build_model, capture, initial_weights
 from ravnest.training.sampler import Sampler
+from ravnest.training.schedule import expected_updates, lr_ratio
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
@@ -68,10 +69,17 @@ def total_samples(job: JobConfig, dataset_size: int, job_file: str | Path) -> in
 
 
 def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
-    """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch."""
+    """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch, or its updates
+    leave nothing to decay over after the warm-up.
+    """
+    total = total_samples(job, dataset_size, job_file)
     with naming(job_file):
         for cluster in plan.clusters:
-            Sampler(dataset_size, job.seed, plan.share(cluster.name), job.micro_batch)
+            begin, end = share = plan.share(cluster.name)
+            Sampler(dataset_size, job.seed, share, job.micro_batch)
+            if total is not None:
+                updates = expected_updates(total * (end - begin), job.micro_batch, job.update_every)
+                lr_ratio(job.optimizer.schedule, 0, updates)
 
 
 def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[Inputs, Tensor]:

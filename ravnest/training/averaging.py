@@ -36,7 +36,7 @@ class OuterConfig(Section):
 
 
 def _outer(value: object) -> object:
-    if value == "none" or isinstance(value, Mapping | OuterConfig):
+    if value == "none" or isinstance(value, OuterConfig) or (isinstance(value, Mapping) and set(value) == {"nesterov"}):
         return value
     raise ValueError("expected none or {nesterov: {lr: 0.7, momentum: 0.9}}")
 

@@ -176,6 +176,7 @@ class Choice(BaseModel):
     [
         ("loss: 3", "loss: must be text, not 3, or must be a mapping, not 3"),
         ("loss: {factry: a}", "loss.factry: is not a known key; did you mean 'factory'?"),
+        ("loss: {factory: 3}", "nodes.yaml: loss.factory: must be text, not 3"),
         (
             "{loss: a, metrics: {acc: {factorie: a}}}",
             "metrics.acc.factorie: is not a known key; did you mean 'factory'?",

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from ravnest.errors import InvalidInput
-from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs, total_samples
+from ravnest.materials import (
+    capture_job,
+    check_shares,
+    load_data,
+    make_model,
+    make_weights,
+    search_dirs,
+    total_samples,
+)
 from tests.support.local import JOB_FILE, tiny_job
 
 FACTORIES = """
@@ -106,3 +114,18 @@ def test_a_model_that_cannot_be_captured_is_told_with_file_and_key(tmp_path, mon
         capture_job(job, tmp_path / "job.yaml", data)
     assert str(caught.value).startswith(f"{tmp_path / 'job.yaml'}: model")
     assert said in str(caught.value)
+
+
+def test_a_warm_up_that_leaves_no_updates_to_decay_over_is_refused_before_anything_runs(plan):
+    schedule = {"name": "cosine", "warmup_updates": 20}
+    optimizer = {"name": "sgd", "lr": 0.1, "schedule": schedule}
+    job = tiny_job(optimizer=optimizer, micro_batch=4, update_every=2, stop={"samples": 160})
+    with pytest.raises(InvalidInput, match="20 warm-up updates leave none to decay over") as caught:
+        check_shares(job, JOB_FILE, plan, 10_000)
+    assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")
+    check_shares(job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 8000})}), JOB_FILE, plan, 10_000)
+
+
+def test_a_cluster_with_less_than_a_micro_batch_is_refused(plan):
+    with pytest.raises(InvalidInput, match="micro-batch"):
+        check_shares(tiny_job(), JOB_FILE, plan, 1)
