@@ -10,26 +10,44 @@ from pathlib import Path
 
 import torch
 
-from ring_allreduce import Group, KeyPair, Rendezvous, read_keys, write_allow_list, write_key_pair
+from ring_allreduce import Group, KeyPair, Rendezvous, RingError, read_keys, write_allow_list, write_key_pair
 
-match sys.argv[1:]:
-    case ["keys", folder, *names]:
-        Path(folder).mkdir(mode=0o700)
-        pairs = {name: KeyPair.make() for name in [*names, "rendezvous"]}
-        for name, pair in pairs.items():
-            write_key_pair(Path(folder) / f"{name}.key", pair)
-        write_allow_list(Path(folder) / "allowed.keys", {name: pair.public for name, pair in pairs.items()})
-        print(f"each member needs its own key of {folder}, and allowed.keys")
-    case ["rendezvous", folder, size]:
-        keys = read_keys(Path(folder) / "rendezvous.key", Path(folder) / "allowed.keys")
-        with Rendezvous(size=int(size), port=29500, keys=keys) as rendezvous:
-            print(f"{size} members are expected at {rendezvous.address}", flush=True)
-            rendezvous.wait()
-    case [name, folder, size]:
-        keys = read_keys(Path(folder) / f"{name}.key", Path(folder) / "allowed.keys")
-        tensors = [torch.full((2, 3), float(len(name))), torch.arange(4.0) * len(name)]
-        with Group.join("127.0.0.1:29500", name=name, size=int(size), keys=keys) as group:
-            total = group.average(tensors, weight=1.0)
-        print(f"{name}: mean of {total:g} members: {tensors[0][0].tolist()} {tensors[1].tolist()}")
-    case _:
-        sys.exit(__doc__)
+
+def make_keys(folder: Path, names: list[str]) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    pairs = {name: KeyPair.make() for name in [*names, "rendezvous"]}
+    for name, pair in pairs.items():
+        write_key_pair(folder / f"{name}.key", pair)
+    write_allow_list(folder / "allowed.keys", {name: pair.public for name, pair in pairs.items()})
+    print(f"each member needs its own key of {folder}, and allowed.keys")
+
+
+def serve(folder: Path, size: int) -> None:
+    keys = read_keys(folder / "rendezvous.key", folder / "allowed.keys")
+    with Rendezvous(size=size, port=29500, keys=keys) as rendezvous:
+        print(f"{size} members are expected at {rendezvous.address}", flush=True)
+        rendezvous.wait()
+
+
+def average(name: str, folder: Path, size: int) -> None:
+    keys = read_keys(folder / f"{name}.key", folder / "allowed.keys")
+    tensors = [torch.full((2, 3), float(len(name))), torch.arange(4.0) * len(name)]
+    with Group.join("127.0.0.1:29500", name=name, size=size, keys=keys) as group:
+        total = group.average(tensors, weight=1.0)
+    print(f"{name}: mean of {total:g} members: {tensors[0][0].tolist()} {tensors[1].tolist()}")
+
+
+try:
+    match sys.argv[1:]:
+        case ["keys", folder, _, *_]:
+            make_keys(Path(folder), sys.argv[3:])
+        case ["rendezvous", folder, size] if size.isdecimal():
+            serve(Path(folder), int(size))
+        case [name, folder, size] if size.isdecimal():
+            average(name, Path(folder), int(size))
+        case _:
+            print(__doc__, file=sys.stderr)
+            sys.exit(2)
+except RingError as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

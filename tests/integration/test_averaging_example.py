@@ -92,3 +92,23 @@ def test_the_script_has_ten_lines() -> None:
     source = (ROOT / "examples/averaging/average.py").read_text(encoding="utf-8")
     lines = [line for line in source[source.index("import") :].splitlines() if line]
     assert len(lines) <= 10
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["average.py", "average.py desk three", "rendezvous.py", "rendezvous.py x", "encrypted.py", "encrypted.py keys k"],
+)
+def test_who_gives_other_arguments_is_told_what_is_expected(folder: Path, command: str) -> None:
+    with started(folder, command) as (process,):
+        said = process.communicate(timeout=DEADLINE_S)[0]
+    assert process.returncode == 2
+    assert f"python examples/averaging/{command.split()[0]}" in said
+    assert "Traceback" not in said
+
+
+def test_a_key_that_is_not_there_is_named(folder: Path) -> None:
+    with started(folder, "encrypted.py desk nowhere 3") as (process,):
+        said = process.communicate(timeout=DEADLINE_S)[0]
+    assert process.returncode == 2
+    assert said.startswith("InvalidInput: nowhere/desk.key")
+    assert len(said.splitlines()) == 1
