@@ -27,6 +27,7 @@ from ravnest.training.wires import WireConfig
 __all__ = [
     "AveragingConfig",
     "FactoryConfig",
+    "InitialWeightsConfig",
     "JobConfig",
     "ModelConfig",
     "OptimizerConfig",
@@ -59,6 +60,23 @@ class ModelConfig(Section):
         if self.huggingface is not None and not isinstance(self.huggingface.get("model_type"), str):
             raise ValueError("huggingface needs a model_type, such as llama")
         return self
+
+
+class InitialWeightsConfig(Section):
+    """Files that a new run takes its weights from, instead of the seed."""
+
+    path: str
+    """A .safetensors file, a Hugging Face folder, a run's folder or a checkpoint; from the job file's folder."""
+
+    new: tuple[str, ...] = ()
+    """Patterns (`classifier.*`) of weights that the files may lack: they start from the seed."""
+
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors in the files that the model does not take."""
+
+
+def _initial_weights(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
 
 
 class StopConfig(Section):
@@ -109,6 +127,9 @@ class JobConfig(Section):
 
     model: ModelConfig
     """What is trained."""
+
+    initial_weights: Annotated[InitialWeightsConfig | None, BeforeValidator(_initial_weights)] = None
+    """What it starts from; None: weights made from the seed."""
 
     data: FactoryConfig
     """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target)."""

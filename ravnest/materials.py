@@ -14,7 +14,7 @@ from ravnest.errors import InvalidInput, naming
 from ravnest.factories import call, resolve, user_code
 from ravnest.job import JobConfig
 from ravnest.runtime.batches import Inputs, arguments, fetch, sample_batch
-from ravnest.splitting import CapturedModel, build_model, capture, initial_weights
+from ravnest.splitting import CapturedModel, build_model, capture, initial_buffers, initial_weights
 from ravnest.training.sampler import Sampler
 from ravnest.training.schedule import expected_updates, lr_ratio
 
@@ -118,3 +118,8 @@ def make_model(job: JobConfig, job_file: str | Path, device: str = "cpu") -> nn.
 def make_weights(job: JobConfig, job_file: str | Path) -> dict[str, Tensor]:
     """The initial weights and buffers that the job's seed gives, by name."""
     return initial_weights(lambda: make_model(job, job_file), job.seed)
+
+
+def make_buffers(job: JobConfig, job_file: str | Path) -> dict[str, Tensor]:
+    """What `make_weights` gives beside the parameters, without ever holding these together."""
+    return initial_buffers(lambda: make_model(job, job_file), job.seed)

@@ -25,6 +25,7 @@ from ravnest.materials import (
     make_model,
     total_samples,
 )
+from ravnest.pretrained import pretrained_weights
 from ravnest.runtime.batches import arguments
 from ravnest.splitting import verify
 from ravnest.trial import check_measures, check_sample, run_once
@@ -49,6 +50,7 @@ def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, s
     check_measures(job, job_path, run_once(model, args, kwargs, job_path), target)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
+    pretrained_weights(job, job_path, captured)
     step(f"checking {len(captured.costs.units)} units against the model")
     with naming(job_path, "model"):
         verify(captured, model, args, kwargs)

@@ -14,6 +14,7 @@ from ravnest.launch.folder import RunFolder, choose_folder
 from ravnest.launch.resume import Resumed
 from ravnest.launch.setups import check_fingerprint
 from ravnest.materials import capture_job, check_shares, load_data, total_samples
+from ravnest.pretrained import PretrainedWeights, pretrained_weights
 from ravnest.splitting import CapturedModel
 from ravnest.workload import check_workload
 
@@ -29,6 +30,8 @@ class Prepared:
     captured: CapturedModel
     folder: RunFolder
     resumed: Resumed | None
+    pretrained: PretrainedWeights | None
+    """Of a new run whose job names some."""
     total_samples: int | None
     """Of the fleet, at which the run ends; None when it ends by time."""
 
@@ -56,6 +59,7 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
     data = load_data(job, plan.job_file)
     captured = capture_job(job, plan.job_file, data)
     check_fingerprint(plan, captured, plan_path)
+    pretrained = None if resume else pretrained_weights(job, plan.job_file, captured)
     total = total_samples(job, len(data.train), plan.job_file)
     check_shares(job, plan.job_file, plan, len(data.train))
     if resumed is not None and total is not None and resumed.samples >= total:
@@ -64,4 +68,4 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
             " `stop` to go on",
             path=str(folder.path),
         )
-    return Prepared(plan, plan_path, job, data, captured, folder, resumed, total)
+    return Prepared(plan, plan_path, job, data, captured, folder, resumed, pretrained, total)

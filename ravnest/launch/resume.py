@@ -16,7 +16,7 @@ from ravnest.job import JobConfig
 from ravnest.launch import orders as o
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import StageState, needed
-from ravnest.materials import make_weights
+from ravnest.materials import make_buffers, make_weights
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
 
@@ -74,17 +74,18 @@ def _both(before: str | None, now: str) -> str:
 
 
 def states_for(
-    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: Resumed | None
+    setups: Mapping[str, StageSetup],
+    plan: Plan,
+    job: JobConfig,
+    resumed: Resumed | None,
+    pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
-    """Each stage's start."""
-    names = {stage: needed(setup) for stage, setup in setups.items()}
-    saved: dict[str, Tensor] = {}
+    """Each stage's start. `pretrained`: what a new run starts from instead of the seed."""
+    weights: Mapping[str, Tensor]
     if resumed is not None:
-        saved = resumed.checkpoint.weights({name for some in names.values() for name in some})
-    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
-    missing = any(name not in saved for some in names.values() for name in some)
-    made = make_weights(job, plan.job_file) if missing else {}
-    weights = {**made, **saved}
+        weights = _resumed_weights(setups, plan, job, resumed)
+    else:
+        weights = make_weights(job, plan.job_file) if pretrained is None else pretrained
     return {
         stage: StageState(
             weights=weights,
@@ -93,6 +94,20 @@ def states_for(
         )
         for stage, setup in setups.items()
     }
+
+
+def _resumed_weights(
+    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: Resumed
+) -> dict[str, Tensor]:
+    names = {name for setup in setups.values() for name in needed(setup)}
+    saved = resumed.checkpoint.weights(names)
+    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
+    missing = names - saved.keys()
+    if not missing:
+        return saved
+    parameters = {spec.name for setup in setups.values() for spec in setup.program.parameters}
+    make = make_weights if missing & parameters else make_buffers
+    return {**make(job, plan.job_file), **saved}
 
 
 def writer_opener(

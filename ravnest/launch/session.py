@@ -1,6 +1,6 @@
 """One session of a run: Ray starts its actors, the weights go out, the loop runs until the stages have left.
 
-Holds the whole model's initial weights once, in this process, unless it resumes (docs/limits.md).
+Holds the whole model's weights once, in this process, where they are made from the seed (docs/limits.md).
 """
 
 import secrets
@@ -75,7 +75,7 @@ def train(
         )
         observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
-        states = states_for(setups, plan, job, resumed)  # while the actors import torch
+        states = states_for(setups, plan, job, resumed, prepared.pretrained)  # while the actors import torch
         peers = {stage: address.peer for stage, address in ray.prepare(START_DEADLINE_S).items()}
         endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
         try:

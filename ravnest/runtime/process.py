@@ -129,7 +129,7 @@ def assemble(
     """The stage's parts, joined."""
     job = setup.job
     dirs = [Path(path) for path in setup.search_dirs]
-    module = setup.program.build(state, setup.device, copy=True)
+    module = setup.program.build(_widened(setup, state), setup.device, copy=True)
     weights = VersionedWeights(module, job.optimizer, version=version)
     own, outer = split_outer(optimizer_state)
     if own:
@@ -149,3 +149,12 @@ def assemble(
     exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
     timeline = Timeline() if setup.timeline else None
     return StageRuntime(setup, endpoint, compute, exchange, executor, version=version, timeline=timeline, now=now)
+
+
+def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights that come in the narrower precision of a checkpoint, in the model's."""
+    dtypes = {spec.name: spec.dtype for spec in (*setup.program.parameters, *setup.program.buffers)}
+    return {
+        name: tensor.to(dtypes[name]) if tensor.is_floating_point() and name in dtypes else tensor
+        for name, tensor in state.items()
+    }

@@ -12,7 +12,7 @@ planner with it, over 100 MiB that a stage's process does without.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ravnest.splitting.model_source import build_model, initial_weights, twin_of
+from ravnest.splitting.model_source import build_model, initial_buffers, initial_weights, twin_of
 from ravnest.splitting.program import StageProgram, TensorSpec, ValueSpec
 from ravnest.splitting.stage import StageModule
 
@@ -29,6 +29,7 @@ __all__ = [
     "Verification",
     "build_model",
     "capture",
+    "initial_buffers",
     "initial_weights",
     "twin_of",
     "verify",

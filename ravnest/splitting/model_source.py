@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import describe, invoke, user_code
@@ -55,6 +56,24 @@ def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tens
         return weights_of(build())
 
 
+def initial_buffers(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
+    """What `initial_weights` gives beside the parameters, which here never take memory together: each is dropped as
+    soon as its module has made it."""
+
+    def drop(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return None  # as it is: a parameter that is used twice stays one
+        return nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+
+    # torch's annotation forgets that a hook may return another parameter.
+    hook = register_module_parameter_registration_hook(drop)  # type: ignore[arg-type]
+    try:
+        made = initial_weights(build, seed)
+    finally:
+        hook.remove()
+    return {name: tensor for name, tensor in made.items() if not tensor.is_meta}
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Everything a stage may need by its original name: parameters, all buffers, and tensors kept as
     attributes.
@@ -74,6 +93,27 @@ def twin_of(model: nn.Module) -> nn.Module:
     """A copy to try things with. Raises InvalidInput where the user's class cannot be copied."""
     with user_code(f"{type(model).__name__} cannot be copied: copy.deepcopy", key="model"):
         return copy.deepcopy(model)
+
+
+def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Each name of a parameter that has, or may have had when it was saved, other names: those."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    groups = [tuple(several) for several in names.values() if len(several) > 1]
+    listed = getattr(model, "_tied_weights_keys", None)  # transformers: what the class ties unless told not to
+    groups += listed.items() if isinstance(listed, dict) else []
+    tied: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        for name in group:
+            others = (other for other in group if other != name)
+            tied[name] = tuple(dict.fromkeys((*tied.get(name, ()), *others)))
+    return tied
+
+
+def dropped_names(model: nn.Module) -> tuple[str, ...]:
+    """Regular expressions of what older checkpoints of a Hugging Face model hold and nobody reads any more."""
+    return tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
 
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:

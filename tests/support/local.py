@@ -30,6 +30,7 @@ from ravnest.launch.local import LocalRun
 from ravnest.launch.session import run_control
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_weights, search_dirs
+from ravnest.pretrained import pretrained_weights
 from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import CapturedModel
 from ravnest.workload import workload
@@ -155,7 +156,9 @@ def local_run(
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
     setups, plan = setups_of(job, cuts, parts=parts)
-    weights = make_weights(job, JOB_FILE) if start is None else start.anchor
+    pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
+    made: Mapping[str, Tensor] = make_weights(job, JOB_FILE) if pretrained is None else pretrained
+    weights = made if start is None else start.anchor
     states = {
         name: StageState(weights, {}, 0)
         if start is None

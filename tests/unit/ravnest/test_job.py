@@ -39,6 +39,8 @@ def test_defaults():
         {"averaging": {"weighting": "equal", "outer": {"nesterov": {"lr": 0.5}}, "wire": "int8"}},
         {"schedule": "1f1b"},
         {"wire": {"activations": "bfloat16", "gradients": "int8"}},
+        {"initial_weights": "start.safetensors"},
+        {"initial_weights": {"path": "folder", "new": ["head.*"], "ignored": ["a", "b"]}},
     ],
 )
 def test_a_job_survives_being_embedded_in_a_plan(changes):
@@ -76,6 +78,17 @@ def test_faults_of_averaging_name_the_key_and_what_was_expected_in_one_line(aver
 )
 def test_faults_of_the_wire_do_too(wire, said):
     assert said in fault(wire=wire)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"new": ["a"]}, "initial_weights.path: is required and missing"),
+        ({"path": "x", "ignore": []}, "initial_weights.ignore: is not a known key; did you mean 'ignored'?"),
+    ],
+)
+def test_faults_of_initial_weights_do_too(value, said):
+    assert said in fault(initial_weights=value)
 
 
 def test_lists_become_tuples_for_torch():

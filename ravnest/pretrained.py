@@ -1,0 +1,97 @@
+"""Weights that a new run takes from files: a checkpoint of its own model, or of the one it fine-tunes.
+
+Decides where a job's `initial_weights` lies, and joins what it holds to what the model has beside it: buffers that are
+never saved, and weights that the job declares new. Which names fit which is training.matching's.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ravnest.errors import InvalidInput
+from ravnest.job import InitialWeightsConfig, JobConfig
+from ravnest.materials import make_buffers, make_model, make_weights, search_dirs
+from ravnest.splitting import CapturedModel
+from ravnest.splitting.model_source import dropped_names, tied_names
+from ravnest.training.matching import Conventions, Form, match
+from ravnest.training.weight_files import WeightFiles, open_weights
+
+_WORDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class PretrainedWeights(Mapping[str, Tensor]):
+    """A start by name, in the files' precision. A tensor is read when it is asked for, and not kept."""
+
+    def __init__(self, job: JobConfig, job_file: str, files: WeightFiles, places: Mapping[str, str]) -> None:
+        self.files = files
+        self.places = places
+        """Weight → its name in the files."""
+        self._job = job
+        self._job_file = job_file
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.files.read(self.places[name]) if name in self.places else self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.places
+        yield from self._made
+
+    def __len__(self) -> int:
+        return len(self.places) + len(self._made)
+
+    @cached_property
+    def _made(self) -> dict[str, Tensor]:
+        """What no file holds. New weights cost the memory of the whole model for a moment, as a start from the seed."""
+        assert self._job.initial_weights is not None
+        make = make_weights if self._job.initial_weights.new else make_buffers
+        return {name: tensor for name, tensor in make(self._job, self._job_file).items() if name not in self.places}
+
+
+def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
+    """What the job's `initial_weights` names, checked by its headers alone; None where it names none.
+
+    Raises InvalidInput, at the file and the tensor's name, where it does not fit the model.
+    """
+    config = job.initial_weights
+    if config is None:
+        return None
+    files = open_weights(_found(config, job_file))
+    model = make_model(job, job_file, "meta")
+    program = captured.span(0, len(captured.units))
+    saved = (*program.parameters, *(spec for spec in program.buffers if spec.persistent))
+    try:
+        places = match(
+            {spec.name: Form(spec.shape, _WORDS.get(spec.dtype, str(spec.dtype))) for spec in saved},
+            {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
+            new=config.new,
+            ignored=config.ignored,
+            conventions=Conventions(tied_names(model), dropped_names(model)),
+        )
+    except InvalidInput as error:
+        raise InvalidInput(error.message, path=str(files.path), key=error.key) from None
+    return PretrainedWeights(job, str(job_file), files, places)
+
+
+def _found(config: InitialWeightsConfig, job_file: str | Path) -> Path:
+    """Looked for as factories are: from the job file's folder, then from where one works."""
+    path = Path(config.path).expanduser()
+    places = [folder / path for folder in search_dirs(job_file)]
+    for place in places:
+        if place.exists():
+            return place
+    tried = ", ".join(str(place) for place in places)
+    raise InvalidInput(f"there is no {tried}", path=str(job_file), key="initial_weights")
