@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, Rendezvous, RingError
+from ring_allreduce.group_entry import address_towards
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -312,6 +313,11 @@ def test_an_address_may_be_of_either_kind(host):
         groups = join_all(rendezvous, "ab", host=host)
         ends = ends_of(groups, dict.fromkeys("ab", lambda group: group.average([torch.ones(10)])))
     assert ends == {"a": 2.0, "b": 2.0}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost", "0.0.0.0"])
+def test_a_rendezvous_on_this_machine_is_on_no_other(host):
+    assert address_towards(host, 29500) == ""
 
 
 def test_a_lone_member_keeps_its_values_and_wrong_tensors_are_refused():
