@@ -155,10 +155,6 @@ class RingReducer:
         """(ring, round) of the whole averages that were not committed: what this member can hand on."""
         return self._kept.holding()
 
-    def contributed(self) -> list[Key]:
-        """(ring, round) of the contributions that were not committed: what this member can start again."""
-        return sorted(self._kept.contributions)
-
     def restart(self, round: int) -> None:  # noqa: A002 - our word
         """Average `round` again among the members of this epoch, in all rings, from what was contributed to it.
 
@@ -212,10 +208,6 @@ class RingReducer:
         for key, holder, handover in self._handovers.awaited():
             found[key] = RingProgress(handover.received, handover.expected, 0, holder)
         return found
-
-    def waiting_for(self) -> list[tuple[str, int, str]]:
-        """(ring, round, member whose chunks are missing) of what I contributed to, for error messages."""
-        return [(*key, at.waits_for) for key, at in sorted(self.progress().items()) if at.waits_for is not None]
 
     def _contribute(self, key: Key, contribution: Contribution) -> None:
         self._done(self._flights.begin(self._specs[key[0]], key[1], contribution))

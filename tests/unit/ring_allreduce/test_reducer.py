@@ -35,7 +35,7 @@ def test_averages(elements, members, dtype):
     torch.testing.assert_close(results[0].average.double(), exact, rtol=1e-5, atol=1e-6)
     assert {(r.total_weight, r.counters) for r in results} == {(sum(weights), (len(members), 7))}
     assert all(torch.equal(part, before) for part, before in zip(parts, kept, strict=True))
-    assert all(fleet.reducers[name].waiting_for() == [] for name in members)
+    assert all(fleet.reducers[name].progress() == {} for name in members)
 
 
 def test_several_rings_and_rounds_in_flight_in_any_order():
@@ -179,7 +179,7 @@ def test_contributes_once_to_a_round():
     reducer.contribute(1, "r", torch.ones(50), 1.0)
     with pytest.raises(InvalidInput):
         reducer.contribute(1, "r", torch.ones(50), 1.0)
-    assert reducer.waiting_for() == [("r", 1, "b")]
+    assert reducer.progress()["r", 1].waits_for == "b"
 
 
 def test_other_messages_are_left_to_others():

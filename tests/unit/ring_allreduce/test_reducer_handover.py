@@ -39,7 +39,7 @@ def test_a_whole_average_is_handed_on_byte_for_byte(told_first):
         fleet.reducers["b"].accept(1, "r", "a")
     else:
         fleet.reducers["b"].accept(1, "r", "a")
-        assert fleet.reducers["b"].waiting_for() == [("r", 1, "a")]
+        assert fleet.reducers["b"].progress()["r", 1].waits_for == "a"
         fleet.reducers["a"].hand_on(1, "r", ["b"])
     fleet.settle()
     whole, handed = (fleet.results[name]["r", 1] for name in "ab")

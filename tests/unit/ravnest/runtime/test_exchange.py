@@ -119,7 +119,7 @@ def test_what_was_merged_is_forgotten():
             assert exchange.on_committed(m.RoundCommitted(round=number)) == [number]
             exchange.take(number)
             exchange.merged(number)
-            assert exchange._reducer.holding() == exchange._reducer.contributed() == []
+            assert exchange._reducer.holding() == list(exchange._reducer._kept.contributions) == []
 
 
 def test_only_chunks_are_its_business():
