@@ -234,6 +234,32 @@ def test_a_member_takes_the_epoch_that_it_is_told():
     other.close()
 
 
+def test_an_epoch_that_begins_while_another_is_told_is_told_after_it(monkeypatch):
+    """Who cannot be told is lost, which is news for those who have not been told yet, either."""
+    send_frame = module.Rendezvous._send_frame
+
+    def send_or_lose_b(self, connection, frame):
+        if connection.name == "b":
+            self._drop(connection, "it takes no messages")
+        else:
+            send_frame(self, connection, frame)
+
+    monkeypatch.setattr(module.Rendezvous, "_send_frame", send_or_lose_b)
+    with Rendezvous(size=3) as rendezvous, contextlib.ExitStack() as stack:
+        members = {name: stack.enter_context(connect(rendezvous)) for name in "abc"}
+        for name, member in members.items():
+            assert isinstance(hear(member)[0], Welcome)
+            send_message(member, Join(name=name, size=3, address=MemberAddress("127.0.0.1", 1, 1)))
+        for name in "ac":
+            reader, told = FrameReader(), []
+            while len(told) < 2:
+                told += reader.feed(members[name].recv(65536))
+            assert [(message.epoch, list(message.members)) for message in told] == [
+                (1, ["a", "b", "c"]),
+                (2, ["a", "c"]),
+            ]
+
+
 def test_garbage_of_a_member_ends_its_connection_and_the_others_go_on(rendezvous):
     with connect(rendezvous) as a, connect(rendezvous) as b:
         for name, member in (("a", a), ("b", b)):
