@@ -61,9 +61,6 @@ class RingSpec:
 
 _NOTHING = torch.empty(0)
 
-CACHED_ELEMENTS = 1 << 16
-"""Several passes over so many numbers find them in a processor's own cache."""
-
 
 @dataclass
 class Payload:
@@ -174,17 +171,14 @@ class Flight:
 
     def _sum(self, do: SumChunks) -> None:
         total = do.total_weight
-        parts = [self._held.pop((member, 0, do.start)).numbers for member in self.spec.members]
+        first, second, *others = (self._held.pop((member, 0, do.start)).numbers for member in self.spec.members)
         target = self.room()[do.start : do.stop]
-        for start in range(0, do.stop - do.start, CACHED_ELEMENTS):
-            first, second, *others = (part[start : start + CACHED_ELEMENTS] for part in parts)
-            span = target[start : start + CACHED_ELEMENTS]
-            torch.add(first, second, out=span)
-            for part in others:
-                span.add_(part)
-            # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not.
-            if total != 1.0:
-                span.div_(total) if total else span.zero_()
+        torch.add(first, second, out=target)
+        for part in others:
+            target.add_(part)
+        # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not be.
+        if total != 1.0:
+            target.div_(total) if total else target.zero_()
 
     def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)

@@ -25,6 +25,8 @@ WIRES: tuple[Wire, ...] = get_args(Wire)
 BLOCK = 256
 """Numbers that share one scale in int8; the last block of a chunk may be shorter."""
 
+NOT_FINITE = "it holds NaN or infinite numbers"
+
 _LEVELS = 127
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 """Where |x| / scale could overflow the block is sent as zeros, less than 2e-36 away, and the residual has the rest."""
@@ -87,7 +89,7 @@ def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, 
     if factor != 1.0:
         vector *= factor
     if not is_finite(vector):
-        raise InvalidInput("it holds NaN or infinite numbers" + (", or some beyond float16" if sent != dtype else ""))
+        raise InvalidInput(NOT_FINITE + (", or some beyond float16" if sent != dtype else ""))
     return vector
 
 
@@ -100,19 +102,19 @@ def is_finite(vector: Tensor) -> bool:
 def why_not_summed(vector: Tensor, weight: float, members: int) -> str | None:
     """Why `weight` · `vector` (elements,) cannot be one of `members` parts of a sum; None when it can.
 
-    It must be finite, and so far from the end of its dtype's range that `members` such parts do not go beyond it: who is
-    refused is then always who gave too much, wherever the sum would have overflowed.
+    It must be finite, and so far from the end of its dtype's range that `members` such parts do not go beyond it: who
+    gave too much is refused then, not who happens to add it to the others'.
     """
     most = torch.finfo(vector.dtype).max / (members * max(1.0, weight))
-    # No number is larger than the norm. Its square overflows long before a sum does: one fast pass decides nearly always.
+    # No number is larger than the norm, whose square overflows long before a sum does: one pass decides nearly always.
     if vector.dot(vector).item() <= min(most, torch.finfo(torch.float32).max / 2) ** 2:
         return None
     if not is_finite(vector):
-        return "it holds NaN or infinite numbers"
+        return NOT_FINITE
     largest = max(map(abs, (limit.item() for limit in torch.aminmax(vector))))
     if largest <= most:
         return None
-    return f"it holds numbers as large as {largest:.3g}: {members} such parts with weight {weight:g} overflow {vector.dtype}"
+    return f"{members} parts with weight {weight:g} and its numbers, up to {largest:.3g}, overflow {vector.dtype}"
 
 
 def _cast(wire: Wire) -> torch.dtype:

@@ -80,10 +80,11 @@ class Crew:
         hosts: Mapping[str, str] | None = None,
         links: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
         encrypted: bool = False,
+        shared: bool = True,
     ) -> None:
         """Give every member an endpoint, known as `transport`, connected to all others'.
 
-        `hosts`: each member's address (127.0.0.1). `links`: what each pretends its links to be, see Member.
+        `hosts`: each member's address (127.0.0.1). `links`, `shared`: see Member.
         """
         pairs = {name: KeyPair.make() for name in self.names} if encrypted else {}
         allowed = {name: pair.public for name, pair in pairs.items()}
@@ -92,7 +93,8 @@ class Crew:
             keys = {"public": pairs[name].public, "secret": pairs[name].secret, "allowed": allowed} if pairs else None
             host = hosts[name] if hosts else "127.0.0.1"
             shapes = links.get(name, {}) if links else {}
-            requests[name] = {"do": "listen", "transport": transport, "host": host, "links": shapes, "keys": keys}
+            options = {"host": host, "links": shapes, "keys": keys, "shared": shared}
+            requests[name] = {"do": "listen", "transport": transport, **options}
         peers = {name: answer["address"] for name, answer in self.ask(requests).items()}
         self.ask_all(do="connect", transport=transport, peers=peers)
 

@@ -1,7 +1,8 @@
 """Loopback against gloo: the same vector sizes in the same processes, one thread of torch each, in turns.
 
 RingReducer alone is what all_reduce is: the result is there, nobody has agreed on anything. Group.average is what a
-user calls: vectors flattened and put back, and committed by the rendezvous. Encryption is shown beside both.
+user calls: vectors flattened and put back, and committed by the rendezvous. Beside both: without shared memory, as
+between machines, and encrypted.
 """
 
 import socket
@@ -20,8 +21,10 @@ from ring_allreduce.patience import Patience
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST_BANDWIDTH, MEAN_BANDWIDTH, MOST_LATENCY = 1.1, 1.3, 0.6
-GLOO, RING, GROUP, ENCRYPTED = "gloo all_reduce", "RingReducer", "Group.average", "RingReducer, CurveZMQ"
-KINDS = (GLOO, RING, GROUP, ENCRYPTED)
+GLOO, RING, GROUP = "gloo all_reduce", "RingReducer", "Group.average"
+TCP, ENCRYPTED = "RingReducer, TCP", "RingReducer, CurveZMQ"
+KINDS = (GLOO, RING, GROUP, TCP, ENCRYPTED)
+TRANSPORTS = {RING: "shared", TCP: "tcp", ENCRYPTED: "curve"}
 SIZES = tuple(KIB << shift for shift in range(0, 19, 2))
 QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
 MEASURE_S, QUICK_MEASURE_S = 0.15, 0.05
@@ -55,7 +58,8 @@ class Loopback:
             }
         )
         self.crew.ask_all(do="join_group", rendezvous=self._rendezvous.address, size=size)
-        self.crew.open("plain")
+        self.crew.open("shared")
+        self.crew.open("tcp", shared=False)
         self.crew.open("curve", encrypted=True)
 
     def __enter__(self) -> "Loopback":
@@ -74,7 +78,7 @@ class Loopback:
             return self.crew.ask_all(do="gloo", elements=elements, count=count, warm=WARM)
         if what == GROUP:
             return self.crew.ask_all(do="average", elements=elements, count=count, warm=WARM)
-        transport = "curve" if what == ENCRYPTED else "plain"
+        transport = TRANSPORTS[what]
         self._rings += 1
         name = f"{transport}-{self._rings}"
         request = ring(name, self.names, n_bytes, bytes_per_s=LOOPBACK_BYTES_PER_S, latency_s=LOOPBACK_LATENCY_S)
@@ -82,7 +86,7 @@ class Loopback:
 
     def equal(self) -> bool:
         """Whether all members hold the same bytes after the last measurement of a ring."""
-        answers = self.crew.ask_all(do="digests", transport="plain")
+        answers = self.crew.ask_all(do="digests", transport=TRANSPORTS[RING])
         return len({str(answer["digests"]) for answer in answers.values()}) == 1
 
 
@@ -113,7 +117,8 @@ def run(options: Options) -> Part:
             "the first member's start to the last one's end; median (lowest–highest) of repeats that take turns: "
             "gloo, ours, gloo, ours. CPU is that of one member, all threads. One process holds gloo, our endpoints "
             f"and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
-            "Our connections on loopback use reno (transport/congestion.py); gloo's keep the system's congestion "
+            "RingReducer and Group.average exchange their numbers by shared memory (transport/shared_line.py). The TCP "
+            "connections of the other two use reno (transport/congestion.py); gloo's keep the system's congestion "
             f"control, here {CONGESTION_CONTROL.read_text().strip()}.",
             "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",
         ],

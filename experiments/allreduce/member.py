@@ -41,13 +41,24 @@ class Member:
     """One endpoint, and the rings that ran on it."""
 
     def __init__(
-        self, name: str, host: str, links: Mapping[str, Sequence[float]], keys: Mapping[str, Any] | None
+        self,
+        name: str,
+        host: str,
+        links: Mapping[str, Sequence[float]],
+        keys: Mapping[str, Any] | None,
+        *,
+        shared: bool = True,
     ) -> None:
-        """`links`: peer → (bytes/s, one-way latency in s) to pretend. `keys`: this member's pair and the allow-list."""
+        """`links`: peer → (bytes/s, one-way latency in s) to pretend. `keys`: this member's pair and the allow-list.
+
+        `shared`: whether memory is shared with members of this machine, instead of TCP.
+        """
         shapes = {peer: LinkShape(rate, latency_s) for peer, (rate, latency_s) in links.items()}
         codec = Codec([*RING_KINDS, Piece, Pushed, Averaged])
         own = Keys(KeyPair(keys["public"], keys["secret"]), keys["allowed"]) if keys else None
-        self.endpoint = ZmqEndpoint(name, codec=codec, token=TOKEN, host=host, links=shapes, keys=own)
+        self.endpoint = ZmqEndpoint(
+            name, codec=codec, token=TOKEN, host=host, links=shapes, keys=own, shared_memory=shared
+        )
         self._reducer: RingReducer | None = None
         self._rings: set[str] = set()
         self._ahead: list[Delivery] = []

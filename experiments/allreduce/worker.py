@@ -35,9 +35,11 @@ class Worker:
         self.group: Group | None = None
         self._all_reduce: Callable[[Tensor], None]
 
-    def listen(self, transport: str, host: str, links: dict[str, Any], keys: Request | None = None) -> Request:
+    def listen(
+        self, transport: str, host: str, links: dict[str, Any], keys: Request | None = None, shared: bool = True
+    ) -> Request:
         """A new endpoint, known here as `transport`."""
-        self.members[transport] = Member(self.name, host, links, keys)
+        self.members[transport] = Member(self.name, host, links, keys, shared=shared)
         return {"address": self.members[transport].address}
 
     def connect(self, transport: str, peers: dict[str, Any]) -> Request:

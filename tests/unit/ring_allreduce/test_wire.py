@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.wire import BLOCK, WIRES, bytes_per_element, check_wire, decode, encode, is_finite
+from ring_allreduce.wire import BLOCK, WIRES, bytes_per_element, check_wire, decode, encode, is_finite, why_not_summed
 
 COMPRESSED = [wire for wire in WIRES if wire != "exact"]
 SIZES = st.one_of(st.integers(0, 3 * BLOCK + 5), st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]))
@@ -188,3 +188,21 @@ def test_a_sum_that_overflows_is_finite_all_the_same():
     assert is_finite(torch.full((10,), 3e38))
     assert not is_finite(torch.tensor([1.0, math.inf]))
     assert is_finite(torch.empty(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("members", "weight"), [(2, 1.0), (3, 1.0), (2, 0.0), (8, 640.0)])
+def test_parts_that_are_let_through_never_overflow_together(dtype, members, weight):
+    most = torch.finfo(dtype).max / members / max(1.0, weight)
+    for sign in (1.0, -1.0):
+        vector = torch.tensor([0.0, 0.99 * sign * most], dtype=dtype)
+        assert why_not_summed(vector, weight, members) is None
+        assert torch.isfinite(sum(weight * vector for _ in range(members))).all()
+        reason = why_not_summed(torch.tensor([1.02 * sign * most, 1.0], dtype=dtype), weight, members)
+        assert f"{members} parts with weight {weight:g}" in reason
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_part_that_is_not_finite_says_so(wrong):
+    assert "NaN or infinite" in why_not_summed(torch.tensor([1.0, wrong]), 1.0, 2)
+    assert why_not_summed(torch.empty(0), 1.0, 2) is None
