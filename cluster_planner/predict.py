@@ -262,7 +262,10 @@ def _cluster_prediction(
         down_s = (traffic.down[name] + traffic.averaged_down[name] * rounds) / node.down_bytes_per_s
         up_s = max(up_s, load.send_s)
         most = max(load.compute_s, up_s, down_s)
-        memory = spans.stage_memory_bytes(*stage.units, (index, len(stages)), pipe.cluster.window)
+        place, window = (index, len(stages)), pipe.cluster.window
+        memory = spans.stage_memory_bytes(*stage.units, place, window)
+        if spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+            memory += spans.split_bytes(*stage.units)
         predicted.append(StagePrediction(load.compute_s, up_s, down_s, most, memory))
     bottleneck = max(stage.occupancy_s for stage in predicted)
     return ClusterPrediction(

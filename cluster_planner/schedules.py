@@ -15,6 +15,13 @@ from typing import Literal, TypeAlias
 Schedule: TypeAlias = Literal["async", "1f1b", "gpipe"]
 SYNCHRONOUS: tuple[Schedule, ...] = ("1f1b", "gpipe")
 
+SPLIT_KEEPS = 2
+"""What a split backward keeps until its weight gradients are computed, in micro-batches' worth of saved activations:
+its own, and gradients of about as many bytes."""
+
+SplitBackward: TypeAlias = Literal["auto", "always", "never"]
+"""When a stage computes and sends input gradients before weight gradients: where it pays, always, or never."""
+
 
 def held(schedule: Schedule, stages: int, index: int, update_every: int) -> int:
     """Micro-batches that stage `index` of a synchronous schedule has run forward, at most, and not yet backward."""

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
-from cluster_planner.schedules import SYNCHRONOUS, Schedule
+from cluster_planner.schedules import SYNCHRONOUS, Schedule, SplitBackward
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.averaging import AveragingConfig
@@ -154,6 +154,9 @@ class JobConfig(Section):
 
     max_staleness: NonNegativeInt = 1
     """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply."""
+
+    split_backward: SplitBackward = "auto"
+    """Whether stages send input gradients before they compute weight gradients: auto (where it pays), always, never."""
 
     average_every: PositiveInt = 4096
     """Samples of the whole fleet that make one round of averaging."""

@@ -133,6 +133,8 @@ class DriverLoop:
                 self._record.merged(delivery.sender, message)
             case m.WindowTuned():
                 self._record.window_tuned(delivery.sender, message)
+            case m.BackwardSplit():
+                self._record.backward_split(delivery.sender, message)
             case m.Held():
                 self._record.held(delivery.sender, message)
             case m.RoundsFinished():

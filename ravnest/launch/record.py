@@ -60,6 +60,8 @@ class RunRecord:
         self.staleness_max = 0
         self.windows: dict[str, int] = {}
         """Of each cluster whose window was tuned: the last."""
+        self.splits: dict[str, bool] = {}
+        """Of each stage that has tried to split its backward: whether it does."""
         self.times = StageTimes()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
         """The most that each stage's tensors took, by part."""
@@ -136,6 +138,16 @@ class RunRecord:
         self.windows[cluster] = message.window
         fields = {"window": message.window, "round_trip_s": message.round_trip_s, "pace_s": message.pace_s}
         self._writer.write("window", self._now_s, cluster=cluster, **fields)
+
+    def backward_split(self, stage: str, message: m.BackwardSplit) -> None:
+        cluster, _, index = stage.rpartition(".s")
+        self.splits[stage] = message.splits
+        fields: dict[str, object] = {"cluster": cluster, "stage": int(index), "splits": message.splits}
+        if message.refused:
+            fields["refused"] = message.refused
+        else:
+            fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
+        self._writer.write("split", self._now_s, **fields)
 
     def round_done(self, done: o.RoundDone) -> None:
         self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples))

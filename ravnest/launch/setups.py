@@ -87,6 +87,12 @@ def stage_setups(
                 threads=threads[stage.node],
                 device=plan.fleet.node(stage.node).device,
                 max_message_bytes=limit,
+                room_to_split=spans.room_to_split(
+                    *stage.units,
+                    (index, len(cluster.stages)),
+                    max(cluster.window, largest),
+                    plan.fleet.node(stage.node).memory_bytes,
+                ),
                 token=token,
                 keys=None if keys is None else keys[name],
                 links=_links(plan, stage.node) if imitate else {},

@@ -63,6 +63,7 @@ def _shares(until: Spent, since: Spent) -> TimeShares | None:
         return None
     share = {state: round(spent_s / total_s, _DIGITS) for state, spent_s in seconds.items()}
     forward, backward, update = (share.get(state, 0.0) for state in ("forward", "backward", "update"))
+    backward += share.get("weights", 0.0)  # the second part of split ones
     waiting = {cause: share[cause] for cause in WAITS if share.get(cause, 0.0) > 0}
     return TimeShares(
         seconds=round(total_s, _DIGITS),

@@ -59,6 +59,20 @@ class BackwardFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class InputGradientsFinished:
+    """The first part of a split backward: what goes back to the previous stage is computed."""
+
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradientsFinished:
+    """The second part: the micro-batch is in the group's gradient."""
+
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateFinished:
     update: int
 
@@ -150,12 +164,21 @@ class WindowChanged:
     window: int
 
 
+@dataclass(frozen=True, slots=True)
+class SplitChanged:
+    """From now on backwards are `split`, or whole. Only for a stage that has room for what a split one keeps."""
+
+    split: bool
+
+
 Event = (
     Started
     | ActivationArrived
     | GradientArrived
     | ForwardFinished
     | BackwardFinished
+    | InputGradientsFinished
+    | WeightGradientsFinished
     | UpdateFinished
     | RoundOpened
     | SnapshotFinished
@@ -169,4 +192,5 @@ Event = (
     | EvaluationForwardFinished
     | EvaluationCredited
     | WindowChanged
+    | SplitChanged
 )

@@ -1,7 +1,8 @@
 """Which micro-batches a stage has received, run and sent back, and how stale each gradient was.
 
-Micro-batches pass every stage in order, so four counters hold the whole state: each is the number of the next
-micro-batch to be received, run forward, whose gradient is to be received, and run backward. Design §6.
+Micro-batches pass every stage in order, so five counters hold the whole state: each is the number of the next
+micro-batch to be received, run forward, whose gradient is to be received, run backward, and added to the group's
+gradient. The last two differ only where backwards are split. Design §6.
 Knows nothing of rounds, norms, evaluation or the window.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from cluster_planner.schedules import SPLIT_KEEPS
 from ravnest.pipeline.shape import StageShape, require
 
 
@@ -18,7 +20,7 @@ class Flow:
         self.version = version
         """Updates this stage has finished."""
         first = version * shape.update_every
-        self.activations = self.forwards = self.gradients = self.backwards = first
+        self.activations = self.forwards = self.gradients = self.backwards = self.added = first
         self.staleness: Counter[int] = Counter()
         """How many gradients had which staleness, in updates."""
         self.group_staleness: list[int] = []
@@ -35,8 +37,23 @@ class Flow:
 
     @property
     def accumulated(self) -> int:
-        """Micro-batches in the gradient that waits for the next update."""
+        """Micro-batches of the next update that have been run backward."""
         return self.backwards - self.version * self._shape.update_every
+
+    @property
+    def pending(self) -> int:
+        """Micro-batches whose input gradients are computed, and their weight gradients not yet."""
+        return self.backwards - self.added
+
+    @property
+    def has_room_to_split(self) -> bool:
+        """Whether the next backward may leave its weight gradients for later."""
+        return self.in_flight - 1 + SPLIT_KEEPS * (self.pending + 1) <= self._shape.room
+
+    @property
+    def has_room_to_forward(self) -> bool:
+        """Whether another micro-batch may come before the weight gradients that wait."""
+        return not self.pending or self.in_flight + 1 + SPLIT_KEEPS * self.pending <= self._shape.room
 
     @property
     def update_due(self) -> bool:
@@ -99,6 +116,10 @@ class Flow:
             self.gradients = self.forwards
 
     def backward_finished(self) -> None:
+        self.input_gradients_finished()
+        self.weight_gradients_finished()
+
+    def input_gradients_finished(self) -> None:
         staleness = self.version - self._live.popleft()[0]
         require(
             staleness <= self._shape.max_staleness,
@@ -107,6 +128,9 @@ class Flow:
         self.staleness[staleness] += 1
         self.group_staleness.append(staleness)
         self.backwards += 1
+
+    def weight_gradients_finished(self) -> None:
+        self.added += 1
 
     def update_finished(self) -> None:
         self.version += 1
@@ -118,8 +142,10 @@ class Flow:
 
     def check(self) -> None:
         shape = self._shape
-        assert self.backwards <= self.gradients <= self.forwards <= self.activations
+        assert self.added <= self.backwards <= self.gradients <= self.forwards <= self.activations
         assert 0 <= self.accumulated <= shape.update_every
+        assert self.pending <= self.accumulated
+        assert not self.pending or self.in_flight + SPLIT_KEEPS * self.pending <= shape.room
         assert self.in_flight <= (shape.max_staleness + 1) * shape.update_every
         assert not shape.is_synchronous or self.in_flight <= shape.held
         assert self.versions_alive <= shape.max_staleness + 1

@@ -4,6 +4,7 @@ Each prints as one short word and parses back, so a trace is one string and a te
 
     F12          RunForward            SA12          SendActivation
     B12          RunBackward           SG12@r2|0.5   SendGradient (stamp and norm² only where there is one)
+    I12          RunInputGradients     W12           RunWeightGradients
     U3|0.25      RunUpdate (norm²)     SN3|0.25      SendGlobalNorm
     SNAP2        TakeSnapshot          SE1.4/32      SendEvaluation (batch 4 of 32)
     M2           ApplyMerge            CE1.4         CreditEvaluation
@@ -39,6 +40,26 @@ class RunBackward:
 
     def __str__(self) -> str:
         return f"B{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputGradients:
+    """Compute the first part of a split backward: what is sent back. Its graph is kept for the second part."""
+
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"I{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunWeightGradients:
+    """Compute the second part of a split backward, and add to the group's gradient."""
+
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"W{self.micro_batch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +202,16 @@ class Fail:
         return f"FAIL{json.dumps(self.reason)}"
 
 
-Compute = RunForward | RunBackward | RunUpdate | TakeSnapshot | ApplyMerge | RunEvaluation
+Compute = (
+    RunForward
+    | RunBackward
+    | RunInputGradients
+    | RunWeightGradients
+    | RunUpdate
+    | TakeSnapshot
+    | ApplyMerge
+    | RunEvaluation
+)
 """Takes time on the stage's device: one at a time, until its Finished event."""
 
 Send = SendActivation | SendGradient | SendGlobalNorm | SendEvaluation | CreditEvaluation
@@ -224,6 +254,8 @@ _NORM = r"\|([0-9.e+-]+|inf|nan)"
 _FORMS: list[tuple[re.Pattern[str], Callable[..., Instruction]]] = [
     (re.compile(f"F{_N}"), lambda m: RunForward(int(m))),
     (re.compile(f"B{_N}"), lambda m: RunBackward(int(m))),
+    (re.compile(f"I{_N}"), lambda m: RunInputGradients(int(m))),
+    (re.compile(f"W{_N}"), lambda m: RunWeightGradients(int(m))),
     (re.compile(f"U{_N}(?:{_NORM})?"), lambda u, norm: RunUpdate(int(u), _float(norm))),
     (re.compile(f"SNAP{_N}"), lambda r: TakeSnapshot(int(r))),
     (re.compile(f"M{_N}"), lambda r: ApplyMerge(int(r))),

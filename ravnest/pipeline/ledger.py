@@ -15,13 +15,17 @@ from ravnest.pipeline.instructions import (
     RunBackward,
     RunEvaluation,
     RunForward,
+    RunInputGradients,
     RunUpdate,
+    RunWeightGradients,
     TakeSnapshot,
 )
 
 KIND_OF_COMPUTE: dict[type[Compute], str] = {
     RunForward: "forward",
     RunBackward: "backward",
+    RunInputGradients: "backward",
+    RunWeightGradients: "weights",
     RunUpdate: "update",
     TakeSnapshot: "snapshot",
     ApplyMerge: "merge",
@@ -33,7 +37,7 @@ WAITS = ("start", "input", "window", "staleness", "lag", "norm", "drain")
 """For what a stage waits: to be started; for an activation or gradient; (first stage) for the window, or the
 staleness bound, to let the next micro-batch in; for a merge, at the limit of the lag; for a global norm; or
 it has drained."""
-STATES = (*KIND_OF_COMPUTE.values(), HANDOFF, *WAITS)
+STATES = (*dict.fromkeys(KIND_OF_COMPUTE.values()), HANDOFF, *WAITS)
 
 OnSpan = Callable[[str, int | None, float, float], None]
 """Takes what a stage did or awaited, the number of its micro-batch, update, round or batch, and from when to when."""
@@ -80,7 +84,7 @@ class Ledger:
 
     @property
     def busy_s(self) -> float:
-        return sum(self.seconds[kind] for kind in KIND_OF_COMPUTE.values())
+        return sum(self.seconds[kind] for kind in set(KIND_OF_COMPUTE.values()))
 
     @property
     def waited_s(self) -> float:
@@ -99,8 +103,8 @@ class Ledger:
 
 def _number(compute: Compute) -> int:
     match compute:
-        case RunForward(micro_batch) | RunBackward(micro_batch):
-            return micro_batch
+        case RunForward(m) | RunBackward(m) | RunInputGradients(m) | RunWeightGradients(m):
+            return m
         case RunUpdate(update):
             return update
         case TakeSnapshot(number) | ApplyMerge(number):

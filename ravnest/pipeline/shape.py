@@ -27,6 +27,9 @@ class StageShape:
     clip: bool = False
     """Whether gradients are clipped by their global norm."""
     schedule: Schedule = "async"
+    room: int = 0
+    """Micro-batches for whose activations this stage has memory, when backwards may be split. A split one keeps its
+    own until its weight gradients are computed, and as much again of gradients. 0: backwards are never split."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -36,6 +39,7 @@ class StageShape:
             ("max_staleness", 0),
             ("window", 1),
             ("max_lag", 1),
+            ("room", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -43,6 +47,8 @@ class StageShape:
             raise ValueError(f"index {self.index} is not a stage of {self.stages}")
         if self.is_synchronous and self.max_staleness:
             raise ValueError(f"schedule {self.schedule} has no staleness: max_staleness must be 0")
+        if self.is_first and self.room:
+            raise ValueError("the first stage sends no gradient, so its backward is never split")
 
     @property
     def is_first(self) -> bool:

@@ -7,16 +7,21 @@ tensor, socket, peer name or clock (`now_s` only feeds the ledger).
 Compute is one thing at a time. When idle, the first of these that is ready:
 
     1. snapshot or merge, at an update boundary        (boundary.py: rounds, lag)
-    2. update, once its group is complete              (norms.py: what it is clipped by)
+    2. update, once its group is complete              (norms.py: what it is clipped by), the weight gradients that
+       still wait for it first
     3. backward of the oldest micro-batch, but alternating with 5 when both are ready
     4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
     5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
+    6. weight gradients of the oldest micro-batch whose backward was split
 
 3 alternates since micro-batches that travel in a bunch would else do so for ever: a stage that serves the backwards of
 a bunch first sends its forwards on in a bunch again, and idles while that travels (docs/decisions.md).
 
-A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and that one is
-waited for.
+A split backward computes what it sends back first (3), and the rest when nothing else is ready (6), or before what
+needs it done: the update, a whole backward, what memory would not hold beside it. Where gradients are clipped, the end
+of a group is not split, since the gradient that is sent carries the group's norm.
+
+A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and waits for it.
 
 Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
 what they need is computed. Design §6 and §7.
@@ -47,6 +52,8 @@ class StageMachine:
         self.running: ins.Compute | None = None
         self.failure: str | None = None
         self.started = False
+        self.splits = False
+        """Whether backwards are split from now on."""
         self._begin(0, 0)
 
     def _begin(self, version: int, number: int) -> None:
@@ -139,7 +146,15 @@ class StageMachine:
                     return [ins.SendActivation(micro_batch)]
             case ev.BackwardFinished(micro_batch, norm_sq):
                 self._finish(ins.RunBackward(micro_batch))
-                return self._backward_finished(micro_batch, norm_sq)
+                flow.backward_finished()
+                return self._gradient_made(micro_batch, norm_sq)
+            case ev.InputGradientsFinished(micro_batch):
+                self._finish(ins.RunInputGradients(micro_batch))
+                flow.input_gradients_finished()
+                return self._gradient_made(micro_batch, None)
+            case ev.WeightGradientsFinished(micro_batch):
+                self._finish(ins.RunWeightGradients(micro_batch))
+                flow.weight_gradients_finished()
             case ev.UpdateFinished(update):
                 require(
                     isinstance(self.running, ins.RunUpdate) and self.running.update == update,
@@ -174,6 +189,9 @@ class StageMachine:
             case ev.WindowChanged(window):
                 require(shape.is_first, "only the first stage has a window")
                 self._admission.change_window(window)
+            case ev.SplitChanged(split):
+                require(shape.room > 0, "this stage has no room for split backwards")
+                self.splits = split
             case _:
                 return self._take_evaluation(event)
         return []
@@ -202,9 +220,9 @@ class StageMachine:
         require(self.running == compute, f"running is {self.running}")
         self.running = None
 
-    def _backward_finished(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
+    def _gradient_made(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
+        """What goes back to the stage before is computed; `norm_sq` as in BackwardFinished."""
         shape, update = self.shape, micro_batch // self.shape.update_every
-        self._flow.backward_finished()
         total = self._norms.backward_finished(micro_batch, norm_sq)
         if shape.is_last and shape.ends_group(micro_batch):
             self._boundary.stamp_open_round(update)
@@ -223,22 +241,33 @@ class StageMachine:
         forward = False
         if not self._boundary.holds(flow.version):
             if flow.update_due:
+                if flow.pending:
+                    return ins.RunWeightGradients(flow.added)
                 if self._norms.is_ready(flow.version):
                     return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
             else:
                 if flow.may_forward:
                     forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
                 if flow.backward_ready and flow.may_backward and not (forward and self._went_back):
-                    self._went_back = True
-                    return ins.RunBackward(flow.backwards)
+                    return self._backward()
         if self._evaluations.is_ready and not (forward and self._evaluated_last):
             self._evaluated_last, self._went_back = True, False
             return self._evaluations.start()
-        if forward:
+        if forward and flow.has_room_to_forward:
             self._evaluated_last = self._went_back = False
             flow.forward_started()
             return ins.RunForward(flow.forwards)
-        return None
+        return ins.RunWeightGradients(flow.added) if flow.pending else None
+
+    def _backward(self) -> ins.Compute:
+        """Of the oldest micro-batch that is ready, or what has to come before it."""
+        flow, shape = self._flow, self.shape
+        measured = shape.clip and shape.ends_group(flow.backwards)
+        splits = self.splits and not measured and flow.has_room_to_split
+        if flow.pending and not splits:
+            return ins.RunWeightGradients(flow.added)
+        self._went_back = True
+        return ins.RunInputGradients(flow.backwards) if splits else ins.RunBackward(flow.backwards)
 
     def _refusal(self) -> str | None:
         return self._admission.refusal(self._flow.forwards, self.in_flight, self.version)

@@ -49,9 +49,12 @@ class Tempo:
 
     def __init__(self, shape: StageShape) -> None:
         self._shape = shape
-        self._recent_s: dict[type[ins.Compute], deque[float]] = {
-            kind: deque(maxlen=RECENT) for kind in (ins.RunForward, ins.RunBackward, ins.RunUpdate)
-        }
+        kinds = (ins.RunForward, ins.RunBackward, ins.RunInputGradients, ins.RunWeightGradients, ins.RunUpdate)
+        self._recent_s: dict[type[ins.Compute], deque[float]] = {kind: deque(maxlen=RECENT) for kind in kinds}
+        self._split = False
+        """Whether the last backward was."""
+        self.behind_s = 0.0
+        """The most that a stage behind this one takes for a micro-batch, as last heard."""
         self._began_s = 0.0
         self._injected_s: dict[int, float] = {}
         self._ready_s: dict[int, float] = {}
@@ -62,10 +65,17 @@ class Tempo:
     @property
     def busy_s(self) -> float:
         """Seconds of this stage that one micro-batch takes, of late."""
-        forward_s, backward_s, update_s = (
-            statistics.median(recent) if recent else 0.0 for recent in self._recent_s.values()
-        )
-        return forward_s + backward_s + update_s / self._shape.update_every
+        if self._split:
+            backward_s = self.recent_s(ins.RunInputGradients) + self.recent_s(ins.RunWeightGradients)
+        else:
+            backward_s = self.recent_s(ins.RunBackward)
+        update_s = self.recent_s(ins.RunUpdate)
+        return self.recent_s(ins.RunForward) + backward_s + update_s / self._shape.update_every
+
+    def recent_s(self, kind: type[ins.Compute]) -> float:
+        """Seconds that one of these computations takes, of late; 0 where there was none."""
+        recent = self._recent_s[kind]
+        return statistics.median(recent) if recent else 0.0
 
     def handled(
         self, event: ev.Event, answers: Sequence[ins.Instruction], now_s: float, carried: Passage | None = None
@@ -76,14 +86,23 @@ class Tempo:
                 self._ready_s[micro_batch] = now_s
             case ev.GradientArrived(micro_batch):
                 self._ready_s[micro_batch] = now_s
-                self._add(micro_batch, carried or Passage())
+                told = carried or Passage()
+                self.behind_s = told.busiest_s
+                self._add(micro_batch, told)
             case ev.ForwardFinished(micro_batch):
                 self._recent_s[ins.RunForward].append(now_s - self._began_s)
                 if self._shape.is_last:
                     self._ready_s[micro_batch] = now_s
             case ev.BackwardFinished(micro_batch):
                 self._recent_s[ins.RunBackward].append(now_s - self._began_s)
+                self._split = False
                 self._add(micro_batch, Passage(0.0, self.busy_s))
+            case ev.InputGradientsFinished(micro_batch):
+                self._recent_s[ins.RunInputGradients].append(now_s - self._began_s)
+                self._split = True
+                self._add(micro_batch, Passage(0.0, self.busy_s))
+            case ev.WeightGradientsFinished():
+                self._recent_s[ins.RunWeightGradients].append(now_s - self._began_s)
             case ev.UpdateFinished():
                 self._recent_s[ins.RunUpdate].append(now_s - self._began_s)
             case _:
@@ -95,7 +114,7 @@ class Tempo:
         self._began_s = now_s
         if isinstance(compute, ins.RunForward) and self._shape.is_first:
             self._injected_s[compute.micro_batch] = now_s
-        elif isinstance(compute, ins.RunForward | ins.RunBackward):
+        elif isinstance(compute, ins.RunForward | ins.RunBackward | ins.RunInputGradients):
             self._add(compute.micro_batch, Passage(now_s - self._ready_s.pop(compute.micro_batch)))
 
     def _add(self, micro_batch: int, more: Passage) -> None:
@@ -103,7 +122,7 @@ class Tempo:
         self._passages[micro_batch] = Passage(known.queued_s + more.queued_s, max(known.busiest_s, more.busiest_s))
 
     def passage(self, micro_batch: int) -> Passage:
-        """What to tell with the gradient of a micro-batch whose backward has just ended; forgotten with this call."""
+        """What to tell with the gradient of a micro-batch that has just been computed; forgotten with this call."""
         return self._passages.pop(micro_batch)
 
     def trip(self, micro_batch: int, now_s: float, in_flight: int) -> Trip:

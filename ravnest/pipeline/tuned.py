@@ -1,16 +1,18 @@
 """A stage machine with what measures it beside it, and at the first stage what tunes the window. Sans-I/O.
 
 What both drivers run: the stage's process, and the virtual clock. Only the first of several stages of an asynchronous
-pipeline has a window to tune.
+pipeline has a window to tune, and only the others have a backward that may be split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from cluster_planner.schedules import SplitBackward
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.shape import StageShape
+from ravnest.pipeline.split import BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_machine import StageMachine
 from ravnest.pipeline.tempo import Passage, Tempo
 from ravnest.pipeline.window import WindowTuner
@@ -20,14 +22,32 @@ class TunedStage:
     """`handle` is the machine's, and also feeds the tempo and the tuner."""
 
     def __init__(
-        self, shape: StageShape, largest_window: int | None, on_window: Callable[[WindowTuner], None] | None = None
+        self,
+        shape: StageShape,
+        largest_window: int | None,
+        on_window: Callable[[WindowTuner], None] | None = None,
+        *,
+        split: SplitBackward = "never",
+        on_split: Callable[[SplitTuner], None] | None = None,
     ) -> None:
-        """`largest_window`: None leaves the window as it is. `on_window`: told each time that it is tuned."""
+        """`largest_window`: None leaves the window as it is. `on_window`: told each time that it is tuned. `split`:
+        when to split backwards, once `may_split` was called; `on_split`: told each time that it is decided anew.
+        """
         self.machine = StageMachine(shape)
         self._tempo = Tempo(shape)
         self._on_window = on_window
         tunes = shape.is_first and not shape.is_last and not shape.is_synchronous
         self._tuner = WindowTuner(shape.window, largest_window) if tunes and largest_window is not None else None
+        self._split = split
+        self._on_split = on_split
+        self._split_tuner: SplitTuner | None = None
+
+    def may_split(self) -> None:
+        """Backwards of this stage can be split: from the next gradient on, decide when."""
+        shape = self.machine.shape
+        if self._split != "never" and shape.room:
+            updates_wait = shape.max_staleness == 0
+            self._split_tuner = SplitTuner(self._split, shape.update_every, synchronous=updates_wait)
 
     def handle(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
         """`carried`: with GradientArrived, what the gradient told."""
@@ -43,6 +63,24 @@ class TunedStage:
                 answers += self.handle(ev.WindowChanged(window), now_s)
                 if self._on_window is not None and self._tuner is not None:
                     self._on_window(self._tuner)
+        elif isinstance(event, ev.BackwardFinished | ev.InputGradientsFinished) and self._split_tuner is not None:
+            answers += self._decide_split(self._split_tuner, now_s)
+        return answers
+
+    def _decide_split(self, tuner: SplitTuner, now_s: float) -> list[ins.Instruction]:
+        tempo = self._tempo
+        times = BackwardTimes(
+            whole_s=tempo.recent_s(ins.RunBackward),
+            input_s=tempo.recent_s(ins.RunInputGradients),
+            weight_s=tempo.recent_s(ins.RunWeightGradients),
+            busy_s=tempo.busy_s,
+            behind_s=tempo.behind_s,
+        )
+        if not tuner.take(now_s, times):
+            return []
+        answers = self.handle(ev.SplitChanged(tuner.splits), now_s)
+        if self._on_split is not None:
+            self._on_split(tuner)
         return answers
 
     def passage(self, micro_batch: int) -> Passage:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
+from cluster_planner.schedules import SPLIT_KEEPS
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
@@ -154,6 +155,10 @@ class VirtualRun:
                 measured = self._fleet.clip and stage.machine.shape.ends_group(m)
                 done = ev.BackwardFinished(m, 1.0 if measured else None)
                 self._compute(who, word, times.backward_s, done)
+            case ins.RunInputGradients(m):
+                self._compute(who, word, times.input_gradients_s, ev.InputGradientsFinished(m))
+            case ins.RunWeightGradients(m):
+                self._compute(who, word, times.weight_gradients_s, ev.WeightGradientsFinished(m))
             case ins.RunUpdate(u):
                 self._compute(who, word, times.update_s, ev.UpdateFinished(u))
             case ins.TakeSnapshot(r):
@@ -195,8 +200,11 @@ class VirtualRun:
         def on_window(tuner: WindowTuner) -> None:
             self._windows.append((self.now_s, cluster.name, tuner.window))
 
-        shape = _shape(self._fleet, cluster, index)
-        return _Stage(cluster.name, cluster.stages[index], TunedStage(shape, self._fleet.largest_window, on_window))
+        fleet = self._fleet
+        shape = _shape(fleet, cluster, index)
+        tuned = TunedStage(shape, fleet.largest_window, on_window, split=fleet.split_backward)
+        tuned.may_split()
+        return _Stage(cluster.name, cluster.stages[index], tuned)
 
     def _change_default_link(self, shape: LinkShape) -> None:
         self._default_link = shape
@@ -228,4 +236,7 @@ def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageSha
         max_lag=fleet.max_lag,
         clip=fleet.clip,
         schedule=fleet.schedule,
+        room=(fleet.max_staleness + 1) * fleet.update_every + SPLIT_KEEPS
+        if index and fleet.split_backward != "never"
+        else 0,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster_planner.schedules import Schedule
+from cluster_planner.schedules import Schedule, SplitBackward
 from ring_allreduce.transport.emulation import LinkShape
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
@@ -24,6 +24,9 @@ class VirtualStage:
 
     forward_s: float
     backward_s: float
+    input_gradients_s: float = 0.0
+    """The parts of a split backward."""
+    weight_gradients_s: float = 0.0
     update_s: float = 0.0
     snapshot_s: float = 0.0
     merge_s: float = 0.0
@@ -68,6 +71,7 @@ class VirtualFleet:
     links: Mapping[tuple[str, str], LinkShape] = field(default_factory=dict)
     """From one stage to another."""
     schedule: Schedule = "async"
+    split_backward: SplitBackward = "never"
     default_link: LinkShape = INSTANT
     """For pairs that `links` does not name."""
     later_link: tuple[float, LinkShape] | None = None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ravnest.errors import RunFailed
+from ravnest.runtime.backward import Graph, Splitter, WeightPass, whole
 from ravnest.runtime.batches import BatchSource
 from ravnest.runtime.feed import Root
 from ravnest.runtime.memory import ActivationBytes, Peaks
@@ -24,19 +25,6 @@ from ravnest.training.losses import Loss, Measure, Metric
 from ravnest.training.schedule import learning_rate
 from ravnest.training.seeds import derive_seed
 from ravnest.training.weights import ParameterSet, VersionedWeights
-
-
-@dataclass
-class _Alive:
-    """A micro-batch between its forward and its backward."""
-
-    inputs: tuple[Tensor, ...]
-    root: Tensor | Root | None
-    """The end of its graph: the loss at the last stage; None where nothing takes a gradient. The outputs themselves are
-    sent, and need not be kept."""
-    fed: tuple[int, ...]
-    """Which of the gradients that will arrive go into the root."""
-    parameters: ParameterSet
 
 
 @dataclass
@@ -68,7 +56,10 @@ class StageCompute:
         self._source = source
         self._loss = loss
         self._metrics = metrics
-        self._alive: dict[int, _Alive] = {}
+        self._alive: dict[int, Graph] = {}
+        self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
+        self.splitter = Splitter() if setup.shape.room else None
+        """None where backwards are never split."""
         self._losses: list[float] = []
         self._samples_since_snapshot = 0
         self._sums: dict[int, EvaluationSums] = {}
@@ -99,28 +90,36 @@ class StageCompute:
                         f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
                     )
                 outputs = (loss / setup.job.update_every,)
-        self._alive[micro_batch] = _Alive(inputs, *self._root(outputs), parameters)
+        self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
         return () if setup.is_last else tuple(output.detach() for output in outputs)
 
     def backward(
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
-        alive = self._alive.pop(micro_batch)
-        if isinstance(alive.root, Root):
-            alive.root.backward([received[place] for place in alive.fed])
-        elif alive.root is not None:
-            alive.root.backward()  # type: ignore[no-untyped-call]
-        self._weights.collect(alive.parameters)
-        self._activations.backward(micro_batch)
-        self._samples_since_snapshot += self._setup.job.micro_batch
-        gradients = tuple(
-            torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
-            for tensor, spec in zip(alive.inputs, self._setup.program.inputs, strict=True)
-            if spec.needs_gradient
-        )
+        graph = self._alive.pop(micro_batch)
+        if self.splitter is not None and not self.splitter.tried:
+            self.splitter.try_out(graph, received)
+        else:
+            whole(graph, received)
+        self._added(micro_batch, graph.parameters)
         clips = self._setup.job.optimizer.clip_norm is not None
-        return gradients, self._weights.norm_sq() if clips and ends_group else None
+        return self._sent_back(graph), self._weights.norm_sq() if clips and ends_group else None
+
+    def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
+        """The first part of a split backward: gradients to send, as from `backward`; no norm is known yet."""
+        assert self.splitter is not None
+        graph = self._alive.pop(micro_batch)
+        rest = self.splitter.input_gradients(graph, received)
+        self._halfway[micro_batch] = rest, graph.parameters
+        self._activations.split(micro_batch, rest.kept)
+        return self._sent_back(graph), None
+
+    def weight_gradients(self, micro_batch: int) -> None:
+        """The second part."""
+        rest, parameters = self._halfway.pop(micro_batch)
+        rest.run()
+        self._added(micro_batch, parameters)
 
     def update(self, norm_sq: float | None, staleness: Sequence[int] = ()) -> tuple[float, tuple[float, ...]]:
         """One optimizer step with gradients of this `staleness` (updates, one a micro-batch).
@@ -182,8 +181,21 @@ class StageCompute:
         """The sums of a finished evaluation, forgotten with this call."""
         return self._sums.pop(evaluation)
 
+    def _added(self, micro_batch: int, parameters: ParameterSet) -> None:
+        """A micro-batch's gradient is in the group's."""
+        self._weights.collect(parameters)
+        self._activations.backward(micro_batch)
+        self._samples_since_snapshot += self._setup.job.micro_batch
+
+    def _sent_back(self, graph: Graph) -> tuple[Tensor, ...]:
+        return tuple(
+            torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
+            for tensor, spec in zip(graph.inputs, self._setup.program.inputs, strict=True)
+            if spec.needs_gradient
+        )
+
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
-        """`root` and `fed` of an _Alive; `outputs` as forward returns them, at the last stage the loss."""
+        """`root` and `fed` of a Graph; `outputs` as forward returns them, at the last stage the loss."""
         if self._setup.is_last:
             return outputs[0], ()
         pairs = zip(outputs, self._setup.program.outputs, strict=True)

@@ -63,6 +63,13 @@ class ActivationBytes:
         self._now += self._alive[micro_batch]
         self._peaks.saw("activations", self._now)
 
+    def split(self, micro_batch: int, gradients: Iterable[Tensor]) -> None:
+        """Half of its backward is done; for the other half it keeps these, too."""
+        more = _distinct_bytes(gradients, self._ours())
+        self._alive[micro_batch] += more
+        self._now += more
+        self._peaks.saw("activations", self._now)
+
     def backward(self, micro_batch: int) -> None:
         """It keeps nothing any more."""
         self._now -= self._alive.pop(micro_batch)

@@ -182,6 +182,18 @@ class WindowTuned(Message, frozen=True, kw_only=True, tag="window_tuned"):
     pace_s: float
 
 
+class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
+    """A stage splits its backward from now on, or does not, by what it measured: seconds of a whole backward, of both
+    parts of a split one, and from one micro-batch to the next. `refused`: why it never can."""
+
+    splits: bool
+    refused: str = ""
+    whole_s: float = 0.0
+    input_s: float = 0.0
+    weight_s: float = 0.0
+    period_s: float = 0.0
+
+
 class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
     """The stage has contributed to a round, after `update` updates."""
 
@@ -270,6 +282,7 @@ KINDS: tuple[type[Message], ...] = (
     Started,
     Updated,
     WindowTuned,
+    BackwardSplit,
     SnapshotTaken,
     RingFinished,
     RoundMerged,

@@ -20,6 +20,7 @@ from ravnest.training.weights import VersionedWeights
 
 T = TypeVar("T")
 _BACKWARD_OVER_FORWARD = 2.0
+_INPUT_GRADIENTS_OVER_FORWARD = 1.0
 
 
 class Pacer:
@@ -76,3 +77,13 @@ class PacedCompute(StageCompute):
         plain = super().backward
         target_s = _BACKWARD_OVER_FORWARD * self._forward_s
         return self.pacer.run(target_s, lambda: plain(micro_batch, received, ends_group))
+
+    def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
+        plain = super().input_gradients
+        target_s = _INPUT_GRADIENTS_OVER_FORWARD * self._forward_s
+        return self.pacer.run(target_s, lambda: plain(micro_batch, received))
+
+    def weight_gradients(self, micro_batch: int) -> None:
+        plain = super().weight_gradients
+        target_s = (_BACKWARD_OVER_FORWARD - _INPUT_GRADIENTS_OVER_FORWARD) * self._forward_s
+        self.pacer.run(target_s, lambda: plain(micro_batch))

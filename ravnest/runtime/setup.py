@@ -68,6 +68,7 @@ class StageSetup:
     threads: int
     device: str
     max_message_bytes: int
+    room_to_split: int  # see StageShape.room
     token: bytes = field(repr=False)
     keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
     links: Mapping[str, LinkShape] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class StageSetup:
             max_lag=job.max_lag,
             clip=job.optimizer.clip_norm is not None,
             schedule=job.schedule,
+            room=self.room_to_split,
         )
 
     @property

@@ -12,12 +12,14 @@ from torch import Tensor
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.split import SplitTuner
 from ravnest.pipeline.tempo import Passage
 from ravnest.pipeline.tuned import TunedStage
 from ravnest.pipeline.window import WindowTuner
 from ravnest.runtime import messages as m
 from ravnest.runtime.arrivals import check_tensors, expected_sender
 from ravnest.runtime.compute import StageCompute
+from ravnest.runtime.crossings import StageCrossings
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
@@ -25,6 +27,7 @@ from ravnest.runtime.reports import Reports
 from ravnest.runtime.segments import StatePiece
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.timeline import Timeline
+from ravnest.runtime.work import Work
 from ring_allreduce.patience import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
@@ -57,23 +60,28 @@ class StageRuntime:
         self.compute = compute
         self._exchange = exchange
         self._executor = executor
+        self._crossings = StageCrossings(setup)
         self._now = now
         self._outbox = Outbox(endpoint)
-        self._tuned = TunedStage(setup.shape, setup.largest_window, self._tell_window)
+        self._tuned = TunedStage(
+            setup.shape,
+            setup.largest_window,
+            self._tell_window,
+            split=setup.job.split_backward,
+            on_split=self._tell_split,
+        )
         self._machine = self._tuned.machine
         rings = tuple(segment.ring for segment in setup.segments)
         self._reports = Reports(endpoint, self._machine.ledger, rings, compute.peaks, timeline, now)
         exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
-        self._activations: dict[int, Tensors] = {}  # arrived, not yet used
-        self._gradients: dict[int, Tensors] = {}
-        self._evaluations: dict[tuple[int, int], Tensors] = {}
+        self._work = Work(compute, exchange, self._machine, self._crossings)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
-        self._saving: set[int] = set()
         self._averaging: dict[int, int] = {}  # round → bytes contributed, until it is merged
         self._measure_averaging()
         self._final_round: int | None = None
         self._driver = SilenceDeadline(now())
         self._version = version
+        self._split_tried = False
         self.stopped = False
         if not setup.is_first:
             self._handle(ev.Started(version=version))
@@ -106,26 +114,21 @@ class StageRuntime:
         if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
         self._reports.received(message)
-        program = self.setup.program
         match message:
             case m.Activation():
-                check_tensors(delivery, program.inputs)
-                self._activations[message.micro_batch] = delivery.tensors
-                self._measure_arrived()
+                check_tensors(delivery, self._crossings.activations_in.travelling)
+                self._work.arrived("activation", (message.micro_batch,), delivery.tensors)
                 self._handle(ev.ActivationArrived(message.micro_batch))
             case m.Gradient():
-                needing = tuple(spec for spec in program.outputs if spec.needs_gradient)
-                check_tensors(delivery, needing)
-                self._gradients[message.micro_batch] = delivery.tensors
-                self._measure_arrived()
+                check_tensors(delivery, self._crossings.gradients_in.travelling)
+                self._work.arrived("gradient", (message.micro_batch,), delivery.tensors)
                 event = ev.GradientArrived(message.micro_batch, message.snapshot_round, message.norm_sq)
                 self._handle(event, Passage(message.queued_s, message.busiest_s))
             case m.GlobalNorm():
                 self._handle(ev.GlobalNormArrived(message.update, message.norm_sq))
             case m.EvaluationActivation():
-                check_tensors(delivery, program.inputs)
-                self._evaluations[message.evaluation, message.batch] = delivery.tensors
-                self._measure_arrived()
+                check_tensors(delivery, self._crossings.held_out.travelling)
+                self._work.arrived("evaluation", (message.evaluation, message.batch), delivery.tensors)
                 self._handle(ev.EvaluationArrived(message.evaluation, message.batch, message.batches))
             case m.EvaluationCredit():
                 self._handle(ev.EvaluationCredited(message.evaluation, message.batch))
@@ -182,7 +185,7 @@ class StageRuntime:
             case ins.CreditEvaluation(evaluation, batch):
                 self._send(-self.setup.index, m.EvaluationCredit(evaluation=evaluation, batch=batch))
             case ins.ReportEvaluation(evaluation):
-                self._report_evaluation(evaluation)
+                self._reports.evaluated(evaluation, self.compute.evaluation_sums(evaluation))
             case ins.ReportDrained(micro_batches, updates):
                 self._reports.tell(m.Drained(micro_batches=micro_batches, updates=updates))
             case ins.ReportRoundsFinished(up_to):
@@ -192,32 +195,7 @@ class StageRuntime:
             case ins.Fail(reason):
                 raise RunFailed(reason)
             case _:
-                self._start(instruction)
-
-    def _start(self, instruction: ins.Compute) -> None:
-        """Hand a computation to the executor, with the tensors that it needs."""
-        compute = self.compute
-        match instruction:
-            case ins.RunForward(micro_batch):
-                received = self._activations.pop(micro_batch, ())
-                self._executor.submit(instruction, lambda: compute.forward(micro_batch, received))
-            case ins.RunBackward(micro_batch):
-                gradients = self._gradients.pop(micro_batch, ())
-                ends = self._machine.shape.ends_group(micro_batch)
-                self._executor.submit(instruction, lambda: compute.backward(micro_batch, gradients, ends))
-            case ins.RunUpdate(_, norm_sq):
-                staleness = self._machine.group_staleness
-                self._executor.submit(instruction, lambda: compute.update(norm_sq, staleness))
-            case ins.TakeSnapshot(number):
-                self._executor.submit(instruction, lambda: compute.snapshot(number))
-            case ins.ApplyMerge(number):
-                averages, save = self._exchange.take(number)
-                if save:
-                    self._saving.add(number)
-                self._executor.submit(instruction, lambda: compute.merge(number, averages, save))
-            case ins.RunEvaluation(evaluation, batch):
-                arrived = self._evaluations.pop((evaluation, batch), ())
-                self._executor.submit(instruction, lambda: compute.evaluate(evaluation, batch, arrived))
+                self._executor.submit(instruction, self._work.of(instruction))
 
     def _take_finished(self, finished: Finished) -> None:
         if finished.error is not None:
@@ -231,8 +209,14 @@ class StageRuntime:
                 self._to_send.pop(("activation", micro_batch, 0), None)  # the last stage sends none
             case ins.RunBackward(micro_batch):
                 self._to_send["gradient", micro_batch, 0], norm_sq = finished.result
+                self._tell_tried()
                 self._handle(ev.BackwardFinished(micro_batch, norm_sq))
                 self._to_send.pop(("gradient", micro_batch, 0), None)  # the first stage sends none
+            case ins.RunInputGradients(micro_batch):
+                self._to_send["gradient", micro_batch, 0], _ = finished.result
+                self._handle(ev.InputGradientsFinished(micro_batch))
+            case ins.RunWeightGradients(micro_batch):
+                self._handle(ev.WeightGradientsFinished(micro_batch))
             case ins.RunUpdate(update):
                 lr, losses = finished.result
                 staleness = self._machine.group_staleness
@@ -260,9 +244,9 @@ class StageRuntime:
         self._reports.tell(m.RoundMerged(round=number))
         self._reports.round_is(number, None)
         self._averaging.pop(number, None)
-        if number not in self._saving:
+        if number not in self._work.saving:
             return
-        self._saving.discard(number)
+        self._work.saving.discard(number)
         for piece in state:
             header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
             self._outbox.put(m.DRIVER, header, piece.tensor)
@@ -272,25 +256,27 @@ class StageRuntime:
         message = m.WindowTuned(window=tuner.window, round_trip_s=tuner.bare_s, pace_s=tuner.pace_s)
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
 
-    def _report_evaluation(self, evaluation: int) -> None:
-        sums = self.compute.evaluation_sums(evaluation)
-        self._reports.tell(
-            m.Evaluated(
-                evaluation=evaluation,
-                loss=(sums.loss.total, sums.loss.count),
-                metrics=tuple((metric.total, metric.count) for metric in sums.metrics),
-            )
-        )
+    def _tell_tried(self) -> None:
+        """Once: whether this stage's backward can be split."""
+        splitter = self.compute.splitter
+        if self._split_tried or splitter is None or not splitter.tried:
+            return
+        self._split_tried = True
+        if splitter.refused is None:
+            self._tuned.may_split()
+        else:
+            self._reports.tell(m.BackwardSplit(splits=False, refused=splitter.refused))
+
+    def _tell_split(self, tuner: SplitTuner) -> None:
+        times = tuner.times
+        seconds = {} if times is None else {key: getattr(times, key) for key in ("whole_s", "input_s", "weight_s")}
+        if times is not None or tuner.mode != "auto":
+            self._reports.tell(m.BackwardSplit(splits=tuner.splits, period_s=tuner.period_s, **seconds))
 
     def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
         began_s = self._now()
         self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
         self._reports.sent(message, began_s)
-
-    def _measure_arrived(self) -> None:
-        waiting = (self._activations, self._gradients, self._evaluations)
-        tensors = [tensor for arrived in waiting for several in arrived.values() for tensor in several]
-        self.compute.peaks.saw("arrived", sum(tensor.nbytes for tensor in tensors))
 
     def _measure_averaging(self) -> None:
         """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""

@@ -7,6 +7,8 @@ from ravnest.pipeline import instructions as ins
 FINISHED = {
     ins.RunForward: lambda i, norm: ev.ForwardFinished(i.micro_batch),
     ins.RunBackward: lambda i, norm: ev.BackwardFinished(i.micro_batch, norm),
+    ins.RunInputGradients: lambda i, norm: ev.InputGradientsFinished(i.micro_batch),
+    ins.RunWeightGradients: lambda i, norm: ev.WeightGradientsFinished(i.micro_batch),
     ins.RunUpdate: lambda i, norm: ev.UpdateFinished(i.update),
     ins.TakeSnapshot: lambda i, norm: ev.SnapshotFinished(i.round),
     ins.ApplyMerge: lambda i, norm: ev.MergeFinished(i.round),

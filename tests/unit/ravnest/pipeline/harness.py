@@ -36,6 +36,11 @@ class Scenario:
     seed: int = 0
     drain_at_s: float = 60.0
     schedule: Schedule = "async"
+    spare_room: int = 0  # beyond what is in flight at most: 0 never splits a backward
+
+    @property
+    def room(self) -> int:
+        return (self.max_staleness + 1) * self.update_every + self.spare_room if self.spare_room else 0
 
 
 @dataclass
@@ -61,7 +66,10 @@ class Fleet:
         self.opened = self.committed = self.evaluation_count = 0
         self.machines = {
             (c, i): StageMachine(
-                StageShape(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip, s.schedule)
+                StageShape(
+                    *(n, i, s.update_every, s.max_staleness, s.window, s.max_lag, s.clip, s.schedule),
+                    room=s.room if i else 0,
+                )
             )
             for c, n in enumerate(s.stages)
             for i in range(n)
@@ -90,6 +98,12 @@ class Fleet:
                     lambda now_s, c=c, w=window: self._send(DRIVER, (c, 0), ev.WindowChanged(w), now_s),
                 )
             )
+            for i in range(1, s.stages[c] if s.room else 0):
+                for at in (self.random.uniform(0, s.drain_at_s) for _ in range(4)):
+                    split = ev.SplitChanged(self.random.random() < 0.7)
+                    controls.append(
+                        (at, lambda now_s, who=(c, i), split=split: self._send(DRIVER, who, split, now_s)),
+                    )
         controls.sort(key=lambda control: control[0])
         while self.heap or controls:
             if controls and (not self.heap or controls[0][0] <= self.heap[0][0]):
@@ -161,9 +175,13 @@ class Fleet:
             case ins.RunForward(m):
                 self.forward_version[who, m] = machine.version
                 done: ev.Event = ev.ForwardFinished(m)
+            case ins.RunInputGradients(m):
+                done = ev.InputGradientsFinished(m)
+            case ins.RunWeightGradients(m):
+                self._count_staleness(who, machine, m)
+                done = ev.WeightGradientsFinished(m)
             case ins.RunBackward(m):
-                staleness = machine.version - self.forward_version[who, m]
-                self.largest_staleness = max(staleness, self.largest_staleness)
+                self._count_staleness(who, machine, m)
                 ends = s.clip and (m + 1) % s.update_every == 0
                 done = ev.BackwardFinished(m, self.norm_sq(who, m // s.update_every) if ends else None)
             case ins.RunUpdate(u):
@@ -176,6 +194,10 @@ class Fleet:
             case ins.RunEvaluation(e, b):
                 done = ev.EvaluationForwardFinished(e, b)
         self._push(now_s + self.pace_s[who] * self.random.choice([0.0, 0.5, 1.0, 2.0]), who, done)
+
+    def _count_staleness(self, who: Who, machine: StageMachine, micro_batch: int) -> None:
+        staleness = machine.version - self.forward_version[who, micro_batch]
+        self.largest_staleness = max(staleness, self.largest_staleness)
 
     def _carry(self, who: Who, instruction: ins.Instruction, now_s: float) -> None:
         cluster, stage = who
@@ -216,6 +238,8 @@ class Fleet:
 FINISHED = (
     ev.ForwardFinished,
     ev.BackwardFinished,
+    ev.InputGradientsFinished,
+    ev.WeightGradientsFinished,
     ev.UpdateFinished,
     ev.SnapshotFinished,
     ev.MergeFinished,

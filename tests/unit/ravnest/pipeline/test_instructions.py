@@ -6,6 +6,8 @@ from ravnest.pipeline.instructions import format_trace, parse, parse_trace
 EVERY_FORM = {
     "F12": ins.RunForward(12),
     "B12": ins.RunBackward(12),
+    "I12": ins.RunInputGradients(12),
+    "W12": ins.RunWeightGradients(12),
     "U3": ins.RunUpdate(3),
     "U3|0.25": ins.RunUpdate(3, 0.25),
     "SNAP2": ins.TakeSnapshot(2),

@@ -29,7 +29,9 @@ SCENARIOS = st.builds(
     evaluations=st.integers(0, 3),
     seed=st.integers(0, 2**32),
     drain_at_s=st.sampled_from([0.0, 1.0, 15.0, 40.0, 150.0]),
+    spare_room=st.sampled_from([0, 2, 5]),
 )
+BACKWARDS = (ins.RunBackward, ins.RunInputGradients)
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
@@ -53,7 +55,8 @@ def test_any_order_of_events_ends_well(scenario: Scenario) -> None:
         # Each micro-batch once forward and once backward, each update once, all in order.
         every = list(range(done.micro_batches))
         assert [i.micro_batch for i in trace if isinstance(i, ins.RunForward)] == every
-        assert [i.micro_batch for i in trace if isinstance(i, ins.RunBackward)] == every
+        assert [i.micro_batch for i in trace if isinstance(i, BACKWARDS)] == every
+        assert [i.micro_batch for i in trace if isinstance(i, ins.RunBackward | ins.RunWeightGradients)] == every
         assert [i.update for i in trace if isinstance(i, ins.RunUpdate)] == list(range(done.updates))
         assert [i.round for i in trace if isinstance(i, ins.TakeSnapshot)] == list(range(1, fleet.opened + 1))
         assert [i.round for i in trace if isinstance(i, ins.ApplyMerge)] == list(range(1, fleet.opened + 1))
@@ -86,13 +89,13 @@ def test_a_synchronous_schedule_has_one_order_whatever_the_delays(scenario: Scen
         of_one_update = [("F", i) for i in range(limit)]
         for i in range(scenario.update_every):
             of_one_update += [("B", i)] + ([("F", i + limit)] if i + limit < scenario.update_every else [])
-        passes = [i for i in trace if isinstance(i, ins.RunForward | ins.RunBackward)]
+        passes = [i for i in trace if isinstance(i, (ins.RunForward, *BACKWARDS))]
         expected = [
             (kind, update * scenario.update_every + i)
             for update in range(fleet.drained[cluster].updates)
             for kind, i in of_one_update
         ]
-        assert [(str(i)[0], i.micro_batch) for i in passes] == expected
+        assert [("F" if isinstance(i, ins.RunForward) else "B", i.micro_batch) for i in passes] == expected
 
 
 @settings(RELAXED, max_examples=60)
@@ -103,7 +106,7 @@ def test_snapshots_and_merges_come_between_groups(scenario: Scenario) -> None:
         accumulated = 0
         since_update: list[ins.Instruction] = []
         for instruction in trace:
-            if isinstance(instruction, ins.RunBackward):
+            if isinstance(instruction, ins.RunBackward | ins.RunWeightGradients):
                 accumulated += 1
             elif isinstance(instruction, ins.RunUpdate):
                 assert accumulated == scenario.update_every
@@ -112,7 +115,7 @@ def test_snapshots_and_merges_come_between_groups(scenario: Scenario) -> None:
             elif isinstance(instruction, ins.TakeSnapshot | ins.ApplyMerge):
                 assert accumulated == 0
                 if isinstance(instruction, ins.TakeSnapshot):
-                    assert not any(isinstance(i, ins.RunForward | ins.RunBackward) for i in since_update)
+                    assert not any(isinstance(i, (ins.RunForward, *BACKWARDS)) for i in since_update)
             since_update.append(instruction)
 
 
@@ -147,7 +150,32 @@ def test_evaluations_pass_every_stage_once_in_order(scenario: Scenario) -> None:
         assert len(fleet.evaluations_reported[cluster]) == scenario.evaluations
 
 
-IDEMPOTENT = (ev.DrainRequested, ev.WindowChanged, ev.RoundsToFinish)
+@settings(RELAXED, max_examples=60)
+@given(SCENARIOS.filter(lambda s: s.spare_room > 0 and max(s.stages) > 1))
+def test_a_split_backward_sends_at_once_and_keeps_within_its_room(scenario: Scenario) -> None:
+    fleet = Fleet(scenario).run()
+    for trace in fleet.trace.values():
+        in_flight = pending = 0
+        for at, instruction in enumerate(trace):
+            match instruction:
+                case ins.RunForward():
+                    in_flight += 1
+                case ins.RunBackward():
+                    in_flight -= 1
+                    assert not pending, "a whole backward overtakes no weight gradients"
+                case ins.RunInputGradients(m):
+                    in_flight, pending = in_flight - 1, pending + 1
+                    after = iter(trace[at + 1 :])
+                    sent = next(i for i in after if isinstance(i, ins.SendGradient | ins.Compute))
+                    assert isinstance(sent, ins.SendGradient), "it is sent before anything else is computed"
+                    assert sent.micro_batch == m
+                    assert not (scenario.clip and (m + 1) % scenario.update_every == 0)
+                case ins.RunWeightGradients():
+                    pending -= 1
+            assert not pending or in_flight + 2 * pending <= scenario.room, trace[: at + 1]
+
+
+IDEMPOTENT = (ev.DrainRequested, ev.WindowChanged, ev.RoundsToFinish, ev.SplitChanged)
 
 
 @settings(RELAXED, max_examples=15)

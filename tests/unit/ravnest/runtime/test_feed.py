@@ -22,7 +22,7 @@ def test_gradients_are_those_of_autograd_bit_for_bit():
     torch.autograd.backward(outputs_of(layer, x), fed)
     expected = [x.grad, layer.weight.grad, layer.bias.grad]
     x.grad = layer.weight.grad = layer.bias.grad = None
-    Root(outputs_of(layer, x)).backward(fed)
+    Root(outputs_of(layer, x)).feed(fed).backward()
     assert all(torch.equal(a, b) for a, b in zip([x.grad, layer.weight.grad, layer.bias.grad], expected, strict=True))
 
 
@@ -44,14 +44,14 @@ def test_outputs_are_not_kept_and_the_graph_goes_with_its_root():
 
 def test_an_input_that_only_passes_through_gets_its_gradient():
     x = torch.ones(3, requires_grad=True)
-    Root([x]).backward([torch.full((3,), 2.0)])
+    Root([x]).feed([torch.full((3,), 2.0)]).backward()
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
 def test_a_gradient_of_another_shape_is_refused():
     x = torch.ones(3, requires_grad=True)
     with pytest.raises(RuntimeError, match="shape"):
-        Root([x * 2]).backward([torch.ones(4)])
+        Root([x * 2]).feed([torch.ones(4)]).backward()
 
 
 def test_no_symbolic_shapes_are_imported():
@@ -59,7 +59,7 @@ def test_no_symbolic_shapes_are_imported():
         "import sys, torch\n"
         "from ravnest.runtime.feed import Root\n"
         "x = torch.ones(3, requires_grad=True)\n"
-        "Root([x * 2]).backward([torch.ones(3)])\n"
+        "Root([x * 2]).feed([torch.ones(3)]).backward()\n"
         "print('sympy' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -60,6 +60,9 @@ RUNS = {
     "one stage": ({"model": WIDE}, (1,)),
     "two clusters cut differently": ({"model": WIDE}, (2, 1)),
     "synchronous": ({"model": WIDE, "max_staleness": 0}, (2,)),
+    "split backwards": ({"model": WIDE, "split_backward": "always"}, (3,)),
+    "no split backwards": ({"model": WIDE, "split_backward": "never"}, (3,)),
+    "synchronous with split backwards": ({"model": WIDE, "max_staleness": 0, "split_backward": "always"}, (3,)),
     "SGD with momentum": ({"model": WIDE, "optimizer": {"name": "sgd", "lr": 1e-2, "momentum": 0.9}}, (2,)),
 }
 
@@ -77,6 +80,8 @@ def test_tensors_stay_within_a_tenth_of_the_plan(case):
         for index, stage in enumerate(cluster.stages):
             whole = spans.stage_memory_bytes(*stage.units, (index, stages), cluster.window)
             planned = whole - plan.workload.process_bytes
+            if spans.room_to_split(*stage.units, (index, stages), cluster.window, 10**12):
+                planned += spans.split_bytes(*stage.units)
             measured = run.stages[f"{cluster.name}.s{index}"].compute.peaks.bytes
             assert set(measured) == set(PARTS)
             assert min(measured[part] for part in PARTS if part != "arrived") > 0

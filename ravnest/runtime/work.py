@@ -1,0 +1,75 @@
+"""What an instruction to compute means: a call of StageCompute, with the tensors that have arrived for it.
+
+Decides nothing about order. Belongs to the thread that owns the sockets; the calls that it makes run in the compute
+thread.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, assert_never
+
+from torch import Tensor
+
+from ravnest.pipeline import StageMachine
+from ravnest.pipeline import instructions as ins
+from ravnest.runtime.compute import StageCompute
+from ravnest.runtime.crossings import StageCrossings
+from ravnest.runtime.exchange import RoundExchange
+
+Tensors = tuple[Tensor, ...]
+Kind = Literal["activation", "gradient", "evaluation"]
+
+
+class Work:
+    """One stage's. Holds what has arrived until it is used."""
+
+    def __init__(
+        self, compute: StageCompute, exchange: RoundExchange, machine: StageMachine, crossings: StageCrossings
+    ) -> None:
+        self._compute = compute
+        self._crossings = crossings
+        self._exchange = exchange
+        self._machine = machine
+        self._arrived: dict[tuple[Kind, tuple[int, ...]], Tensors] = {}
+        self.saving: set[int] = set()
+        """Rounds whose merge gives the stage's state, for a checkpoint."""
+
+    def arrived(self, kind: Kind, number: tuple[int, ...], tensors: Tensors) -> None:
+        self._arrived[kind, number] = tensors
+        waiting = sum(tensor.nbytes for several in self._arrived.values() for tensor in several)
+        self._compute.peaks.saw("arrived", waiting)
+
+    def of(self, instruction: ins.Compute) -> Callable[[], Any]:
+        """The call; what it needs is forgotten here."""
+        compute, crossings = self._compute, self._crossings
+        match instruction:
+            case ins.RunForward(micro_batch):
+                received = self._take("activation", micro_batch)
+                return lambda: crossings.forward(partial(compute.forward, micro_batch), received)
+            case ins.RunBackward(micro_batch):
+                received = self._take("gradient", micro_batch)
+                ends = self._machine.shape.ends_group(micro_batch)
+                return lambda: crossings.backward(partial(compute.backward, micro_batch, ends_group=ends), received)
+            case ins.RunInputGradients(micro_batch):
+                received = self._take("gradient", micro_batch)
+                return lambda: crossings.backward(partial(compute.input_gradients, micro_batch), received)
+            case ins.RunWeightGradients(micro_batch):
+                return lambda: compute.weight_gradients(micro_batch)
+            case ins.RunUpdate(_, norm_sq):
+                staleness = self._machine.group_staleness
+                return lambda: compute.update(norm_sq, staleness)
+            case ins.TakeSnapshot(number):
+                return lambda: compute.snapshot(number)
+            case ins.ApplyMerge(number):
+                averages, save = self._exchange.take(number)
+                if save:
+                    self.saving.add(number)
+                return lambda: compute.merge(number, averages, save)
+            case ins.RunEvaluation(evaluation, batch):
+                received = self._take("evaluation", evaluation, batch)
+                return lambda: compute.evaluate(evaluation, batch, received)
+            case _:
+                assert_never(instruction)
+
+    def _take(self, kind: Kind, *number: int) -> Tensors:
+        return self._arrived.pop((kind, number), ())
