@@ -24,9 +24,6 @@ class VirtualStage:
 
     forward_s: float
     backward_s: float
-    input_gradients_s: float = 0.0
-    """The parts of a split backward."""
-    weight_gradients_s: float = 0.0
     update_s: float = 0.0
     snapshot_s: float = 0.0
     merge_s: float = 0.0
@@ -34,6 +31,9 @@ class VirtualStage:
     """To the next stage."""
     gradient_bytes: int = 0
     """To the previous stage."""
+    input_gradients_s: float = 0.0
+    """The parts of a split backward."""
+    weight_gradients_s: float = 0.0
 
 
 @dataclass(frozen=True)
