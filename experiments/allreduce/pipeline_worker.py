@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from experiments import paced_model
 from experiments.allreduce import pipeline_site
 from ravnest.launch import orders as o
 from ravnest.launch.control import RunControl
@@ -95,7 +96,7 @@ class Driver:
             times.clear()
         self._rounds.clear()
         self._until(began_s + seconds)
-        samples = pipeline_site.MICRO_BATCH * pipeline_site.UPDATE_EVERY
+        samples = paced_model.MICRO_BATCH * pipeline_site.UPDATE_EVERY
         # Between the first and the last update: a period does not begin with one.
         if min(map(len, self._updates.values())) < 2:
             raise RuntimeError(f"{seconds:g} s were too short for two updates, or a stage has ended: see its output")

@@ -6,12 +6,10 @@ What is not computing, at the stage that waits least, is the overhead. One stage
 PyTorch loop and by the stage's runtime, in blocks that take turns in one process. Timings: hold /tmp/heavy.lock.
 """
 
-import json
-import os
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,37 +19,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from cluster_planner import Fleet, Node, make_plan
+from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.overhead_model import MICRO_BATCH
 from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.handout import StageState, hand_out, needed
+from ravnest.launch.handout import needed
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.runtime import messages as m
 from ravnest.runtime.batches import fetch
 from ravnest.runtime.executor import ThreadExecutor
-from ravnest.runtime.outbox import Outbox
-from ravnest.runtime.process import StageProcess, assemble, batch_source
+from ravnest.runtime.process import assemble, batch_source
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.sampler import Sampler
 from ravnest.workload import workload
-from ring_allreduce.transport import Lane, PeerAddress, ZmqEndpoint
+from ring_allreduce.transport import Lane, ZmqEndpoint
 
 UPDATE_EVERY = 8
-COMPUTING = ("forward", "backward", "update")
 _HERE = Path(__file__)
 _TOKEN = b"overhead-" + b"0" * 7
 _DEADLINE_S = 120.0
-
-
-@dataclass(frozen=True)
-class StageRow:
-    """One of two stages, per micro-batch, in milliseconds."""
-
-    stage: str
-    wall_ms: float
-    compute_ms: float
-    handoff_ms: float
-    waiting_ms: float
 
 
 @dataclass(frozen=True)
@@ -105,91 +91,7 @@ def setups_for(stages: int) -> tuple[JobConfig, dict[str, StageSetup], dict[str,
 def two_stages(updates: int = 30, warm_up: int = 8) -> list[StageRow]:
     """Two processes; the figures are of the `updates` after the first `warm_up`."""
     _, setups, weights = setups_for(2)
-    children = {name: _fork(setup) for name, setup in setups.items()}
-    driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=_TOKEN)
-    try:
-        peers = {name: PeerAddress(**json.loads(child.read())) for name, child in children.items()}
-        peers[m.DRIVER] = driver.address
-        driver.connect(peers)
-        for child in children.values():
-            child.write(json.dumps({name: asdict(address) for name, address in peers.items()}).encode())
-        return _measure(driver, setups, weights, updates, warm_up)
-    finally:
-        for name in setups:
-            driver.send(name, Lane.PIPELINE, m.Stop())
-        driver.close()
-        for child in children.values():
-            child.end()
-
-
-def _measure(
-    driver: ZmqEndpoint, setups: Mapping[str, StageSetup], weights: Mapping[str, Tensor], updates: int, warm_up: int
-) -> list[StageRow]:
-    outbox = Outbox(driver)
-    hand_out(outbox, driver, setups.values(), {name: StageState(weights, {}, 0) for name in setups})
-    waiting = set(setups)
-    first: dict[str, tuple[float, dict[str, float]]] = {}
-    rows: dict[str, StageRow] = {}
-    until_s = time.monotonic() + _DEADLINE_S
-    while len(rows) < len(setups):
-        if time.monotonic() > until_s:
-            raise TimeoutError(f"two stages made no {warm_up + updates} updates in {_DEADLINE_S:.0f} s")
-        outbox.flush()
-        for delivery in driver.poll(0.1):
-            name, message = delivery.sender, delivery.message
-            if isinstance(message, m.Started):
-                waiting.discard(name)
-                if not waiting:
-                    driver.send("c0.s0", Lane.PIPELINE, m.Go())
-            elif isinstance(message, m.Updated) and message.update == warm_up:
-                first[name] = (time.monotonic(), dict(message.spent))
-            elif isinstance(message, m.Updated) and message.update == warm_up + updates:
-                rows[name] = _row(name, *first[name], time.monotonic(), message.spent, updates * UPDATE_EVERY)
-    return [rows[name] for name in sorted(rows)]
-
-
-def _row(
-    name: str, from_s: float, before: Mapping[str, float], to_s: float, spent: Mapping[str, float], micro_batches: int
-) -> StageRow:
-    ms = {state: 1e3 * (seconds - before.get(state, 0.0)) / micro_batches for state, seconds in spent.items()}
-    computing = sum(ms.get(kind, 0.0) for kind in COMPUTING)
-    handoff = ms.get("handoff", 0.0)
-    waiting = sum(ms.values()) - computing - handoff
-    return StageRow(name, 1e3 * (to_s - from_s) / micro_batches, computing, handoff, waiting)
-
-
-class _Child:
-    """A stage's process, and the pipes to it."""
-
-    def __init__(self, pid: int, reads: int, writes: int) -> None:
-        self.pid, self._reads, self._writes = pid, reads, writes
-
-    def read(self) -> bytes:
-        return os.read(self._reads, 1 << 16)
-
-    def write(self, data: bytes) -> None:
-        os.write(self._writes, data)
-
-    def end(self) -> None:
-        os.close(self._reads)
-        os.close(self._writes)
-        os.waitpid(self.pid, 0)
-
-
-def _fork(setup: StageSetup) -> _Child:
-    from_child, to_parent = os.pipe()
-    from_parent, to_child = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(to_parent)
-        os.close(from_parent)
-        return _Child(pid, from_child, to_child)
-    try:
-        process = StageProcess(setup, "127.0.0.1")
-        os.write(to_parent, json.dumps(asdict(process.address)).encode())
-        process.run({name: PeerAddress(**each) for name, each in json.loads(os.read(from_parent, 1 << 16)).items()})
-    finally:
-        os._exit(0)
+    return measure(setups, weights, warm_up=warm_up, updates=updates, limit_s=_DEADLINE_S)
 
 
 def one_stage(blocks: int = 9, updates: int = 4) -> LoopRow:

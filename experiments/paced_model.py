@@ -1,4 +1,4 @@
-"""The model and the data of the pipeline experiment: a stack of equal layers, and noise to fit."""
+"""What paced stages train: narrow layers, whose own computing takes next to no time, and noise to fit."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-WIDTH, LAYERS = 256, 8
-SAMPLES, HELD_OUT = 4096, 8
+WIDTH, MICRO_BATCH = 256, 64
+SAMPLES, HELD_OUT = 8192, 8
 
 
 class Layer(nn.Module):
@@ -19,13 +19,13 @@ class Layer(nn.Module):
         return x + torch.tanh(self.linear(x))
 
 
-def stack() -> nn.Module:
-    """`LAYERS` layers of `WIDTH`² weights."""
-    return nn.Sequential(*(Layer() for _ in range(LAYERS)))
+def stack(layers: int) -> nn.Module:
+    """Equal layers."""
+    return nn.Sequential(*(Layer() for _ in range(layers)))
 
 
 def noise() -> SimpleNamespace:
-    """Inputs and targets of `WIDTH` numbers each."""
+    """Inputs and targets of WIDTH numbers each."""
     draw = torch.Generator().manual_seed(1)
     x, y = (torch.randn(SAMPLES + HELD_OUT, WIDTH, generator=draw) for _ in range(2))
     parts = [TensorDataset(x[:SAMPLES], y[:SAMPLES]), TensorDataset(x[SAMPLES:], y[SAMPLES:])]
