@@ -7,18 +7,18 @@ from the seed. What happens to a fleet, and whether it came out right, is fault_
 import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ring_allreduce import ContributionRefused, InProcessNetwork, RingReducer, RingSpec
+from experiments.allreduce.fault_stage import VirtualMember
+from ring_allreduce import InProcessNetwork, RingSpec
 from ring_allreduce import round_events as ev
-from ring_allreduce.epoch_member import EpochMember
 from ring_allreduce.membership import Membership
-from ring_allreduce.messages import RING_KINDS
-from ring_allreduce.transport import Codec, LinkShape
+from ring_allreduce.transport import LinkShape
 
 CONTROL_S = 0.01
 NOTICED_AFTER_S = 2.0
@@ -28,107 +28,18 @@ MOST_EVENTS = 100_000
 MOST_CLUSTERS, MOST_RINGS = 5, 3
 
 
-class VirtualMember:
-    """One stage: its machine, its reducer, and what it merged."""
-
-    def __init__(self, fleet: "VirtualFleet", name: str, cluster: str, rings: Sequence[str]) -> None:
-        self.name, self.cluster, self.rings = name, cluster, tuple(rings)
-        self._fleet = fleet
-        self.endpoint = fleet.network.endpoint(name, Codec(RING_KINDS))
-        self.machine = EpochMember(name)
-        self.reducer: RingReducer | None = None
-        self.merged: dict[int, dict[str, tuple[float, bytes]]] = {}
-        self._contributed = 0
-        self._members_of: Mapping[str, tuple[str, ...]] = {}
-        self._averages: dict[tuple[str, int], tuple[float, NDArray[np.float32]]] = {}
-        self.frozen = False
-        self.left_out = False
-
-    def turn(self) -> None:
-        """Take what came, tell what became whole, contribute where it may."""
-        if self.frozen or self.left_out or self.reducer is None:
-            return
-        for delivery in self.endpoint.poll(0.0):
-            try:
-                self.reducer.on_delivery(delivery)
-            except ContributionRefused as error:
-                suspicion = ev.MemberSuspected(self.machine.epoch, error.member, error.reason, refused=True)
-                self._fleet.tell(suspicion)
-        self.reducer.pump()
-        self._collect()
-        first = self.machine.next_round
-        if first is None:
-            return
-        for number in range(max(first, self._contributed + 1), min(first + self._fleet.window, self._fleet.rounds + 1)):
-            self._contributed = number
-            for ring in self.rings:
-                vector = torch.from_numpy(self._fleet.contribution(self.cluster, ring, number))
-                self.reducer.contribute(number, ring, vector, self._fleet.weights[self.cluster])
-            self._follow(self.machine.handle(ev.Contributed(number)))
-            self._collect()
-
-    def take(self, order: ev.MembershipInstruction) -> None:
-        """An order of the owner arrives."""
-        if isinstance(order, ev.LeaveOut):
-            self.left_out = True
-        elif isinstance(order, ev.Reform | ev.Resume | ev.CommitRound):
-            self._collect()
-            self._follow(self.machine.handle(order))
-            if isinstance(order, ev.Resume) and order.epoch == self.machine.epoch and not self._contributed:
-                self._contributed = order.first_rounds[self.name] - 1
-                self._begin(self._contributed + 1)
-
-    def _begin(self, first_round: int) -> None:
-        specs = [self._fleet.spec(ring, self._members_of[ring]) for ring in self.rings]
-        self.reducer = RingReducer(self.endpoint, specs, max_rounds=self._fleet.window, first_round=first_round)
-
-    def _collect(self) -> None:
-        for result in self.reducer.finished() if self.reducer else ():
-            self._averages[result.ring, result.round] = result.total_weight, result.average.numpy()
-            self._follow(self.machine.handle(ev.RingFinished(result.ring, result.round)))
-
-    def _follow(self, orders: Sequence[ev.EpochInstruction]) -> None:
-        reducer = self.reducer
-        for order in orders:
-            match order:
-                case ev.ReportFinished(ring, number, epoch):
-                    self._fleet.tell(ev.MemberFinished(number, self.name, ring, epoch))
-                case ev.ReportHeld(epoch, holding):
-                    self._fleet.tell(ev.MemberHeld(epoch, self.name, holding))
-                case ev.ReformRings(epoch, rings):
-                    self.endpoint.epoch = epoch
-                    self._members_of = rings
-                    members = {name for names in rings.values() for name in names}
-                    self.endpoint.connect(dict.fromkeys(members, self.endpoint.address))
-                    if reducer is not None:
-                        reducer.reform([self._fleet.spec(ring, rings[ring]) for ring in self.rings])
-                case ev.MergeRound(number):
-                    taken = {ring: self._averages.pop((ring, number)) for ring in self.rings}
-                    self.merged[number] = {ring: (total, mean.tobytes()) for ring, (total, mean) in taken.items()}
-                    assert reducer is not None
-                    reducer.commit(number)
-                case ev.RestartRound(number):
-                    assert reducer is not None
-                    reducer.restart(number)
-                case ev.SendAverage(ring, number, to):
-                    assert reducer is not None
-                    reducer.hand_on(number, ring, to)
-                case ev.AcceptAverage(ring, number, holder):
-                    assert reducer is not None
-                    reducer.accept(number, ring, holder)
-
-
 class VirtualFleet:
     """The owner, the members, and the clock. Everything follows from the seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, least_clusters: int = 2) -> None:
         chance = self.chance = random.Random(seed)
         self.seed = seed
         self.now_s = 0.0
         self.window = chance.randint(1, 3)
         self.rounds = chance.randint(1, 5)
         self.segments = [f"r{index}" for index in range(chance.randint(1, MOST_RINGS))]
-        self.elements = {ring: chance.randint(0, 120) for ring in self.segments}
+        # One of them may be empty, not all: a fault of numbers needs some.
+        self.elements = {ring: chance.randint(int(ring == "r0"), 120) for ring in self.segments}
         self.chunk = chance.randint(10, 60)
         self.network = InProcessNetwork(now=lambda: self.now_s, links=_links(chance))
         self.members: dict[str, VirtualMember] = {}
@@ -136,7 +47,9 @@ class VirtualFleet:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.steps = 0
-        shapes = [self._shape(f"c{index}") for index in range(chance.randint(2, MOST_CLUSTERS - 1))]
+        self.struck = False
+        """Whether a fault of messages has found one."""
+        shapes = [self._shape(f"c{index}") for index in range(chance.randint(least_clusters, MOST_CLUSTERS - 1))]
         rings = {
             ring: [name for shape in shapes for name, held in shape.items() if ring in held] for ring in self.segments
         }
@@ -192,25 +105,30 @@ class VirtualFleet:
         self._later(NOTICED_AFTER_S + self.chance.uniform(0.0, 1.0), thaw)
 
     def cut(self) -> None:
-        """What is on the way to one member, and in its inbox, is gone."""
-        member = self.chance.choice(self.alive)
-        for sender in self.members.values():
-            link = sender.endpoint._links.get(member.name)
-            if link is not None:
-                for lane in link._waiting:
-                    link._waiting[lane].clear()
-                    link._travelling[lane].clear()
+        """What is on the way to one member is gone; as soon as there is anything on the way to anybody."""
+        while not (busy := [queues for member in self.alive if any(queues := self._on_the_way_to(member.name))]):
+            if not self.step():
+                return
+        for queue in self.chance.choice(busy):
+            queue.clear()
+        self.struck = True
+
+    def _on_the_way_to(self, name: str) -> list[Any]:
+        links = [link for sender in self.members.values() if (link := sender.endpoint._links.get(name)) is not None]
+        return [queue for link in links for queues in (link._waiting, link._travelling) for queue in queues.values()]
 
     def poison(self) -> None:
-        """The next chunk of somebody is not finite."""
-        endpoint = self.chance.choice(self.alive).endpoint
-        send = endpoint.send
+        """The next chunk of anybody that holds numbers is not finite."""
+        sends = {member.name: member.endpoint.send for member in self.alive}
 
-        def poisoned(peer: str, lane: Any, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
-            endpoint.send = send  # type: ignore[method-assign]
-            send(peer, lane, message, [torch.full_like(tensor, torch.nan) for tensor in tensors])
+        def poisoned(name: str, peer: str, lane: Any, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
+            if not self.struck and any(tensor.numel() for tensor in tensors):
+                self.struck = True
+                tensors = [torch.full_like(tensor, torch.nan) for tensor in tensors]
+            sends[name](peer, lane, message, tensors)
 
-        endpoint.send = poisoned  # type: ignore[method-assign]
+        for member in self.alive:
+            member.endpoint.send = partial(poisoned, member.name)  # type: ignore[method-assign]
 
     def tell(self, event: ev.MembershipEvent) -> None:
         """To the owner."""

@@ -21,6 +21,9 @@ FAULTS = (
     "killed, and a cluster joins",
 )
 
+OF_MESSAGES = ("a link loses what is on it", "a chunk of NaN")
+"""They cost nobody his place."""
+
 
 def wrong_in(fleet: VirtualFleet) -> list[str]:
     """What is wrong with what was merged; nothing when all is right."""
@@ -54,41 +57,17 @@ def wrong_in(fleet: VirtualFleet) -> list[str]:
 
 def scenario(fault: str, seed: int) -> dict[str, Any]:
     """One fleet with one fault, and without, as a line of the table."""
-    plain = VirtualFleet(seed)
+    plain = _fleet(fault, seed)
     assert plain.run()
-    fleet = VirtualFleet(seed)
-    at = random.Random(f"{fault} {seed}").randrange(plain.steps)
-    for _ in range(at):
-        fleet.step()
-    victim = fleet.chance.choice(sorted(fleet.weights))
-    match fault:
-        case "a cluster killed":
-            fleet.kill(victim)
-        case "two clusters killed":
-            fleet.kill(victim)
-            for _ in range(fleet.chance.randint(0, 12)):
-                fleet.step()
-            if len(fleet.weights) > 2:
-                fleet.kill(next(cluster for cluster in sorted(fleet.weights) if cluster != victim))
-        case "frozen, back after it was left out":
-            fleet.freeze(victim)
-        case "a link loses what is on it":
-            fleet.cut()
-        case "a chunk of NaN":
-            fleet.poison()
-        case "a cluster joins":
-            fleet.join()
-        case _:
-            fleet.kill(victim)
-            for _ in range(fleet.chance.randint(0, 12)):
-                fleet.step()
-            fleet.join()
-    hung = not fleet.run()
+    fleet, hung = _run(fault, seed, random.Random(f"{fault} {seed}").randrange(plain.steps))
+    if fault in OF_MESSAGES and not fleet.struck:  # the last message had gone: from the start, then
+        fleet, hung = _run(fault, seed, 0)
     wrong = wrong_in(plain) + wrong_in(fleet)
-    if fault in ("a link loses what is on it", "a chunk of NaN") and len(fleet.owner.members) < len(
-        plain.owner.members
-    ):
-        wrong.append("a member was left out")
+    if fault in OF_MESSAGES:
+        if len(fleet.owner.members) < len(plain.owner.members):
+            wrong.append("a member was left out")
+        if not fleet.struck or fleet.owner.epoch < 2:
+            wrong.append("nothing shows that the fault struck")
     left, there = len(fleet.owner.members), len(fleet.members)
     words = f"{'all' if left == there else 'not all'} members there at the end; epoch {fleet.owner.epoch}"
     return {
@@ -104,6 +83,40 @@ def scenario(fault: str, seed: int) -> dict[str, Any]:
         "wrong": bool(wrong),
         "seconds_lost": fleet.now_s - plain.now_s,
     }
+
+
+def _fleet(fault: str, seed: int) -> VirtualFleet:
+    return VirtualFleet(seed, least_clusters=3 if fault == "two clusters killed" else 2)
+
+
+def _run(fault: str, seed: int, at: int) -> tuple[VirtualFleet, bool]:
+    """A fleet to which `fault` happens after `at` steps, at its end; whether it hung."""
+    fleet = _fleet(fault, seed)
+    for _ in range(at):
+        fleet.step()
+    victim = fleet.chance.choice(sorted(fleet.weights))
+    match fault:
+        case "a cluster killed":
+            fleet.kill(victim)
+        case "two clusters killed":
+            fleet.kill(victim)
+            for _ in range(fleet.chance.randint(0, 12)):
+                fleet.step()
+            fleet.kill(next(cluster for cluster in sorted(fleet.weights) if cluster != victim))
+        case "frozen, back after it was left out":
+            fleet.freeze(victim)
+        case "a link loses what is on it":
+            fleet.cut()
+        case "a chunk of NaN":
+            fleet.poison()
+        case "a cluster joins":
+            fleet.join()
+        case _:
+            fleet.kill(victim)
+            for _ in range(fleet.chance.randint(0, 12)):
+                fleet.step()
+            fleet.join()
+    return fleet, not fleet.run()
 
 
 def scenarios(count: int, seed: int) -> list[dict[str, Any]]:
