@@ -83,6 +83,8 @@ class GroupMember:
             self._endpoint.wake_on(None)
         self._line.close()
         if self._endpoint is not None:
+            # Of a round that was committed everybody has everything, and of another nobody needs this member's part.
+            self._endpoint.disconnect(self.members)
             self._endpoint.close()
             self._endpoint = None
 

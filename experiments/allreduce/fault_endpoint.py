@@ -34,7 +34,7 @@ class FaultyEndpoint(ZmqEndpoint):
         self, name: str, *, plan: Scenario, hang_up: Callable[[], None], struck: Callable[[], None], **options: Any
     ) -> None:
         """`hang_up` cuts the connection to the rendezvous; `struck` is called when a fault of messages came."""
-        links = dict.fromkeys(plan.names, SLOW) if plan.fault == "slow" else None
+        links = dict.fromkeys(plan.names, SLOW) if plan.what == "slow" else None
         super().__init__(name, links=links, **options)
         self._plan = plan
         self._hang_up = hang_up
@@ -43,9 +43,9 @@ class FaultyEndpoint(ZmqEndpoint):
         self._came = False
         self._happened = False
         self._held: tuple[str, Lane, Message, Sequence[Tensor]] | None = None
-        if plan.fault.startswith("cut off"):
+        if plan.what.startswith("cut off"):
             proxy = CuttingProxy(
-                self.address.bulk_port, cut_after_bytes(plan), for_good="for good" in plan.fault, struck=struck
+                self.address.bulk_port, cut_after_bytes(plan), for_good="for good" in plan.what, struck=struck
             )
             self.address = PeerAddress(self.address.host, self.address.pipeline_port, proxy.port)
 
@@ -54,7 +54,7 @@ class FaultyEndpoint(ZmqEndpoint):
         if self._came:
             return
         self._came = True
-        match self._plan.fault:
+        match self._plan.what:
             case "killed" | "two killed":
                 strike(signal.SIGKILL)
             case "frozen" | "frozen, back after it was left out":
@@ -69,7 +69,7 @@ class FaultyEndpoint(ZmqEndpoint):
             self.come()
         # The round may be over here before its last chunks leave: what happens once, happens to the next that does.
         once = is_chunk and self._came and not self._happened
-        fault = self._plan.fault if self._came else ""
+        fault = self._plan.what if self._came else ""
         if fault == "reordered frames" and once:
             self._held = peer, lane, message, [tensor.clone() for tensor in tensors]
         elif fault in ("corrupt header", "truncated body") and once:
@@ -99,7 +99,7 @@ class FaultyEndpoint(ZmqEndpoint):
     def _send_corrupt(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor]) -> None:
         """What arrives is no valid message: it is dropped there, and counted."""
         seal = self._envelope.seal
-        truncated = self._plan.fault == "truncated body"
+        truncated = self._plan.what == "truncated body"
 
         def corrupt(*what: Any) -> Any:
             (head, *bodies), n_bytes = seal(*what)

@@ -37,14 +37,14 @@ Tell = Callable[..., None]
 def serve_rendezvous(plan: Scenario, tell: Tell) -> None:
     """The rendezvous, which may end itself at a step."""
     finished = plan.at_round * plan.members - 1
-    if plan.fault.startswith("rendezvous"):
+    if plan.what.startswith("rendezvous"):
         take, heard = Rendezvous._take, [0]
 
         def counted(self: Rendezvous, connection: Any, message: Message) -> None:
             if isinstance(message, c.Finished):
                 heard[0] += 1
                 if heard[0] > finished - plan.at_chunk % plan.members:
-                    strike(signal.SIGKILL if "killed" in plan.fault else signal.SIGSTOP)
+                    strike(signal.SIGKILL if "killed" in plan.what else signal.SIGSTOP)
             take(self, connection, message)
 
         Rendezvous._take = counted  # type: ignore[method-assign]
@@ -64,9 +64,9 @@ class Member:
         torch.set_num_threads(1)
         group_call.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
         group_call.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
-        if self._is_victim and plan.fault != "none":
+        if self._is_victim and plan.what != "none":
             module.ZmqEndpoint = self._faulty  # type: ignore[misc, assignment]
-        if plan.fault == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":
+        if plan.what == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":
             self._die_when_an_epoch_begins()
 
     def run(self, wait_for_start: Callable[[], None]) -> None:
@@ -87,10 +87,10 @@ class Member:
 
     def _live(self, group: Group) -> None:
         plan = self._plan
-        if self._is_victim and plan.fault.startswith("leaves"):
+        if self._is_victim and plan.what.startswith("leaves"):
             self._average(group, life=0, calls=plan.at_round)
             group.close()
-            if plan.fault == "leaves and comes back":
+            if plan.what == "leaves and comes back":
                 with self._join_when_a_place_is_free() as again:
                     self._average(again, life=1, calls=2, newcomer=True)
             return
@@ -107,7 +107,7 @@ class Member:
 
     def _average(self, group: Group, life: int, calls: int, *, newcomer: bool = False) -> None:
         for call in range(1, calls + 1):
-            if self._is_victim and self._plan.fault == "does not call" and call == self._plan.at_round:
+            if self._is_victim and self._plan.what == "does not call" and call == self._plan.at_round:
                 time.sleep(2 * self._plan.timeout_s)
             self._call(group, life, call, 0.0 if newcomer and call == 1 else weight(self._name))
 
@@ -115,11 +115,11 @@ class Member:
         plan = self._plan
         tensor = torch.from_numpy(contribution(plan, self._name, life, call))
         if self._is_victim and call == plan.at_round:
-            if plan.fault == "wrong size":
+            if plan.what == "wrong size":
                 tensor = torch.cat([tensor, tensor[:1]])
-            elif plan.fault == "other dtype":
+            elif plan.what == "other dtype":
                 tensor = tensor.double()
-            elif plan.fault == "NaN":
+            elif plan.what == "NaN":
                 tensor[plan.at_chunk % len(tensor)] = torch.nan
         before = tensor.clone()
         if n:
@@ -144,6 +144,7 @@ class Member:
             size=self._plan.members,
             timeout_s=JOIN_S,
             wire=self._plan.wire,  # type: ignore[arg-type]
+            on_loss=self._plan.on_loss,
         )
 
     def _join_when_a_place_is_free(self) -> Group:
@@ -163,7 +164,7 @@ class Member:
         def noticed(line: ControlLine, message: Message) -> None:
             lines[:] = [line]
             if isinstance(message, c.Finished) and message.round == self._plan.at_round:
-                if self._plan.fault == "killed as its ring finishes":
+                if self._plan.what == "killed as its ring finishes":
                     strike(signal.SIGKILL)
                 if self._endpoint is not None:
                     self._endpoint.come()
@@ -181,7 +182,7 @@ class Member:
     def _struck(self) -> None:
         if not self._said_struck:
             self._said_struck = True
-            self._tell(struck=self._plan.fault)
+            self._tell(struck=self._plan.what)
 
     def _die_when_an_epoch_begins(self) -> None:
         tell = ControlLine.tell

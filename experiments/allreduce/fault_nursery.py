@@ -102,7 +102,7 @@ class Run:
                 self._members[name] = self._member(name)
             there = [self._members[name] for name in plan.names]
             self._until(lambda: all(child.told("joined") or child.told("end") for child in there))
-            if plan.fault == "stranger":
+            if plan.what == "stranger":
                 self._others.append(self._stranger([port for child in there for port in child.told("ports")[0]]))
             began_s = time.monotonic()
             for child in self._members.values():
@@ -123,7 +123,7 @@ class Run:
 
     def _over(self) -> bool:
         """Whether all who can end have; who was frozen comes back when the others have ended."""
-        frozen = "frozen" in self._plan.fault and not self._plan.fault.startswith("rendezvous")
+        frozen = "frozen" in self._plan.what and not self._plan.what.startswith("rendezvous")
         victim = self._members[f"m{self._plan.victim}"]
         others = [child for child in self._members.values() if child is not victim]
         if not all(child.ended for child in others):
@@ -132,7 +132,7 @@ class Run:
             return True
         if not (frozen and victim.is_stopped()):
             return False
-        if "back" in self._plan.fault:
+        if "back" in self._plan.what:
             os.kill(victim.pid, signal.SIGCONT)
             victim.stopped = False
             return self._until(lambda: victim.ended)

@@ -78,7 +78,14 @@ KINDS: Mapping[str, Kind] = {
     "leaves and comes back": Kind((COMPLETED,)),
     "rendezvous killed": Kind(("PeerLost",), others="PeerLost", proof="ends"),
     "rendezvous frozen": Kind(("DeadlinePassed", "PeerLost"), others="DeadlinePassed", proof="ends"),
+    "killed, all fail": Kind(("killed",), others="PeerLost", proof="ends"),
+    "frozen, all fail": Kind(("frozen",), others="PeerLost", proof="ends"),
+    "does not call, all fail": Kind((LEFT_OUT,), others="PeerLost", proof="ends"),
+    "wrong size, all fail": Kind((REFUSED,), others="PeerLost", proof="ends"),
 }
+ALL_FAIL = ", all fail"
+"""Of a fault in a group that ends when anybody is lost: then all name the one who is to blame."""
+
 AVERAGED_AGAIN = ("leaves, and a newcomer", "leaves and comes back")
 
 
@@ -100,6 +107,16 @@ class Scenario:
     """Which of the chunks that the victim sends in that round; from 0."""
 
     @property
+    def what(self) -> str:
+        """What happens, whatever the others do about it."""
+        return self.fault.removesuffix(ALL_FAIL)
+
+    @property
+    def on_loss(self) -> Literal["continue", "fail"]:
+        """What all members are told to do when one is lost."""
+        return "fail" if self.fault.endswith(ALL_FAIL) else "continue"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Those who are there at the start."""
         return tuple(f"m{index}" for index in range(self.members))
@@ -117,7 +134,7 @@ class Scenario:
     @property
     def timeout_s(self) -> float:
         """Of each average."""
-        return {"does not call": 2.0, "rendezvous frozen": 1.0}.get(self.fault, 8.0)
+        return {"does not call": 2.0, "rendezvous frozen": 1.0}.get(self.what, 8.0)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -234,7 +251,7 @@ def words_of(plan: Scenario, ends: Ends, epoch: int) -> str:
 def did_not_strike(plan: Scenario, told: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """That nothing shows that the fault struck; nothing when something does, or need not."""
     kind = KINDS.get(plan.fault)
-    if kind is None or (plan.members == 2 and plan.fault in ("wrong size", "other dtype")):
+    if kind is None or (plan.members == 2 and plan.what in ("wrong size", "other dtype")):
         return []
     lines = [line for several in told.values() for line in several]
     shown = {
@@ -244,6 +261,14 @@ def did_not_strike(plan: Scenario, told: Mapping[str, Sequence[Mapping[str, Any]
         "ends": True,
     }
     return [] if shown[kind.proof] else [f"nothing shows that the fault struck ({kind.proof})"]
+
+
+def blamed_wrongly(plan: Scenario, texts: Mapping[str, str]) -> list[str]:
+    """Who names another than the victim for the end of the group. `texts`: member → its error."""
+    if plan.on_loss != "fail" or (plan.members == 2 and plan.what == "wrong size"):
+        return []
+    guilty = f"member 'm{plan.victim}' is lost"
+    return [f"{name} blames another: {text}" for name, text in texts.items() if guilty not in text]
 
 
 def last_epoch(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> int:
@@ -257,7 +282,7 @@ def _wrong_ends(plan: Scenario, kind: Kind, ends: Ends) -> list[str]:
         victims.add(f"m{(plan.victim + 1) % plan.members}")
     others = {name for name in plan.names if name not in victims}
     allowed = {**dict.fromkeys(victims, kind.victim), **dict.fromkeys(others, (kind.others,))}
-    if plan.fault in ("wrong size", "other dtype") and plan.members == 2:
+    if plan.what in ("wrong size", "other dtype") and plan.members == 2:
         allowed = dict.fromkeys(plan.names, (REFUSED,))  # of two nobody can say which is the odd one
     if plan.fault.startswith("rendezvous"):
         allowed = dict.fromkeys(plan.names, ("PeerLost", "DeadlinePassed"))

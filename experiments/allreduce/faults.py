@@ -26,6 +26,7 @@ from experiments.allreduce.fault_plan import (
     Done,
     Ends,
     Scenario,
+    blamed_wrongly,
     did_not_strike,
     faults_found,
     last_epoch,
@@ -37,7 +38,7 @@ from experiments.report import ROOT
 WIRES = ("exact", "bfloat16", "float16", "int8")
 PROCESSES = "processes"
 ANSWER_S = 90.0
-SCENARIOS = 216
+SCENARIOS = 252
 NURSERIES = 4
 """Scenarios that run at the same time: most of one is waiting for a deadline."""
 
@@ -126,6 +127,7 @@ def judge(plan: Scenario, result: dict[str, Any]) -> list[str]:
                 wrong.append(f"{name}: {line['spoilt']}")
     ends: Ends = result["ends"]
     wrong += faults_found(plan, result["done"], begun, ends) + did_not_strike(plan, result["told"])
+    wrong += blamed_wrongly(plan, texts)
     return [*wrong, *texts.values()] if wrong else []
 
 

@@ -40,6 +40,9 @@ def nursery() -> Iterator[Nursery]:
         "stranger",
         "leaves and comes back",
         "rendezvous killed",
+        "killed, all fail",
+        "does not call, all fail",
+        "wrong size, all fail",
     ],
 )
 def test_the_others_go_on(nursery: Nursery, fault: str) -> None:
