@@ -72,7 +72,7 @@ def run(*, quick: bool) -> Part:
         )
     columns = ["model", "what", "samples/s, median (lowest–highest)", "× one process"]
     note = f"{len(os.sched_getaffinity(0))} cores. Adam, {UPDATE_BATCH} samples an update; the two take turns."
-    return Part("one process", "Against one process", claims, [Table("Digits", columns, rows)], notes=[note])
+    return Part("one_process", "Against one process", claims, [Table("Digits", columns, rows)], notes=[note])
 
 
 def _row(case: Case, what: str, speeds: list[float], best: float) -> list[Cell]:
