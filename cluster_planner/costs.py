@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, fields
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.schedules import SYNCHRONOUS, Schedule, held
+from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,13 @@ class Workload:
     splits_backward: bool = False
     """Whether stages may send input gradients before they compute weight gradients, where they have memory for it."""
 
+    activation_checkpointing: ActivationCheckpointing = "never"
+    """Whether stages may run their forwards twice, to keep fewer activations."""
+
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
         for field in fields(self):
-            if field.name not in ("schedule", "splits_backward"):
+            if field.name not in ("schedule", "splits_backward", "activation_checkpointing"):
                 _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
         if self.is_synchronous and self.max_staleness:
             raise InvalidInput(

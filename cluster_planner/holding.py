@@ -22,7 +22,10 @@ class Holding:
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
         self._fleet = fleet
         work = spans.workload
-        self._table = spans.memory_table(work.update_every if work.schedule == "gpipe" else 1)
+        in_flight = work.update_every if work.schedule == "gpipe" else 1
+        self._table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
+        if work.activation_checkpointing == "auto":
+            self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
         self._least = least_stages
         self._reach: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}

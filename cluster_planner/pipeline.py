@@ -2,17 +2,19 @@
 
 Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
 both by dynamic programming (order.py): the least bottleneck; then the shortest round trip among pipelines
-whose bottleneck is at most that, or a little more, or anything. All results are timed by the exact formulas
-and the most valuable one is taken.
+whose bottleneck is at most that, or a little more, or anything. A stage whose memory is too short for what it would
+keep recomputes it, if the workload allows, and takes longer. All results are timed by the exact formulas and the most
+valuable one is taken.
 
 Where nodes of the group share a host, the search counts each boundary flow by itself against the uplink
 instead of their sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.costs import Workload
 from cluster_planner.cuts import Tables
@@ -20,6 +22,7 @@ from cluster_planner.fleet import Fleet, Node
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import EXACT_NODES, SHORTLIST, best_pipeline, candidate_orders, shortlist
 from cluster_planner.plan import Stage
+from cluster_planner.recomputing import recomputing, ways_that_fit
 from cluster_planner.spans import Floats, SpanCosts
 from cluster_planner.timing import bottleneck_s, flushed_s, host_key, loads_of, period_s, round_trip_s, wanted_window
 
@@ -47,21 +50,21 @@ def plan_pipeline(
     """
     nodes = [fleet.node(name) for name in names]
     memory = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
-    unlimited = _bottleneck_tables(fleet, spans, nodes, averaged)
-    seconds = _round_trip_tables(fleet, spans, nodes)
+    longest = _both(spans, lambda flops: _bottleneck_tables(fleet, spans, nodes, averaged, flops))
+    trips = _both(spans, lambda flops: _round_trip_tables(fleet, spans, nodes, flops))
     orders: tuple[tuple[int, ...], ...] = ()
     if len(nodes) > EXACT_NODES:
         speeds = np.array([node.flops_per_s for node in nodes])
-        orders = candidate_orders(seconds, speeds, memory)
+        orders = candidate_orders(trips[0], speeds, memory)
     needed = None if required is None else list(names).index(required)
     found: dict[tuple[Stage, ...], Pipeline] = {}
     tried: list[bytes] = []
     for window in _windows_to_try(spans.workload, len(nodes)):
-        fits = spans.memory_table(window)[None] <= memory[:, None, None]
+        fits = ways_that_fit(spans, memory, window)
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
-        tables = Tables(np.where(fits, unlimited.stage, np.inf), unlimited.hop)
+        tables, seconds = _chosen(longest, fits), _chosen(trips, fits)
         if len(orders) > SHORTLIST:
             orders = shortlist(tables, orders, least)
         fastest = best_pipeline(tables, np.maximum, least, orders, needed)
@@ -70,16 +73,16 @@ def plan_pipeline(
         for slack in SLACKS:
             limit = fastest.cost * slack * (1 + 1e-12)
             within = Tables(
-                np.where(tables.stage <= limit, seconds.stage, np.inf)
-                if slack < np.inf
-                else np.where(fits, seconds.stage, np.inf),
+                np.where(tables.stage <= limit, seconds.stage, np.inf),
                 np.where(tables.hop <= limit, seconds.hop, np.inf),
             )
             solution = best_pipeline(within, np.add, least, orders, needed)
             for steps in (fastest.steps, () if solution is None else solution.steps):
-                stages = _stages(spans, nodes, steps)
-                if stages and stages not in found and _fit(fleet, spans, stages, 1):
-                    found[stages] = _timed(fleet, spans, stages, averaged)
+                cut = _stages(spans, nodes, steps)
+                for in_flight in dict.fromkeys((window, 1)) if cut else ():
+                    stages = recomputing(fleet, spans, cut, in_flight)
+                    if stages is not None and stages not in found:
+                        found[stages] = _timed(fleet, spans, stages, averaged)
     return max(found.values(), key=lambda p: (p.value, -len(p.stages)), default=None)
 
 
@@ -94,7 +97,8 @@ def _windows_to_try(work: Workload, nodes: int) -> Sequence[int]:
 def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
     """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
     return all(
-        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window) <= fleet.node(stage.node).memory_bytes
+        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
+        <= fleet.node(stage.node).memory_bytes
         for index, stage in enumerate(stages)
     )
 
@@ -122,7 +126,18 @@ def _stages(spans: SpanCosts, nodes: Sequence[Node], steps: Sequence[tuple[int, 
     return tuple(Stage(nodes[i].name, (int(at[start]), int(at[end]))) for i, start, end in steps)
 
 
-def _bottleneck_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], averaged: float) -> Tables:
+def _both(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
+    """`tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
+    return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
+
+
+def _chosen(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
+    """`fits`: [way, node, i, j]. The first way that does."""
+    keep, again = both
+    return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)
+
+
+def _bottleneck_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], averaged: float, flops: Floats) -> Tables:
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     share = averaged * spans.parameter_table
     sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
@@ -133,18 +148,18 @@ def _bottleneck_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], av
         flows_out, flows_in = (sent, received) if mates == 1 else (0.0, 0.0)
         up = (flows_out + mates * share) / node.up_bytes_per_s
         down = (flows_in + mates * share) / node.down_bytes_per_s
-        rows.append(np.maximum(np.maximum(up, down), spans.flops_table / node.flops_per_s))
+        rows.append(np.maximum(np.maximum(up, down), flops / node.flops_per_s))
     rate = _flow_rates(fleet, nodes)
     hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
     return Tables(np.stack(rows), hop)
 
 
-def _round_trip_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node]) -> Tables:
+def _round_trip_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], flops: Floats) -> Tables:
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     rate = _flow_rates(fleet, nodes)
     latency = np.array([[0.0 if a is b else fleet.link(a.name, b.name).latency_s for b in nodes] for a in nodes])
     hop = 2 * latency[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
-    return Tables(np.stack([spans.flops_table / node.flops_per_s for node in nodes]), hop)
+    return Tables(np.stack([flops / node.flops_per_s for node in nodes]), hop)
 
 
 def _flow_rates(fleet: Fleet, nodes: Sequence[Node]) -> Floats:

@@ -20,6 +20,8 @@ class Stage:
 
     node: str
     units: tuple[int, int]
+    recomputes: bool = False
+    """Whether it forgets its activations, and runs each forward again for the backward."""
 
 
 @dataclass(frozen=True)

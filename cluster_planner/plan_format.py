@@ -53,7 +53,7 @@ def plan_from(entry: schema.PlanFile) -> nouns.Plan:
     predicted = entry.predicted
     return nouns.Plan(
         clusters=tuple(
-            nouns.Cluster(c.name, c.window, tuple(nouns.Stage(s.node, s.units) for s in c.stages))
+            nouns.Cluster(c.name, c.window, tuple(nouns.Stage(s.node, s.units, s.recomputes) for s in c.stages))
             for c in entry.clusters
         ),
         rings=tuple(nouns.Ring(ring.units, tuple(ring.members)) for ring in entry.rings),
@@ -90,7 +90,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
             {
                 "name": cluster.name,
                 "window": cluster.window,
-                "stages": [{"node": stage.node, "units": list(stage.units)} for stage in cluster.stages],
+                "stages": [_stage_to(stage) for stage in cluster.stages],
             }
             for cluster in plan.clusters
         ],
@@ -114,6 +114,11 @@ def fleet_to(fleet: Fleet) -> dict[str, object]:
         "links": _links_to(fleet.links),
         "regions": _links_to(fleet.regions),
     }
+
+
+def _stage_to(stage: nouns.Stage) -> dict[str, object]:
+    entry: dict[str, object] = {"node": stage.node, "units": list(stage.units)}
+    return entry | {"recomputes": True} if stage.recomputes else entry
 
 
 def _node(entry: schema.NodeEntry) -> Node:

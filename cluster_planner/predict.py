@@ -263,8 +263,8 @@ def _cluster_prediction(
         up_s = max(up_s, load.send_s)
         most = max(load.compute_s, up_s, down_s)
         place, window = (index, len(stages)), pipe.cluster.window
-        memory = spans.stage_memory_bytes(*stage.units, place, window)
-        if spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+        memory = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
+        if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
             memory += spans.split_bytes(*stage.units)
         predicted.append(StagePrediction(load.compute_s, up_s, down_s, most, memory))
     bottleneck = max(stage.occupancy_s for stage in predicted)

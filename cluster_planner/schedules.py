@@ -19,6 +19,10 @@ SPLIT_KEEPS = 2
 """What a split backward keeps until its weight gradients are computed, in micro-batches' worth of saved activations:
 its own, and gradients of about as many bytes."""
 
+ActivationCheckpointing: TypeAlias = Literal["auto", "always", "never"]
+"""When a stage forgets its activations and runs its forward again for the backward: where the plan finds its memory too
+short otherwise, always, or never."""
+
 SplitBackward: TypeAlias = Literal["auto", "always", "never"]
 """When a stage computes and sends input gradients before weight gradients: where it pays, always, or never."""
 

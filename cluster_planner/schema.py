@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from cluster_planner.schedules import Schedule
+from cluster_planner.schedules import ActivationCheckpointing, Schedule
 
 SMALLEST, LARGEST = 1e-9, 1e15
 """Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
@@ -77,6 +77,7 @@ class FleetFile(Strict):
 class StageEntry(Strict):
     node: Text
     units: SpanEntry
+    recomputes: bool = False
 
 
 class ClusterEntry(Strict):
@@ -145,6 +146,7 @@ class WorkloadEntry(Strict):
     averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
     schedule: Schedule = "async"
     splits_backward: bool = False
+    activation_checkpointing: ActivationCheckpointing = "never"
 
 
 class PlanFile(Strict):

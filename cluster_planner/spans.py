@@ -10,7 +10,8 @@ A stage before the last keeps the saved activations of up to W micro-batches. Th
 after its forward, so it keeps those of one, and the inputs of the W − 1 that wait; no graph of its own is alive when
 it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
 synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
-(schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. Knows no node. A model of
+(schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. A stage that recomputes keeps
+the inputs instead, and the activations of one; its forward counts twice. Knows no node. A model of
 more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few bytes
 cross.
 """
@@ -51,9 +52,10 @@ class SpanCosts:
         self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) for unit in units])
         """[cut position] → bytes that it sends back."""
 
-    def flops(self, start: int, end: int) -> float:
-        """FLOPs per micro-batch: forward, backward and the share of an update."""
-        return 3.0 * self.forward_flops(start, end) + self.step_flops(start, end) / self.workload.update_every
+    def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
+        """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
+        passes = 3.0 + recomputes
+        return passes * self.forward_flops(start, end) + self.step_flops(start, end) / self.workload.update_every
 
     def forward_flops(self, start: int, end: int) -> float:
         """FLOPs of one micro-batch's forward."""
@@ -66,22 +68,27 @@ class SpanCosts:
     def parameter_bytes(self, start: int, end: int) -> int:
         return int(self._parameters[end] - self._parameters[start])
 
-    def memory_bytes(self, start: int, end: int, window: int) -> int:
+    def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
         """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self.forward_bytes[start])
-        if self.workload.is_synchronous:
+        if recomputes:
+            in_flight = saved + (window + 1) * queued
+        elif self.workload.is_synchronous:
             in_flight = window * saved + queued
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
         copies = self._copies(last=end == self.count)
         return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight)
 
-    def stage_memory_bytes(self, start: int, end: int, place: tuple[int, int], window: int) -> int:
+    def stage_memory_bytes(
+        self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
+    ) -> int:
         """What a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no window."""
         index, stages = place
         work = self.workload
-        return self.memory_bytes(start, end, work.held(stages, index) if work.is_synchronous else window)
+        in_flight = work.held(stages, index) if work.is_synchronous else window
+        return self.memory_bytes(start, end, in_flight, recomputes=recomputes)
 
     def split_bytes(self, start: int, end: int) -> int:
         """What a split backward keeps in a stage of that span, beside `memory_bytes`."""
@@ -106,25 +113,25 @@ class SpanCosts:
             return np.arange(self.count + 1)
         return self._few_positions(MAX_POSITIONS)
 
-    @cached_property
-    def flops_table(self) -> Floats:
+    def flops_table(self, *, recomputes: bool = False) -> Floats:
         """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""
         update = UPDATE_FLOPS / self.workload.update_every
-        return _forward_only(
-            3.0 * self.workload.micro_batch * self._between(self._flops) + update * self._between(self._parameters)
-        )
+        passes = (3.0 + recomputes) * self.workload.micro_batch
+        return _forward_only(passes * self._between(self._flops) + update * self._between(self._parameters))
 
     @cached_property
     def parameter_table(self) -> Floats:
         """[i, j] → parameter bytes between two positions; negative where j < i."""
         return self._between(self._parameters)
 
-    def memory_table(self, window: int) -> Floats:
+    def memory_table(self, window: int, *, recomputes: bool = False) -> Floats:
         """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
         saved = self._between(self._saved) * self.workload.micro_batch
         queued = self.forward_bytes[self.positions]
         in_flight = saved * window
-        if self.workload.is_synchronous:
+        if recomputes:
+            in_flight = saved + (window + 1) * queued[:, None]
+        elif self.workload.is_synchronous:
             in_flight += queued[:, None]
         else:
             in_flight[:, -1] = saved[:, -1] + (window - 1) * queued

@@ -58,14 +58,16 @@ def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[L
                 send_s, send_to = seconds, other
             if not fleet.same_host(stage.node, other):
                 up, down = up + sent, down + received
-        compute_s = spans.flops(start, end) / fleet.node(stage.node).flops_per_s
+        compute_s = spans.flops(start, end, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s
         loads.append(Load(compute_s, up, down, send_s, send_to, spans.parameter_bytes(start, end)))
     return tuple(loads)
 
 
 def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
     """From a micro-batch's injection to its gradient at the first stage, in an idle pipeline."""
-    total = sum(spans.flops(*stage.units) / fleet.node(stage.node).flops_per_s for stage in stages)
+    total = sum(
+        spans.flops(*stage.units, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s for stage in stages
+    )
     for stage, onward in itertools.pairwise(stages):
         cut = stage.units[1]
         total += 2 * fleet.link(stage.node, onward.node).latency_s
@@ -83,7 +85,8 @@ def flushed_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
     for stage in stages:
         speed = fleet.node(stage.node).flops_per_s
         forward_s = spans.forward_flops(*stage.units) / speed
-        passes.append(Passes(forward_s, 2.0 * forward_s, spans.step_flops(*stage.units) / speed))
+        backward_s = (2.0 + stage.recomputes) * forward_s
+        passes.append(Passes(forward_s, backward_s, spans.step_flops(*stage.units) / speed))
     hops = [
         Hop(
             float(spans.forward_bytes[stage.units[1]]) / fleet.flow_bytes_per_s(stage.node, onward.node),

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
-from cluster_planner.schedules import SYNCHRONOUS, Schedule, SplitBackward
+from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.averaging import AveragingConfig
@@ -157,6 +157,9 @@ class JobConfig(Section):
 
     split_backward: SplitBackward = "auto"
     """Whether stages send input gradients before they compute weight gradients: auto (where it pays), always, never."""
+
+    activation_checkpointing: ActivationCheckpointing = "auto"
+    """Whether stages forget activations and run forwards again: auto (where memory is short), always, never."""
 
     average_every: PositiveInt = 4096
     """Samples of the whole fleet that make one round of averaging."""

@@ -29,6 +29,7 @@ _OF_THE_JOB = {
     "max_lag": "job.max_lag",
     "schedule": "job.schedule",
     "splits_backward": "what job.split_backward allows",
+    "activation_checkpointing": "job.activation_checkpointing",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
     "activation_wire_ratio": "what job.wire.activations takes",
@@ -53,6 +54,7 @@ def workload(job: JobConfig) -> Workload:
         gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
         schedule=job.schedule,
         splits_backward=job.split_backward != "never",
+        activation_checkpointing=job.activation_checkpointing,
     )
 
 

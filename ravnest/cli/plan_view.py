@@ -79,7 +79,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         cells = [
             f"  {i}",
             escape(stage.node),
-            f"[{start}, {end})",
+            f"[{start}, {end}){' twice forward' if stage.recomputes else ''}",
             duration(costs.compute_s),
             duration(costs.up_s),
             duration(costs.down_s),

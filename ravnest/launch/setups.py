@@ -87,7 +87,10 @@ def stage_setups(
                 threads=threads[stage.node],
                 device=plan.fleet.node(stage.node).device,
                 max_message_bytes=limit,
-                room_to_split=spans.room_to_split(
+                recomputes=stage.recomputes,
+                room_to_split=0
+                if stage.recomputes
+                else spans.room_to_split(
                     *stage.units,
                     (index, len(cluster.stages)),
                     max(cluster.window, largest),

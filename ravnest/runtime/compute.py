@@ -17,6 +17,7 @@ from ravnest.runtime.backward import Graph, Splitter, WeightPass, whole
 from ravnest.runtime.batches import BatchSource
 from ravnest.runtime.feed import Root
 from ravnest.runtime.memory import ActivationBytes, Peaks
+from ravnest.runtime.replay import Forgotten, Replayer
 from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import StageModule
@@ -56,7 +57,8 @@ class StageCompute:
         self._source = source
         self._loss = loss
         self._metrics = metrics
-        self._alive: dict[int, Graph] = {}
+        self._alive: dict[int, Graph | Forgotten] = {}
+        self._replayer = Replayer(setup.program, module) if setup.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         self.splitter = Splitter() if setup.shape.room else None
         """None where backwards are never split."""
@@ -73,31 +75,34 @@ class StageCompute:
         `received`: boundary tensors in `program.inputs` order; empty at the first stage.
         """
         setup = self._setup
-        _seed(setup.device, derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
+        self._seed(micro_batch)
         inputs, target = self._inputs(received, micro_batch, self._train_batch)
         for tensor, spec in zip(inputs, setup.program.inputs, strict=True):
             if spec.needs_gradient:
                 tensor.requires_grad_()
-        self._module.train()
-        with self._activations.forward(micro_batch, inputs):
-            outputs = self._module(*inputs)
-            parameters = self._weights.current()
-            if setup.is_last:
-                loss = self._loss.mean(_model_output(outputs), target)
-                self._losses.append(float(loss.detach()))
-                if not math.isfinite(self._losses[-1]):
-                    raise RunFailed(
-                        f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
-                    )
-                outputs = (loss / setup.job.update_every,)
-        self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
+        replayer, parameters = self._replayer, self._weights.current()
+        buffers = {} if replayer is None else replayer.buffers()
+        if replayer is not None:
+            self._seed(micro_batch)  # as it will be the second time, when no batch is read
+        with self._activations.forward(micro_batch, inputs, forget=replayer is not None):
+            outputs = self._run(inputs, target)
+        if setup.is_last:
+            self._losses.append(float(outputs[0].detach()))
+            if not math.isfinite(self._losses[-1]):
+                raise RunFailed(
+                    f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
+                )
+        if replayer is None:
+            self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
+        else:
+            self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers)
         return () if setup.is_last else tuple(output.detach() for output in outputs)
 
     def backward(
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
-        graph = self._alive.pop(micro_batch)
+        graph = self._graph(micro_batch)
         if self.splitter is not None and not self.splitter.tried:
             self.splitter.try_out(graph, received)
         else:
@@ -109,7 +114,7 @@ class StageCompute:
     def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
         """The first part of a split backward: gradients to send, as from `backward`; no norm is known yet."""
         assert self.splitter is not None
-        graph = self._alive.pop(micro_batch)
+        graph = self._graph(micro_batch)
         rest = self.splitter.input_gradients(graph, received)
         self._halfway[micro_batch] = rest, graph.parameters
         self._activations.split(micro_batch, rest.kept)
@@ -181,6 +186,24 @@ class StageCompute:
         """The sums of a finished evaluation, forgotten with this call."""
         return self._sums.pop(evaluation)
 
+    def _run(self, inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, ...]:
+        """The forward in training: the module's outputs; at the last stage the micro-batch's mean loss."""
+        self._module.train()
+        outputs: tuple[Tensor, ...] = self._module(*inputs)
+        return (self._loss.mean(_model_output(outputs), target),) if self._setup.is_last else outputs
+
+    def _graph(self, micro_batch: int) -> Graph:
+        """The graph of a micro-batch in flight, which is so no longer; made anew where it was forgotten."""
+        alive = self._alive.pop(micro_batch)
+        if isinstance(alive, Graph):
+            return alive
+        assert self._replayer is not None
+        self._seed(micro_batch)
+        with self._replayer.as_it_was(alive, self._weights.current()):
+            outputs = self._run(alive.inputs, alive.target)
+        self._activations.replayed(micro_batch, alive.inputs)
+        return Graph(alive.inputs, *self._root(outputs), alive.parameters)
+
     def _added(self, micro_batch: int, parameters: ParameterSet) -> None:
         """A micro-batch's gradient is in the group's."""
         self._weights.collect(parameters)
@@ -195,13 +218,17 @@ class StageCompute:
         )
 
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
-        """`root` and `fed` of a Graph; `outputs` as forward returns them, at the last stage the loss."""
+        """`root` and `fed` of a Graph; `outputs` as `_run` gives them."""
         if self._setup.is_last:
-            return outputs[0], ()
+            return outputs[0] / self._setup.job.update_every, ()
         pairs = zip(outputs, self._setup.program.outputs, strict=True)
         needing = [output for output, spec in pairs if spec.needs_gradient]
         fed = tuple(place for place, output in enumerate(needing) if output.requires_grad)
         return (Root([needing[place] for place in fed]) if fed else None), fed
+
+    def _seed(self, micro_batch: int) -> None:
+        setup = self._setup
+        _seed(setup.device, derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
 
     def _measure(self) -> None:
         """After the weights have changed."""

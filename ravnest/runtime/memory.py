@@ -43,8 +43,8 @@ class ActivationBytes:
         self._now = 0
 
     @contextmanager
-    def forward(self, micro_batch: int, inputs: Sequence[Tensor]) -> Iterator[None]:
-        """Around a forward. Its inputs are kept, too."""
+    def forward(self, micro_batch: int, inputs: Sequence[Tensor], *, forget: bool = False) -> Iterator[None]:
+        """Around a forward. Its inputs are kept, too; with `forget` nothing else is, until `replayed`."""
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes in self._of_shapes:
             yield
@@ -59,7 +59,14 @@ class ActivationBytes:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 yield
             self._of_shapes[shapes] = _distinct_bytes(saved, self._ours())
-        self._alive[micro_batch] = self._of_shapes[shapes]
+        self._alive[micro_batch] = _distinct_bytes(inputs, self._ours()) if forget else self._of_shapes[shapes]
+        self._now += self._alive[micro_batch]
+        self._peaks.saw("activations", self._now)
+
+    def replayed(self, micro_batch: int, inputs: Sequence[Tensor]) -> None:
+        """What was forgotten is here again."""
+        self._now -= self._alive[micro_batch]
+        self._alive[micro_batch] = self._of_shapes[tuple(tensor.shape for tensor in inputs)]
         self._now += self._alive[micro_batch]
         self._peaks.saw("activations", self._now)
 

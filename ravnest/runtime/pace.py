@@ -75,7 +75,7 @@ class PacedCompute(StageCompute):
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
         plain = super().backward
-        target_s = _BACKWARD_OVER_FORWARD * self._forward_s
+        target_s = (_BACKWARD_OVER_FORWARD + self._setup.recomputes) * self._forward_s
         return self.pacer.run(target_s, lambda: plain(micro_batch, received, ends_group))
 
     def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:

@@ -69,6 +69,7 @@ class StageSetup:
     device: str
     max_message_bytes: int
     room_to_split: int  # see StageShape.room
+    recomputes: bool  # forgets activations after each forward, and runs it again for the backward
     token: bytes = field(repr=False)
     keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
     links: Mapping[str, LinkShape] = field(default_factory=dict)

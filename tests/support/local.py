@@ -66,7 +66,8 @@ def plan_with(job: JobConfig, captured: CapturedModel, cuts: Sequence[Sequence[i
             Node(name=name, flops_per_s=1e9, memory_bytes=10**10, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
             for name in names
         ]
-        stages = tuple(Stage(name, span) for name, span in zip(names, spans, strict=True))
+        recomputes = job.activation_checkpointing == "always"
+        stages = tuple(Stage(name, span, recomputes) for name, span in zip(names, spans, strict=True))
         costs = workload(job)
         held = costs.held(len(stages), 0) if costs.is_synchronous else min(window, costs.largest_window)
         clusters.append(Cluster(f"c{number}", held, stages))

@@ -57,18 +57,64 @@ def test_a_shorter_form_on_the_wire_counts_for_what_needs_a_gradient_only(
     assert spans.gradient_bytes.tolist() == [0, 2 * 20, 0]
 
 
+def test_tied_parameters_cross_once_an_update_and_are_held_by_who_borrows_them(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    model = make_model(3, parameter_bytes=0, saved_bytes=0, boundary_bytes=5, boundary_gradient_bytes=5, tied_bytes=120)
+    work = make_workload(micro_batch=2, update_every=4, max_staleness=1, process_bytes=0)
+    spans = SpanCosts(model, work)
+    assert spans.forward_bytes.tolist() == spans.gradient_bytes.tolist() == [0, 10 + 30, 10 + 30, 0]
+    assert spans.memory_bytes(0, 1, 1) == 120  # the gradient from behind
+    assert spans.memory_bytes(1, 2, 1) == (2 + 2 + 1) * 120
+    assert spans.memory_bytes(2, 3, 1) == (1 + 2) * 120
+    table = spans.memory_table(1)
+    for a, b in ((0, 1), (1, 2), (2, 3), (0, 3), (1, 3)):
+        assert table[a, b] == spans.memory_bytes(a, b, 1)
+
+
 def test_tables_agree_with_spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> None:
     for schedule, window in ((None, 1), (None, 4), ("gpipe", 4)):
         work = make_workload() if schedule is None else make_workload(schedule=schedule, max_staleness=0)
         spans = SpanCosts(make_model(5), work)
         table = spans.memory_table(window)
+        again = spans.memory_table(window, recomputes=True)
+        flops, twice = spans.flops_table(), spans.flops_table(recomputes=True)
         for a in range(6):
             for b in range(6):
                 if a < b:
                     assert table[a, b] == pytest.approx(spans.memory_bytes(a, b, window))
-                    assert spans.flops_table[a, b] == pytest.approx(spans.flops(a, b))
+                    assert again[a, b] == pytest.approx(spans.memory_bytes(a, b, window, recomputes=True))
+                    assert flops[a, b] == pytest.approx(spans.flops(a, b))
+                    assert twice[a, b] == pytest.approx(spans.flops(a, b, recomputes=True))
                 else:
-                    assert table[a, b] == spans.flops_table[a, b] == np.inf
+                    assert table[a, b] == again[a, b] == flops[a, b] == twice[a, b] == np.inf
+
+
+def test_a_stage_that_recomputes_keeps_inputs_and_runs_its_forward_twice(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    model = make_model(4, flops=10.0, parameter_bytes=0, saved_bytes=7, boundary_bytes=5)
+    spans = SpanCosts(model, make_workload(micro_batch=2, process_bytes=0))
+    assert spans.flops(1, 3, recomputes=True) == 4 * 20.0 * 2
+    assert spans.memory_bytes(1, 3, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5
+    assert spans.memory_bytes(0, 2, window=6, recomputes=True) == 2 * 14  # the first reads its own batches
+
+
+def test_a_split_backward_needs_room_for_two_more(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    def room(index: int, span: tuple[int, int], spare: int, **changes: object) -> int:
+        work = make_workload(micro_batch=2, process_bytes=0, splits_backward=True, **changes)
+        spans = SpanCosts(make_model(6, parameter_bytes=0, saved_bytes=7, boundary_bytes=5), work)
+        needed = spans.stage_memory_bytes(*span, (index, 3), 4) + spans.split_bytes(*span)
+        assert spans.split_bytes(*span) == 2 * 2 * 14
+        return spans.room_to_split(*span, (index, 3), 4, needed + spare)
+
+    assert room(1, (2, 4), 0) == 4 + 2
+    assert room(1, (2, 4), -1) == 0  # no memory for it
+    assert room(0, (0, 2), 100) == 0  # nothing to send
+    assert room(2, (4, 6), 0) == 1 + 2  # keeps those of one
+    assert room(2, (4, 6), 0, schedule="gpipe", max_staleness=0, update_every=8) == 8 + 2
 
 
 @pytest.mark.parametrize("count", [1, 127, 128, 5000])

@@ -33,6 +33,6 @@ def test_the_document_is_plain_json(plan: Plan) -> None:
     document = plan_document(plan, Path("plan.yaml"), Path("plan.png"))
     read = json.loads(json.dumps(document, allow_nan=False))
     assert read["plan"] == "plan.yaml"
-    assert read["clusters"][1]["stages"][0] == {"node": "tower", "units": [0, 3]}
+    assert read["clusters"][1]["stages"][0] == {"node": "tower", "units": [0, 3], "recomputes": False}
     assert read["rings"][2]["members"] == [["c1", 1], ["c0", 1]]
     assert read["predicted"]["clusters"][0]["stages"][1]["occupancy_s"] == 0.04
