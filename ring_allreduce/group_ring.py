@@ -114,6 +114,8 @@ class GroupRing:
 
     def _reducer_for(self, call: Call, number: int) -> RingReducer:
         form, vector = call.form, call.vector
+        if self._reducer is not None and form == next(reversed(self._reducers)):
+            return self._reducer  # as ever: reform() and commit() keep it up to date
         spec = ring_spec(RING, self.members, vector.numel(), vector.dtype, self._wire)
         reducer = self._reducers.pop(form, None)
         if reducer is None:
