@@ -11,6 +11,7 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -177,14 +178,19 @@ def scenarios(quick: bool, seed: int) -> list[dict[str, Any]]:
 
 
 def run_all(chosen: Sequence[Scenario]) -> list[dict[str, Any]]:
-    """Run these, several at a time."""
+    """Run these, several at a time. When it is interrupted, those under way are the last."""
+    interrupted = threading.Event()
 
     def some(first: int) -> list[dict[str, Any]]:
         with Nursery() as nursery:
-            return [run(nursery, plan) for plan in chosen[first::NURSERIES]]
+            return [run(nursery, plan) for plan in chosen[first::NURSERIES] if not interrupted.is_set()]
 
     with ThreadPoolExecutor(NURSERIES) as pool:
-        lines = [line for several in pool.map(some, range(NURSERIES)) for line in several]
+        try:
+            lines = [line for several in pool.map(some, range(NURSERIES)) for line in several]
+        except BaseException:
+            interrupted.set()
+            raise
     return sorted(lines, key=lambda line: (line["fault"], line["seed"]))
 
 
