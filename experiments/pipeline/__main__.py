@@ -21,7 +21,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "overhead": overhead.run,
     "one_process": one_process.run,
     "launching": launching.run,
-    "quality": quality.run_staleness,
+    **{quality.part_of(name): partial(quality.run_staleness, name) for name in quality.OPTIMIZERS},
     "depth": quality.run_depth,
 }
 
