@@ -60,7 +60,7 @@ def sizes(*, quick: bool) -> Sizes:
         rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.1,), "AdamW": (0.004,), "NAdam": (0.004,)}
         rates["SOAP"] = (0.004,)
         small = Characters(SHAKESPEARE if SHAKESPEARE.exists() else ROOT / "README.md", 1, 16, 16, 4)
-        return Sizes(small, 12, 6, 2, 2, rates, rates, 20, (0.004,), 2)
+        return Sizes(small, 12, 6, 2, 2, rates, rates, 100, (0.004,), 2)
     rates = {"SGD, momentum 0.9": (0.1, 0.2, 0.4), "AdamW": (0.004, 0.008), "NAdam": (0.004, 0.008)}
     rates["SOAP"] = (0.004, 0.008)
     digit_rates: dict[str, Sequence[float]] = {
@@ -78,7 +78,8 @@ def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
     size, kept = sizes(quick=quick), Book(book)
     optimizer = OPTIMIZERS[name]
     rows: list[list[Cell]] = []
-    plain, *others = _compare(kept, size.characters, optimizer, size.rates[name], size.updates, size.seeds).items()
+    characters = _compare(kept, size.characters, optimizer, size.rates[name], size.updates, size.seeds)
+    plain, *others = characters.items()
     for way, outcomes in others:
         change = [100 * (b.loss / a.loss - 1) for a, b in zip(plain[1], outcomes, strict=True)]
         rows.append(["characters", way, _mean(plain[1]), _mean(outcomes), _interval(change, "%")])
@@ -114,7 +115,12 @@ def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
         claims,
         [Table("Held-out loss (nats) or accuracy (%); rates tuned for each", columns, rows)],
         [Panel(f"{name}, staleness 1", "correction", "loss over synchronous − 1", [series], target=LOSS_WITHIN)],
-        [f"{size.characters.name}; {size.updates} updates, {size.seeds} seeds. {Digits().name}; {size.digit_updates}"],
+        [
+            f"{size.characters.name}; {size.updates} updates, {size.seeds} seeds. {Digits().name}; "
+            f"{size.digit_updates} updates, {size.digit_seeds} seeds.",
+            f"These trainings took {_minutes(characters, digits):.0f} minutes of one core. Finished ones are kept in "
+            f"{BOOK.relative_to(ROOT)} and not repeated, so the part itself may have taken less.",
+        ],
     )
 
 
@@ -189,6 +195,11 @@ def _compare(
         best = min(rates, key=lambda lr: trained(lr, 0).loss)
         found[way] = [trained(best, seed) for seed in range(seeds)]
     return found
+
+
+def _minutes(*compared: Mapping[str, Sequence[Outcome]]) -> float:
+    """Of the seeds that are reported; the search for rates comes on top."""
+    return sum(outcome.seconds for ways in compared for outcomes in ways.values() for outcome in outcomes) / 60
 
 
 def _mean(outcomes: Sequence[Outcome]) -> float:
