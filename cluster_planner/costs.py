@@ -28,9 +28,19 @@ class Unit:
     """The part of it that needs a gradient, so what a cut there sends back."""
     shared: tuple[str, ...] = ()
     """Ids of parameters that other units hold too."""
+    tied_bytes: int = 0
+    """Parameters used up to the unit's end and behind it, too (not per sample): once an update a cut there sends them
+    forward, and as much of gradients back."""
 
     def __post_init__(self) -> None:
-        for name in ("flops", "parameter_bytes", "saved_bytes", "boundary_bytes", "boundary_gradient_bytes"):
+        for name in (
+            "flops",
+            "parameter_bytes",
+            "saved_bytes",
+            "boundary_bytes",
+            "boundary_gradient_bytes",
+            "tied_bytes",
+        ):
             _require(self.name, name, getattr(self, name), least=0)
 
 
@@ -94,13 +104,17 @@ class Workload:
             )
 
     def activation_bytes(self, unit: Unit) -> int:
-        """What a cut at the unit's end sends forward per micro-batch."""
+        """What a cut at the unit's end sends forward of each micro-batch."""
         saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
         return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
 
     def gradient_bytes(self, unit: Unit) -> int:
         """What it sends back."""
         return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
+
+    def tied_bytes(self, unit: Unit) -> int:
+        """A micro-batch's share of the tied weights that such a cut sends forward, and of their gradients back."""
+        return math.ceil(unit.tied_bytes / self.update_every)
 
     @property
     def is_synchronous(self) -> bool:

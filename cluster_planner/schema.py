@@ -130,6 +130,7 @@ class UnitEntry(Strict):
     boundary_bytes: Count
     boundary_gradient_bytes: Count
     shared: list[str] = []
+    tied_bytes: Count = 0
 
 
 class WorkloadEntry(Strict):

@@ -11,9 +11,9 @@ after its forward, so it keeps those of one, and the inputs of the W − 1 that 
 it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
 synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
 (schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. A stage that recomputes keeps
-the inputs instead, and the activations of one; its forward counts twice. Knows no node. A model of
-more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few bytes
-cross.
+the inputs instead, and the activations of one; its forward counts twice.
+Tied parameters come on top where stages borrow them. Knows no node. A model of more than MAX_POSITIONS cut positions is
+offered only that many, spread evenly over its cost, each where few bytes cross.
 """
 
 from functools import cached_property
@@ -46,11 +46,13 @@ class SpanCosts:
         self._flops = _cumulative([unit.flops for unit in units])
         self._parameters = _cumulative([unit.parameter_bytes for unit in units])
         self._saved = _cumulative([unit.saved_bytes for unit in units])
-        self.forward_bytes = _at_cuts([workload.activation_bytes(unit) for unit in units])
+        self.forward_bytes = _at_cuts([workload.activation_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
         """
-        self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) for unit in units])
+        self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that it sends back."""
+        self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
+        self._tied = _at_cuts([unit.tied_bytes for unit in units])
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
         """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
@@ -71,7 +73,7 @@ class SpanCosts:
     def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
         """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
-        queued = float(self.forward_bytes[start])
+        queued = float(self._arriving[start])
         if recomputes:
             in_flight = saved + (window + 1) * queued
         elif self.workload.is_synchronous:
@@ -79,7 +81,8 @@ class SpanCosts:
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
         copies = self._copies(last=end == self.count)
-        return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight)
+        tied = self._borrowed_copies(last=end == self.count) * float(self._tied[start]) + float(self._tied[end])
+        return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
 
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
@@ -96,11 +99,13 @@ class SpanCosts:
 
     def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
         """For how many micro-batches' saved activations a stage has memory when its backward may be split; 0 where it
-        may not: in the first stage, which sends no gradient, and where `memory_bytes` are too few.
+        may not: in the first stage, which sends no gradient, where `memory_bytes` are too few, and where gradients of
+        tied parameters come or leave, which have to be complete when the last micro-batch's gradient does.
         """
         index, stages = place
         needed = self.stage_memory_bytes(start, end, place, window) + self.split_bytes(start, end)
-        if index == 0 or not self.workload.splits_backward or needed > memory_bytes:
+        tied = self._tied[start] > 0 or self._tied[end] > 0
+        if index == 0 or tied or not self.workload.splits_backward or needed > memory_bytes:
             return 0
         if self.workload.is_synchronous:
             return self.workload.held(stages, index) + SPLIT_KEEPS
@@ -127,7 +132,7 @@ class SpanCosts:
     def memory_table(self, window: int, *, recomputes: bool = False) -> Floats:
         """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
         saved = self._between(self._saved) * self.workload.micro_batch
-        queued = self.forward_bytes[self.positions]
+        queued = self._arriving[self.positions]
         in_flight = saved * window
         if recomputes:
             in_flight = saved + (window + 1) * queued[:, None]
@@ -137,7 +142,11 @@ class SpanCosts:
             in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
         copies = np.full(len(self.positions), self._copies(last=False))
         copies[-1] = self._copies(last=True)
-        return _forward_only(self.workload.process_bytes + copies * self.parameter_table + in_flight)
+        tied = self._tied[self.positions]
+        borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
+        borrowed[-1] = self._borrowed_copies(last=True)
+        held = in_flight + borrowed * tied[:, None] + tied
+        return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
 
     def _copies(self, *, last: bool) -> float:
         """How many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the anchor;
@@ -147,6 +156,12 @@ class SpanCosts:
         versions = 1 if last else work.max_staleness + 1
         averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
         return versions + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+
+    def _borrowed_copies(self, *, last: bool) -> float:
+        """How many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one that
+        arrives, a gradient. Its owner holds one more gradient, of those behind it.
+        """
+        return (1 if last else self.workload.max_staleness + 1) + 2
 
     def _between(self, prefix: Floats) -> Floats:
         at = prefix[self.positions]

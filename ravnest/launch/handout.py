@@ -24,8 +24,9 @@ class StageState:
 
 
 def needed(setup: StageSetup) -> list[str]:
-    """The weights and buffers of a stage, by original name."""
-    return [spec.name for spec in (*setup.program.parameters, *setup.program.buffers)]
+    """The weights and buffers of a stage, borrowed ones included, by original name."""
+    program = setup.program
+    return [spec.name for spec in (*program.parameters, *program.borrowed, *program.buffers)]
 
 
 def hand_out(

@@ -35,6 +35,8 @@ def finish(
             raise Interrupted("stopped before the first update: there is nothing to save")
         raise RunFailed("the run ended before its first update: `stop` is too short")
     weights = load_latest(folder.checkpoints).weights(None)
+    for name, others in prepared.captured.aliases.items():  # a file of weights has all names of the model's state
+        weights |= {other: weights[name].clone() for other in others}
     write_final_weights(folder.weights, weights)
     baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
     final = next((event for event in reversed(record.evaluations) if event.final), None)

@@ -16,6 +16,7 @@ from ravnest.job import JobConfig
 from ravnest.launch.rings import buffers_ring, progress_ring
 from ravnest.runtime.messages import DRIVER, stage_name
 from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
+from ravnest.runtime.tied_setup import tied_setups
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.training.schedule import expected_updates
 from ring_allreduce.transport import Keys, LinkShape
@@ -62,6 +63,7 @@ def stage_setups(
     for cluster in plan.clusters:
         share = plan.share(cluster.name)
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
+        tied = tied_setups([programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))])
         for index, stage in enumerate(cluster.stages):
             name = stage_name(cluster.name, index)
             setups[name] = StageSetup(
@@ -100,6 +102,7 @@ def stage_setups(
                 keys=None if keys is None else keys[name],
                 links=_links(plan, stage.node) if imitate else {},
                 pace=_pace(plan, stage.node, stage.units) if imitate else None,
+                tied=tied[index],
                 timeline=timeline,
             )
     return setups

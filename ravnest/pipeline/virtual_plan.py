@@ -52,8 +52,10 @@ def _stages(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> tuple
                 input_gradients_s=(1 + stage.recomputes) * forward_s,
                 weight_gradients_s=forward_s,
                 update_s=max(0.0, (expected.compute_s - (3 + stage.recomputes) * forward_s) * work.update_every),
-                activation_bytes=work.activation_bytes(units[end - 1]),
-                gradient_bytes=work.gradient_bytes(units[first - 1]) if first else 0,
+                activation_bytes=work.activation_bytes(units[end - 1]) + work.tied_bytes(units[end - 1]),
+                gradient_bytes=work.gradient_bytes(units[first - 1]) + work.tied_bytes(units[first - 1])
+                if first
+                else 0,
             )
         )
     return tuple(stages)

@@ -16,9 +16,9 @@ from ring_allreduce.transport import Delivery, Message
 def expected_sender(setup: StageSetup, message: Message) -> str | None:
     """The only peer that may send this kind to this stage; None when nobody may."""
     match message:
-        case m.Activation() | m.GlobalNorm() | m.EvaluationActivation():
+        case m.Activation() | m.GlobalNorm() | m.EvaluationActivation() | m.TiedWeights():
             return None if setup.is_first else setup.neighbour(-1)
-        case m.Gradient():
+        case m.Gradient() | m.TiedGradients():
             return None if setup.is_last else setup.neighbour(+1)
         case m.EvaluationCredit():
             return setup.neighbour(setup.stages - 1 - setup.index) if setup.is_first else None

@@ -20,6 +20,7 @@ from ravnest.runtime.memory import ActivationBytes, Peaks
 from ravnest.runtime.replay import Forgotten, Replayer
 from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
+from ravnest.runtime.tied import TiedParameters
 from ravnest.splitting import StageModule
 from ravnest.training.clipping import clip_scale, norm_to_clip_by
 from ravnest.training.losses import Loss, Measure, Metric
@@ -62,6 +63,7 @@ class StageCompute:
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         self.splitter = Splitter() if setup.shape.room else None
         """None where backwards are never split."""
+        self.tied = TiedParameters(setup.tied, weights, setup.job.update_every, setup.job.max_staleness)
         self._losses: list[float] = []
         self._samples_since_snapshot = 0
         self._sums: dict[int, EvaluationSums] = {}
@@ -80,6 +82,7 @@ class StageCompute:
         for tensor, spec in zip(inputs, setup.program.inputs, strict=True):
             if spec.needs_gradient:
                 tensor.requires_grad_()
+        self.tied.adopt(micro_batch)
         replayer, parameters = self._replayer, self._weights.current()
         buffers = {} if replayer is None else replayer.buffers()
         if replayer is not None:
@@ -108,6 +111,8 @@ class StageCompute:
         else:
             whole(graph, received)
         self._added(micro_batch, graph.parameters)
+        if ends_group:
+            self.tied.close_group(micro_batch)
         clips = self._setup.job.optimizer.clip_norm is not None
         return self._sent_back(graph), self._weights.norm_sq() if clips and ends_group else None
 
@@ -139,6 +144,7 @@ class StageCompute:
             scale = clip_scale(norm_to_clip_by(self._weights.norm_sq(), known), config.clip_norm)
         self.peaks.saw("gradients", self._weights.gradient_bytes)
         self._weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
+        self.tied.changed()
         self._measure()
         U = self._setup.job.update_every  # noqa: N806 - the design's letter
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
@@ -151,6 +157,7 @@ class StageCompute:
     def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[StatePiece]:  # noqa: A002
         """Move the anchor. With `save`: copies of this stage's state for the checkpoint."""
         self.segments.merge(round, averages)
+        self.tied.changed()
         self._measure()
         if not save:
             return []
@@ -163,12 +170,14 @@ class StageCompute:
 
     def adopt_anchor(self) -> None:
         self.segments.adopt_anchor()
+        self.tied.changed()
 
     def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The forward of a held-out batch in evaluation mode: outputs to send, none at the last stage."""
         assert not self._setup.is_first or self._source is not None
         inputs, target = self._inputs(received, batch, self._held_out_batch)
         self._module.eval()
+        self.tied.adopt()
         with torch.no_grad():
             outputs: tuple[Tensor, ...] = self._module(*inputs)
             if not self._setup.is_last:

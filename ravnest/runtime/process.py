@@ -130,7 +130,7 @@ def assemble(
     job = setup.job
     dirs = [Path(path) for path in setup.search_dirs]
     module = setup.program.build(_widened(setup, state), setup.device, copy=True)
-    weights = VersionedWeights(module, job.optimizer, version=version)
+    weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
     own, outer = split_outer(optimizer_state)
     if own:
         weights.load_optimizer_state(own)
@@ -153,7 +153,8 @@ def assemble(
 
 def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights that come in the narrower precision of a checkpoint, in the model's."""
-    dtypes = {spec.name: spec.dtype for spec in (*setup.program.parameters, *setup.program.buffers)}
+    program = setup.program
+    dtypes = {spec.name: spec.dtype for spec in (*program.parameters, *program.borrowed, *program.buffers)}
     return {
         name: tensor.to(dtypes[name]) if tensor.is_floating_point() and name in dtypes else tensor
         for name, tensor in state.items()

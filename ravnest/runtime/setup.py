@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ravnest.job import JobConfig
 from ravnest.pipeline import StageShape
 from ravnest.runtime.messages import stage_name
+from ravnest.runtime.tied_setup import TiedSetup
 from ravnest.splitting import StageProgram
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, PeerAddress
@@ -74,6 +75,7 @@ class StageSetup:
     keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
     links: Mapping[str, LinkShape] = field(default_factory=dict)
     pace: Pace | None = None
+    tied: TiedSetup = field(default_factory=TiedSetup)
     timeline: bool = False
     """Record what is done and when, for trace.json."""
 

@@ -126,6 +126,13 @@ class StageRuntime:
                 self._handle(event, Passage(message.queued_s, message.busiest_s))
             case m.GlobalNorm():
                 self._handle(ev.GlobalNormArrived(message.update, message.norm_sq))
+            case m.TiedWeights():
+                check_tensors(delivery, self.compute.tied.expected(message))
+                self.compute.tied.arrived_weights(message, delivery.tensors)
+                self._send_parcels()
+            case m.TiedGradients():
+                check_tensors(delivery, self.compute.tied.expected(message))
+                self.compute.tied.arrived_gradients(message, delivery.tensors)
             case m.EvaluationActivation():
                 check_tensors(delivery, self._crossings.held_out.travelling)
                 self._work.arrived("evaluation", (message.evaluation, message.batch), delivery.tensors)
@@ -191,6 +198,7 @@ class StageRuntime:
             case ins.ReportRoundsFinished(up_to):
                 if up_to == self._final_round:
                     self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                    self._send_parcels()
                 self._reports.tell(m.RoundsFinished(up_to=up_to, spent=self._reports.spent()))
             case ins.Fail(reason):
                 raise RunFailed(reason)
@@ -202,6 +210,7 @@ class StageRuntime:
             raise finished.error
         if finished.took is not None:
             self._machine.ledger.computed(*finished.took)
+        self._send_parcels()  # before whatever of this computation is sent
         match finished.instruction:
             case ins.RunForward(micro_batch):
                 self._to_send["activation", micro_batch, 0] = finished.result
@@ -219,7 +228,7 @@ class StageRuntime:
                 self._handle(ev.WeightGradientsFinished(micro_batch))
             case ins.RunUpdate(update):
                 lr, losses = finished.result
-                staleness = self._machine.group_staleness
+                staleness = self.compute.tied.staleness(update, self._machine.group_staleness)
                 self._reports.tell(
                     m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=self._reports.spent())
                 )
@@ -277,6 +286,11 @@ class StageRuntime:
         began_s = self._now()
         self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
         self._reports.sent(message, began_s)
+
+    def _send_parcels(self) -> None:
+        """What concerns tied parameters."""
+        for parcel in self.compute.tied.parcels():
+            self._send(parcel.step, parcel.message, parcel.tensors)
 
     def _measure_averaging(self) -> None:
         """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""

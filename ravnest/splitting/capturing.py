@@ -4,11 +4,8 @@ span.
 Nothing here needs the values of weights, and nothing it returns holds any. It decides how one model is cut
 into units (by `units`), not which stage gets which of them."""
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +13,17 @@ from torch import Tensor, nn
 from cluster_planner.costs import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
+from ravnest.splitting.costing import homes_of, sent_bytes, units_of, users_of, work_of
 from ravnest.splitting.exporting import Exported, UnfitError, batch_size, refusal, ways_to_export
 from ravnest.splitting.fingerprint import fingerprint
 from ravnest.splitting.liveness import Layout, changed_weights, lay_out
 from ravnest.splitting.measure import measure
+from ravnest.splitting.model_source import aliases
 from ravnest.splitting.modes import Pairing, agrees, pair
 from ravnest.splitting.operations import Reference, Symbol, Value, Weight, weights_read
 from ravnest.splitting.program import SpanCode, StageProgram, TensorSpec, ValueSpec
-from ravnest.splitting.ties import refuse_spread, refuse_tied
-from ravnest.splitting.units import Cut, Work, choose
+from ravnest.splitting.ties import tied
+from ravnest.splitting.units import Cut, choose
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,10 @@ class CapturedModel:
     """Boundaries of the units in the training graph, both ends included."""
     homes: dict[str, int]
     """The unit of every parameter, and of every persistent buffer that the graph never reads."""
+    tied: dict[str, tuple[int, ...]]
+    """The units that use each parameter which may lie in several, its own among them and first."""
+    aliases: dict[str, tuple[str, ...]]
+    """Parameter → its other names in the model."""
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -87,6 +90,11 @@ class CapturedModel:
             train=codes[0],
             evaluate=codes[1],
             outputs_travel=end < count,
+            borrowed=tuple(
+                converted.parameters[name]
+                for name, (home, *others) in self.tied.items()
+                if home < start and any(start <= unit < end for unit in others)
+            ),
         )
 
     def _parameters(self, start: int, end: int) -> tuple[TensorSpec, ...]:
@@ -154,8 +162,7 @@ def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Ten
 
     model: on the meta device (nothing is allocated) or on the CPU. It is not changed.
     args, kwargs: one micro-batch of inputs, batch dimension first; only shapes and dtypes matter. Raises
-    ModelNotSplittable where the model is tied, cannot be exported, or does what stages cannot reproduce."""
-    refuse_tied(model)
+    ModelNotSplittable where the model cannot be exported, or does what stages cannot reproduce."""
     failure: Exception | None = None
     for way in ways_to_export(model, args, kwargs or {}):
         try:
@@ -180,24 +187,28 @@ def _captured(model: nn.Module, exported: Exported) -> CapturedModel:
     train, evaluate = (lay_out(c, m, changed) for c, m in zip(modes, measures, strict=True))
     _require_same_outputs(train, evaluate)
     pairing = pair(train, evaluate)
-    work = _work(train)
+    work = work_of(train)
     if work.parameter_uses[-1] == 0:
         raise ModelNotSplittable(f"{type(model).__name__} has no parameter that its forward uses")
-    refuse_spread(model, train, work)
+    apart = tied(model, train, work)
     cuts = [
-        Cut(position, sum(_sent_bytes(train, position)))
+        Cut(position, sum(sent_bytes(train, position)))
         for position in range(1, len(train.operations))
         if not any(first < position <= last for first, last in train.joined)
         and all(train.can_travel(item) for item in train.alive[position])
-        and agrees(train, evaluate, pairing, position)
+        and agrees(train, evaluate, pairing, position, apart)
     ]
     positions = choose(cuts, work)
-    homes = _homes(train, evaluate, pairing, positions)
+    homes = homes_of(train, evaluate, pairing, positions)
+    users = users_of(train, evaluate, pairing, positions, apart)
+    homes |= {name: units[0] for name, units in users.items()}
     samples = batch_size(exported.inputs)
-    units = _units(train, positions, homes, samples)
+    units = units_of(train, positions, homes, samples, users)
     mark = fingerprint((train, evaluate), positions)
     costs = ModelCosts(units, mark)
-    return CapturedModel(costs, exported.batch_is_dynamic, train, evaluate, pairing, positions, homes)
+    return CapturedModel(
+        costs, exported.batch_is_dynamic, train, evaluate, pairing, positions, homes, users, aliases(model)
+    )
 
 
 def _require_same_outputs(train: Layout, evaluate: Layout) -> None:
@@ -213,73 +224,3 @@ def _require_same_outputs(train: Layout, evaluate: Layout) -> None:
         raise ModelNotSplittable(
             f"the model returns other tensors in training ({names[0]}) than in evaluation ({names[1]})"
         )
-
-
-def _work(layout: Layout) -> Work:
-    flops = [facts.flops for facts in layout.measured.operations]
-    held = [0] * len(flops)
-    uses = [0] * len(flops)
-    for name, spec in layout.converted.parameters.items():
-        if name in layout.anchored:
-            held[layout.anchored[name][0]] += spec.size_bytes
-    for position, operation in enumerate(layout.operations):
-        names = weights_read((operation,))
-        uses[position] = int(bool(names & layout.converted.parameters.keys()))
-    return Work(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
-
-
-def _sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
-    """Of the whole sample: forward, and back."""
-    forward = back = 0
-    for item in layout.alive[position]:
-        facts = layout.measured.tensors.get(item.name) if isinstance(item, Value) else None
-        size = facts.size_bytes if facts else torch.int64.itemsize
-        forward += size
-        back += size if facts and facts.needs_gradient else 0
-    return forward, back
-
-
-def _homes(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
-    there = [pairing.positions[position] for position in positions]
-    used: dict[str, int] = {}
-    for layout, ends in ((evaluate, there), (train, positions)):
-        for name, (first, _) in layout.anchored.items():
-            used[name] = bisect_right(ends, first) - 1
-    graphs = (train.converted.graph, evaluate.converted.graph)
-    read = {name for graph in graphs for name in weights_read(graph.operations, graph.outputs)}
-    # What the forward never reads must still be saved by someone: it stays with the parameter listed before
-    # it.
-    homes: dict[str, int] = {}
-    home = 0
-    for name in train.converted.parameters:
-        home = homes[name] = used.get(name, home)
-    for name, spec in train.converted.buffers.items():
-        if spec.persistent and name not in read:
-            homes[name] = 0
-    return homes
-
-
-def _units(layout: Layout, positions: tuple[int, ...], homes: dict[str, int], samples: int) -> tuple[Unit, ...]:
-    parameter_bytes = [0] * (len(positions) - 1)
-    names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
-    for name, spec in layout.converted.parameters.items():
-        parameter_bytes[homes[name]] += spec.size_bytes
-        if name in layout.anchored:
-            names[homes[name]].append((layout.anchored[name][0], name.rpartition(".")[0] or name))
-    units = []
-    for index, (start, end) in enumerate(pairwise(positions)):
-        facts = layout.measured.operations[start:end]
-        last = end == positions[-1]
-        forward, back = (0, 0) if last else _sent_bytes(layout, end)
-        held = [name for _, name in sorted(names[index])]
-        units.append(
-            Unit(
-                name=held[0] if held[0] == held[-1] else f"{held[0]}..{held[-1]}",
-                flops=sum(fact.flops for fact in facts) / samples,
-                parameter_bytes=parameter_bytes[index],
-                saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),
-                boundary_bytes=math.ceil(forward / samples),
-                boundary_gradient_bytes=math.ceil(back / samples),
-            )
-        )
-    return tuple(units)

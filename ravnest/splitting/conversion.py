@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.cleaning import assign_early, without_dead
 from ravnest.splitting.exporting import UnfitError
+from ravnest.splitting.model_source import aliases
 from ravnest.splitting.operations import (
     Argument,
     Autocast,
@@ -70,6 +71,7 @@ class _Converter:
         self.operations: list[Operation] = []
         self.symbols: dict[Any, str] = {}
         self.integers: set[str] = set()
+        self.first_names = {other: name for name, others in aliases(model).items() for other in others}
 
     def run(self) -> Converted:
         bindings = self._bind_inputs()
@@ -112,6 +114,9 @@ class _Converter:
                 self.result.shapes[name] = self._sizes(value)
                 continue
             assert spec.target is not None
+            if spec.target in self.first_names:
+                bindings[node] = Weight(self.first_names[spec.target])
+                continue
             bindings[node] = Weight(spec.target)
             if spec.kind is InputKind.CONSTANT_TENSOR:
                 self._add_constant(spec.target)

@@ -95,14 +95,19 @@ def twin_of(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
 
 
-def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Each name of a parameter that has, or may have had when it was saved, other names: those."""
+def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Of each parameter that has several names: the first, which the stages use, and the others."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    groups = [tuple(several) for several in names.values() if len(several) > 1]
+    return {first: tuple(others) for first, *others in names.values() if others}
+
+
+def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Each name of a parameter that has, or may have had when it was saved, other names: those."""
+    groups = [(first, *others) for first, others in aliases(model).items()]
     listed = getattr(model, "_tied_weights_keys", None)  # transformers: what the class ties unless told not to
-    groups += listed.items() if isinstance(listed, dict) else []
+    groups += [tuple(map(str, pair)) for pair in listed.items()] if isinstance(listed, dict) else []
     tied: dict[str, tuple[str, ...]] = {}
     for group in groups:
         for name in group:

@@ -8,6 +8,7 @@ order by the module that called them and by operator, ignoring arguments; a cut 
 evaluation needs behind it is paired with what training sends there. A wrong pairing can therefore only lose a
 cut, never give a wrong result."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -58,9 +59,11 @@ def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int]
                 names.setdefault(mine.name, other.name)
 
 
-def agrees(train: Layout, evaluate: Layout, pairing: Pairing, position: int) -> bool:
+def agrees(
+    train: Layout, evaluate: Layout, pairing: Pairing, position: int, tied: Collection[str] = frozenset()
+) -> bool:
     """Whether both modes can be cut at this position of the training graph and send the same kinds of
-    tensors."""
+    tensors. `tied`: parameters that may be used on both sides."""
     there = pairing.positions[position]
     sent = set()
     for item in train.alive[position]:
@@ -76,7 +79,7 @@ def agrees(train: Layout, evaluate: Layout, pairing: Pairing, position: int) -> 
         return False
     return all(
         len(train.sides(name, position) | evaluate.sides(name, there)) <= 1
-        for name in train.anchored.keys() | evaluate.anchored.keys()
+        for name in (train.anchored.keys() | evaluate.anchored.keys()) - set(tied)
     )
 
 

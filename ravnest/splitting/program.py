@@ -85,6 +85,8 @@ class StageProgram:
     evaluate: SpanCode
     outputs_travel: bool
     """False for the last stage, whose outputs keep the model's own layout."""
+    borrowed: tuple[TensorSpec, ...] = ()
+    """Tied parameters that the span uses and that belong to units before it."""
 
     def build(
         self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", *, copy: bool = True

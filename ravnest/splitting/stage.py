@@ -32,7 +32,7 @@ class StageModule(nn.Module):
         # (container, leaf name) of every weight, in the order in which the generated code indexes them.
         self._slots: list[tuple[nn.Module, str]] = []
         self._owners: dict[str, tuple[nn.Module, str]] = {}
-        for spec in program.parameters:
+        for spec in (*program.parameters, *program.borrowed):
             tensor = _checked(spec, weights, device, copy=copy)
             owner, leaf = self._place(spec.name)
             owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=spec.requires_grad)

@@ -132,8 +132,9 @@ def _results(outputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> dict[st
     results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
     for module in modules:
         for name, parameter in module.named_parameters():
-            if parameter.grad is not None:
-                results[f"gradient of {name}"] = parameter.grad
+            if parameter.grad is not None:  # of a tied parameter each stage that uses it has a part
+                key = f"gradient of {name}"
+                results[key] = results[key] + parameter.grad if key in results else parameter.grad
         results |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
     return results
 

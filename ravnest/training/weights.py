@@ -6,16 +6,12 @@ and afterwards the module gets a new nn.Parameter around it; graphs of earlier f
 no live graph there is nothing to protect, and no copy. In-place steps and swapping `p.data` give wrong
 gradients for most layers; the tests show it. Does not know which micro-batches are in flight.
 
-Typical use, for each micro-batch and then for each update:
-
-    parameters = weights.current()   # together with the forward
-    ...                              # later: the backward of that forward
-    weights.collect(parameters)
-    weights.step(lr, scale, copy=there_are_live_graphs)
+Typical use: for each micro-batch `parameters = weights.current()` with the forward and `weights.collect(parameters)`
+after its backward, then for each update `weights.step(lr, scale, copy=there_are_live_graphs)`.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -51,15 +47,27 @@ class VersionedWeights:
     order of the names. All methods belong to one thread.
     """
 
-    def __init__(self, module: VersionedModule, config: OptimizerConfig, *, version: int = 0) -> None:
-        """Raises InvalidInput when the optimizer cannot train a parameter of this shape."""
+    def __init__(
+        self,
+        module: VersionedModule,
+        config: OptimizerConfig,
+        *,
+        version: int = 0,
+        borrowed: Collection[str] = (),
+    ) -> None:
+        """`borrowed`: trainable parameters that another stage owns. They are replaced and their gradients taken, and no
+        update or merge here touches them. Raises InvalidInput when the optimizer cannot train a parameter of this
+        shape.
+        """
         self.version = version
         """Updates made so far."""
         self._module = module
         everything = dict(module.named_parameters())
         self._current = ParameterSet({name: p for name, p in everything.items() if p.requires_grad})
         self._frozen = {name: p for name, p in everything.items() if not p.requires_grad}
-        self._shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
+        shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
+        self._shells = {name: shell for name, shell in shells.items() if name not in borrowed}
+        self._borrowed = {name: shell for name, shell in shells.items() if name in borrowed}
         self._optimizer = build_optimizer(config, self._shells.items()) if self._shells else None
         if self._optimizer is not None:
             self._step = corrected(config.correction or default_correction(self._optimizer), self._optimizer)
@@ -83,7 +91,7 @@ class VersionedWeights:
         """
         changed = False
         for name, parameter in parameters.items():
-            shell, gradient = self._shells[name], parameter.grad
+            shell, gradient = self._shell(name), parameter.grad
             if gradient is None or gradient is shell.grad:
                 continue
             changed = True
@@ -139,11 +147,40 @@ class VersionedWeights:
             self._shells[name].data.copy_(part)
         self._publish(names, copy=copy)
 
+    # Tied parameters
+
+    def lend(self, names: Sequence[str]) -> tuple[Tensor, ...]:
+        """Copies of weights of this stage's own, for stages that borrow them."""
+        return tuple(self._shells[name].data.clone() for name in names)
+
+    def add_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add what the borrowers' micro-batches gave to this stage's own gradient."""
+        for name, gradient in gradients.items():
+            shell = self._shells[name]
+            shell.grad = gradient.clone() if shell.grad is None else shell.grad.add_(gradient)
+        self._lend_gradients()
+
+    def replace(self, values: Mapping[str, Tensor]) -> None:
+        """New borrowed weights, which the next forward uses; graphs in flight keep the old ones. Not copied."""
+        for name, value in values.items():
+            self._borrowed[name].data = value
+        self._publish(values, copy=True)
+
+    def take_gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """What was accumulated for borrowed weights, and none is left; zeros where there was none."""
+        taken = {}
+        for name in names:
+            shell = self._borrowed[name]
+            taken[name] = torch.zeros_like(shell) if shell.grad is None else shell.grad
+            shell.grad = None
+        self._lend_gradients()
+        return taken
+
     # Reading
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The trainable parameters, in the module's order."""
+        """The trainable parameters of its own, in the module's order."""
         return tuple(self._shells)
 
     def flat(self, names: Sequence[str] | None = None) -> Tensor:
@@ -174,7 +211,8 @@ class VersionedWeights:
 
     @property
     def gradient_bytes(self) -> int:
-        return sum(shell.grad.nbytes for shell in self._shells.values() if shell.grad is not None)
+        shells = (*self._shells.values(), *self._borrowed.values())
+        return sum(shell.grad.nbytes for shell in shells if shell.grad is not None)
 
     @property
     def optimizer_bytes(self) -> int:
@@ -213,6 +251,9 @@ class VersionedWeights:
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": by_place, "param_groups": groups})
 
+    def _shell(self, name: str) -> nn.Parameter:
+        return self._shells[name] if name in self._shells else self._borrowed[name]
+
     def _state(self) -> Iterator[Tensor]:
         if self._optimizer is not None:
             for state in self._optimizer.state.values():
@@ -230,8 +271,9 @@ class VersionedWeights:
             return
         renewed = ParameterSet(self._current)
         for name in names:
-            renewed[name] = nn.Parameter(self._shells[name].data)
-            renewed[name].grad = self._shells[name].grad
+            shell = self._shell(name)
+            renewed[name] = nn.Parameter(shell.data)
+            renewed[name].grad = shell.grad
             self._module.set_parameter(name, renewed[name])
         self._current = renewed
         self._alive.add(renewed)
@@ -239,7 +281,7 @@ class VersionedWeights:
     def _lend_gradients(self) -> None:
         for version in self._alive:
             for name, parameter in version.items():
-                parameter.grad = self._shells[name].grad
+                parameter.grad = self._shell(name).grad
 
     def _split(self, names: Sequence[str], vector: Tensor) -> list[Tensor]:
         shapes = self.shapes(names)

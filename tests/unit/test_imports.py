@@ -151,6 +151,8 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/training/matching.py": WORLD | TENSORS,
     "ravnest/training/wires.py": WORLD | TENSORS,
     "ravnest/runtime/messages.py": WORLD | TENSORS,
+    "ravnest/runtime/reported.py": WORLD | TENSORS,
+    "ravnest/runtime/tied_setup.py": WORLD | TENSORS,
     "ravnest/runtime/timeline.py": WORLD | TENSORS,
     "ravnest/runtime/clocks.py": WORLD | TENSORS,
     "ravnest/runtime/arrivals.py": WORLD | TENSORS,  # it looks at tensors, and names no function of torch

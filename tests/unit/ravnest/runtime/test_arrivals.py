@@ -12,8 +12,9 @@ FORWARD = (
     m.Activation(micro_batch=0),
     m.GlobalNorm(update=0, norm_sq=1.0),
     m.EvaluationActivation(evaluation=1, batch=0, batches=1),
+    m.TiedWeights(version=1, names=()),
 )
-BACKWARD = (m.Gradient(micro_batch=0),)
+BACKWARD = (m.Gradient(micro_batch=0), m.TiedGradients(update=0, names=()))
 CREDIT = (m.EvaluationCredit(evaluation=1, batch=0),)
 ORDERS = (
     m.Go(),

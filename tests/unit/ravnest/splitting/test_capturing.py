@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
-from ravnest.splitting import CapturedModel, capture, initial_weights
+from ravnest.splitting import CapturedModel, capture, initial_weights, verify
 from ravnest.splitting.program import ValueSpec
 from tests.unit.ravnest.splitting.models import (
     CASES,
@@ -288,18 +288,43 @@ def test_capture_leaves_the_model_and_its_modes_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_refuses_tied_parameters_by_name() -> None:
-    with pytest.raises(ModelNotSplittable, match=r"'tokens.weight' and 'head.weight' are one parameter.*tie"):
-        captured(Case(lambda: GPT(tied=True), CASES["gpt"].args))
+def test_a_tied_parameter_belongs_to_its_first_unit_and_later_ones_borrow_it() -> None:
+    case = Case(lambda: GPT(tied=True), CASES["gpt"].args)
+    model = captured(case)
+    last = len(model.units) - 1
+    assert model.tied == {"tokens.weight": (0, last)}
+    assert model.aliases == {"tokens.weight": ("head.weight",)}
+    table = 11 * 16 * 4
+    assert [unit.tied_bytes for unit in model.units] == [table] * last + [0]
+    assert model.costs.parameter_bytes == sum(p.nbytes for p in seeded(case).parameters())
+    assert [spec.name for spec in model.span(last, last + 1).borrowed] == ["tokens.weight"]
+    assert "tokens.weight" not in model.parameter_names(last, last + 1)
+    assert model.span(0, last).borrowed == model.span(0, last + 1).borrowed == ()
+    assert verify(model, seeded(case), case.args).largest_difference < 1e-6
 
 
-def test_refuses_a_parameter_that_ties_the_model_together() -> None:
+def test_a_parameter_used_far_apart_without_a_second_name_is_tied_too() -> None:
     class Functional(GPT):
         def forward(self, ids: Tensor) -> Tensor:
             return nn.functional.linear(super().forward(ids) @ self.head.weight, self.tokens.weight)
 
-    with pytest.raises(ModelNotSplittable, match=r"'tokens.weight' is used in 'tokens' and again in"):
-        captured(Case(Functional, CASES["gpt"].args))
+    case = Case(Functional, CASES["gpt"].args)
+    model = captured(case)
+    assert model.aliases == {}
+    assert model.tied.keys() == {"tokens.weight"}
+    assert verify(model, seeded(case), case.args).largest_difference < 1e-6
+
+
+def test_a_frozen_tied_parameter_is_borrowed_and_nothing_of_it_travels() -> None:
+    def frozen() -> nn.Module:
+        model = GPT(tied=True)
+        model.tokens.weight.requires_grad_(False)
+        return model
+
+    model = captured(Case(frozen, CASES["gpt"].args))
+    assert [unit.tied_bytes for unit in model.units] == [0] * len(model.units)
+    (borrowed,) = model.span(1, len(model.units)).borrowed
+    assert not borrowed.requires_grad
 
 
 def test_a_layer_used_twice_close_together_stays_in_one_unit() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ravnest.errors import InvalidInput
 from ravnest.splitting import build_model, capture, initial_weights, verify
+from ravnest.splitting.model_source import aliases, tied_names
 from tests.unit.ravnest.splitting.models import Case as ModelCase
 from tests.unit.ravnest.splitting.models import build, run_eager, run_stages
 
@@ -145,12 +146,27 @@ def test_refuses_a_wrong_hugging_face_configuration(change: dict[str, object], m
         build_model({"huggingface": {**LLAMA, **change}}, "meta", resolve=no_factory)
 
 
-def test_tied_llama_is_refused_with_the_option_that_unties_it() -> None:
+def test_tied_llama_splits_with_one_name_for_both_places() -> None:
     pytest.importorskip("transformers")
     config = {"huggingface": {**LLAMA, "tie_word_embeddings": True}}
-    tied = build_model(config, "meta", resolve=no_factory)
-    with pytest.raises(InvalidInput, match=r"one parameter: .*set tie_word_embeddings=False"):
-        capture(tied, (torch.zeros(2, 8, dtype=torch.long),))
+    ids = (torch.arange(3 * 8).view(3, 8) % 50,)
+    captured = capture(build_model(config, "meta", resolve=no_factory), ids)
+    assert captured.aliases == {"model.embed_tokens.weight": ("lm_head.weight",)}
+    assert captured.tied == {"model.embed_tokens.weight": (0, len(captured.units) - 1)}
+    assert verify(captured, build_model(config, "cpu", resolve=no_factory), ids).largest_difference < 1e-6
+
+
+def test_names_of_one_parameter_are_told() -> None:
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[2].weight = tied[0].weight
+    assert aliases(tied) == {"0.weight": ("1.weight", "2.weight")}
+    assert tied_names(tied)["1.weight"] == ("0.weight", "2.weight")
+    assert aliases(make(2, 3)) == tied_names(make(2, 3)) == {}
+
+
+def test_a_checkpoint_of_a_class_that_ties_may_lack_a_name_of_an_untied_model() -> None:
+    pytest.importorskip("transformers")
+    assert tied_names(llama("meta"))["lm_head.weight"] == ("model.embed_tokens.weight",)
 
 
 def test_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,3 +275,60 @@ def test_a_stage_that_trains_nothing():
     assert weights.optimizer_bytes == 0
     with pytest.raises(InvalidInput, match="trains nothing"):
         weights.load_optimizer_state({("first.bias", "exp_avg"): torch.zeros(5)})
+
+
+def borrowing():
+    torch.manual_seed(0)
+    module = Small()
+    return module, VersionedWeights(module, OptimizerConfig(name="sgd", lr=0.1), borrowed=("second.weight",))
+
+
+def test_what_is_borrowed_is_neither_updated_nor_counted_and_its_gradient_is_taken():
+    module, weights = borrowing()
+    before = module.second.weight.detach().clone()
+    assert "second.weight" not in weights.names
+    for _ in range(2):
+        parameters = weights.current()
+        module(torch.ones(3, 4)).sum().backward()
+        weights.collect(parameters)
+    expected = torch.autograd.grad(module(torch.ones(3, 4)).sum(), module.second.weight)[0]
+    own = [module.get_parameter(name).grad for name in weights.names]
+    assert weights.norm_sq() == pytest.approx(sum(float(grad.square().sum()) for grad in own), rel=1e-5)
+    weights.step(0.1)
+    assert torch.equal(module.second.weight, before)
+    assert ("second.weight", "momentum_buffer") not in weights.optimizer_state()
+    assert torch.allclose(weights.take_gradients(["second.weight"])["second.weight"], 2 * expected)
+    assert not weights.take_gradients(["second.weight"])["second.weight"].any()
+
+
+def test_borrowed_weights_are_replaced_and_a_graph_in_flight_keeps_the_old_ones():
+    module, weights = borrowing()
+    old, x = module.second.weight.detach().clone(), torch.ones(3, 4)
+    parameters, output = weights.current(), module(x).sum()
+    (expected,) = torch.autograd.grad(module(x).sum(), module.first.weight)
+    weights.replace({"second.weight": torch.zeros(2, 5)})
+    assert not module.second.weight.any()
+    assert torch.equal(parameters["second.weight"], old)
+    output.backward()
+    weights.collect(parameters)
+    assert torch.allclose(module.first.weight.grad, expected)
+    assert weights.take_gradients(["second.weight"])["second.weight"].any()
+
+
+def test_gradients_of_borrowers_are_added_and_what_is_lent_is_a_copy():
+    module, weights = borrowing()
+    parameters = weights.current()
+    module(torch.ones(3, 4)).sum().backward()
+    weights.collect(parameters)
+    before, part = module.first.bias.grad.clone(), torch.full((5,), 2.0)
+    weights.add_gradients({"first.bias": part})
+    weights.add_gradients({"first.bias": part})
+    assert torch.allclose(module.first.bias.grad, before + 4.0)
+    assert torch.equal(part, torch.full((5,), 2.0))
+    (lent,) = weights.lend(["first.bias"])
+    kept = lent.clone()
+    weights.step(0.1, copy=False)
+    assert torch.equal(lent, kept)
+    assert not torch.equal(module.first.bias, kept)
+    weights.add_gradients({"first.bias": part})  # where no backward has left one
+    assert torch.equal(module.first.bias.grad, part)

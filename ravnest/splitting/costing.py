@@ -1,0 +1,111 @@
+"""What each unit of a model owns, uses and costs.
+
+Arithmetic on graphs that were laid out and measured; decides which unit a parameter belongs to, and no cut."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+
+import torch
+
+from cluster_planner.costs import Unit
+from ravnest.splitting.liveness import Layout
+from ravnest.splitting.modes import Pairing
+from ravnest.splitting.operations import Value, weights_read
+from ravnest.splitting.units import Work
+
+
+def work_of(layout: Layout) -> Work:
+    flops = [facts.flops for facts in layout.measured.operations]
+    held = [0] * len(flops)
+    uses = [0] * len(flops)
+    for name, spec in layout.converted.parameters.items():
+        if name in layout.anchored:
+            held[layout.anchored[name][0]] += spec.size_bytes
+    for position, operation in enumerate(layout.operations):
+        names = weights_read((operation,))
+        uses[position] = int(bool(names & layout.converted.parameters.keys()))
+    return Work(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
+
+
+def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
+    """Of the whole sample: forward, and back."""
+    forward = back = 0
+    for item in layout.alive[position]:
+        facts = layout.measured.tensors.get(item.name) if isinstance(item, Value) else None
+        size = facts.size_bytes if facts else torch.int64.itemsize
+        forward += size
+        back += size if facts and facts.needs_gradient else 0
+    return forward, back
+
+
+def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
+    there = [pairing.positions[position] for position in positions]
+    used: dict[str, int] = {}
+    for layout, ends in ((evaluate, there), (train, positions)):
+        for name, (first, _) in layout.anchored.items():
+            used[name] = bisect_right(ends, first) - 1
+    graphs = (train.converted.graph, evaluate.converted.graph)
+    read = {name for graph in graphs for name in weights_read(graph.operations, graph.outputs)}
+    # What the forward never reads must still be saved by someone: it stays with the parameter listed before
+    # it.
+    homes: dict[str, int] = {}
+    home = 0
+    for name in train.converted.parameters:
+        home = homes[name] = used.get(name, home)
+    for name, spec in train.converted.buffers.items():
+        if spec.persistent and name not in read:
+            homes[name] = 0
+    return homes
+
+
+def users_of(
+    train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...], tied: frozenset[str]
+) -> dict[str, tuple[int, ...]]:
+    """The units that read each of `tied`, in either mode; without those that one unit alone reads."""
+    there = tuple(pairing.positions[position] for position in positions)
+    units: dict[str, set[int]] = {}
+    for layout, ends in ((train, positions), (evaluate, there)):
+        for position, operation in enumerate(layout.operations):
+            for name in weights_read((operation,)) & tied:
+                units.setdefault(name, set()).add(bisect_right(ends, position) - 1)
+    return {name: tuple(sorted(found)) for name, found in sorted(units.items()) if len(found) > 1}
+
+
+def units_of(
+    layout: Layout,
+    positions: tuple[int, ...],
+    homes: dict[str, int],
+    samples: int,
+    users: Mapping[str, tuple[int, ...]],
+) -> tuple[Unit, ...]:
+    parameter_bytes = [0] * (len(positions) - 1)
+    names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
+    for name, spec in layout.converted.parameters.items():
+        parameter_bytes[homes[name]] += spec.size_bytes
+        if name in layout.anchored:
+            for index in users.get(name, (homes[name],)):
+                names[index].append((layout.anchored[name][0], name.rpartition(".")[0] or name))
+    units = []
+    for index, (start, end) in enumerate(pairwise(positions)):
+        facts = layout.measured.operations[start:end]
+        last = end == positions[-1]
+        forward, back = (0, 0) if last else sent_bytes(layout, end)
+        held = [name for _, name in sorted(names[index])]
+        units.append(
+            Unit(
+                name=held[0] if held[0] == held[-1] else f"{held[0]}..{held[-1]}",
+                flops=sum(fact.flops for fact in facts) / samples,
+                parameter_bytes=parameter_bytes[index],
+                saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),
+                boundary_bytes=math.ceil(forward / samples),
+                boundary_gradient_bytes=math.ceil(back / samples),
+                tied_bytes=sum(
+                    layout.converted.parameters[name].size_bytes
+                    for name, (home, *others) in users.items()
+                    if home <= index < others[-1] and layout.converted.parameters[name].requires_grad
+                ),
+            )
+        )
+    return tuple(units)

@@ -1,0 +1,184 @@
+"""Whole runs of models with tied parameters that lie in several stages: the one stage that owns each trains it."""
+
+import pytest
+import torch
+
+from ravnest.launch.handout import needed
+from ravnest.materials import make_model, make_weights
+from ravnest.runtime import messages as m
+from tests.support.local import JOB_FILE, Start, captured_job, local_run, setups_of, tiny_job
+from tests.unit.ravnest.launch.test_local_models import plain_losses
+
+GPT = {"model": {"factory": "tied:gpt"}}
+EVERYWHERE = {"model": {"factory": "tied:everywhere"}}
+SGD = {"name": "sgd", "lr": 0.1}
+
+
+def state_of(job, weights):
+    """With all names of the model's own state."""
+    aliases = captured_job(job).aliases
+    return {**weights, **{other: weights[name] for name, others in aliases.items() for other in others}}
+
+
+def test_first_and_last_stage_share_the_table():
+    setups, _ = setups_of(tiny_job(**GPT), parts=(3,))
+    ties = [setup.tied for setup in setups.values()]
+    assert [tie.lent for tie in ties] == [("words.weight",), (), ()]
+    assert [tie.passed_on for tie in ties] == [(), ("words.weight",), ()]
+    assert [tie.borrowed for tie in ties] == [(), (), ("words.weight",)]
+    assert [("words.weight" in needed(setup)) for setup in setups.values()] == [True, False, True]
+    trained = [name for setup in setups.values() for segment in setup.segments for name in segment.parameters]
+    assert trained.count("words.weight") == 1
+
+
+def test_a_stage_that_holds_all_uses_has_nothing_to_send():
+    setups, _ = setups_of(tiny_job(**GPT), parts=(1,))
+    (setup,) = setups.values()
+    assert (setup.tied.lent, setup.tied.borrowed, setup.program.borrowed) == ((), (), ())
+
+
+@pytest.mark.parametrize("changes", [GPT, EVERYWHERE], ids=["gpt", "everywhere"])
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_with_a_flush_at_each_update_it_is_training_of_the_tied_model(changes, parts):
+    job = tiny_job(**changes, max_staleness=0, optimizer=SGD, average_every=100_000)
+    result = local_run(job, parts=(parts,)).run()
+    expected, model = plain_losses(job, len(result.losses["c0"]))
+    assert result.losses["c0"] == pytest.approx(expected, abs=2e-6)
+    anchor = state_of(job, result.checkpoints[-1])
+    assert max((anchor[name] - tensor).abs().max() for name, tensor in model.state_dict().items()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"activation_checkpointing": "always"}, {"split_backward": "always"}],
+    ids=["recomputed", "split"],
+)
+def test_other_options_change_nothing_about_it(changes):
+    job = tiny_job(**EVERYWHERE, **changes, max_staleness=0, optimizer=SGD, average_every=100_000)
+    result = local_run(job, parts=(4,)).run()
+    expected, _ = plain_losses(job, len(result.losses["c0"]))
+    assert result.losses["c0"] == pytest.approx(expected, abs=2e-6)
+    stale = local_run(job.model_copy(update={"max_staleness": 1}), parts=(4,)).run()
+    assert all(max(found) <= 1 for found in stale.staleness.values())
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_so_is_a_synchronous_schedule_with_rounds_and_clipping(schedule):
+    job = tiny_job(**EVERYWHERE, schedule=schedule, optimizer={**SGD, "clip_norm": 0.5})
+    result = local_run(job, parts=(4,)).run()
+    torch.manual_seed(0)
+    expected = clipped_losses(job, len(result.losses["c0"]))
+    assert result.losses["c0"] == pytest.approx(expected, abs=5e-6)
+
+
+def clipped_losses(job, count):
+    plain = torch.optim.SGD.step
+
+    def step(self, *args):
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.5)
+        return plain(self, *args)
+
+    torch.optim.SGD.step = step
+    try:
+        return plain_losses(job, count)[0]
+    finally:
+        torch.optim.SGD.step = plain
+
+
+@pytest.mark.parametrize("changes", [GPT, EVERYWHERE], ids=["gpt", "everywhere"])
+@pytest.mark.parametrize("optimizer", [{"name": "adamw", "lr": 0.02}, {"name": "sgd", "lr": 0.1, "clip_norm": 1.0}])
+def test_without_flushes_copies_are_the_owner_s_and_no_gradient_is_older_than_the_bound(changes, optimizer):
+    job = tiny_job(**changes, optimizer=optimizer, stop={"samples": 480}, average_every=96)
+    run = local_run(job, parts=(3, 2))
+    result = run.run()
+    assert all(max(found) <= 1 for found in result.staleness.values())
+    for stage in run.stages.values():
+        stage.turn(0.0)  # the last message, where no evaluation came behind it
+        stage.compute.tied.adopt()
+    for cluster, last in (("c0", 2), ("c1", 1)):
+        own, borrowed = (
+            dict(run.stages[f"{cluster}.s{index}"].compute._module.named_parameters()) for index in (0, last)
+        )
+        assert torch.equal(own["words.weight"], borrowed["words.weight"])
+        assert torch.equal(own["words.weight"].detach(), result.checkpoints[-1]["words.weight"])
+    make_model(job, JOB_FILE).load_state_dict(state_of(job, result.checkpoints[-1]), strict=True)
+
+
+def test_staleness_of_what_is_borrowed_is_counted():
+    """The last stage's own gradients are never stale, those of the table that it borrows are."""
+    job = tiny_job(**GPT, stop={"samples": 480}, optimizer=SGD)
+    tied = local_run(job, parts=(3,)).run().staleness["c0.s2"]
+    untied = local_run(tiny_job(stop={"samples": 480}, optimizer=SGD), parts=(3,)).run().staleness["c0.s2"]
+    assert max(untied) == 0
+    assert max(tied) == 1
+
+
+def test_the_final_held_out_loss_is_that_of_the_saved_weights():
+    job = tiny_job(**GPT, optimizer={"name": "adamw", "lr": 0.02}, metrics=["accuracy"])
+    split = local_run(job, parts=(3,)).run()
+    whole = local_run(
+        job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 12})}),
+        parts=(1,),
+        start=Start(split.checkpoints[-1], {"c0.s0": {}}, {"c0": 0}, 0),
+    )
+    compute = whole.stages["c0.s0"].compute
+    compute.evaluate(9, 0, ())
+    sums = compute.evaluation_sums(9)
+    (evaluated,) = split.evaluations
+    assert evaluated.loss[0] / evaluated.loss[1] == pytest.approx(sums.loss.mean, rel=1e-5)
+
+
+def test_a_resumed_run_goes_on():
+    job = tiny_job(**GPT, max_staleness=0, average_every=100_000, optimizer={**SGD, "momentum": 0.0})
+    first = local_run(job, parts=(3,))
+    anchor = first.run().checkpoints[-1]
+    done = len(first.result.losses["c0"])
+    optimizer = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    start = Start(anchor, optimizer, first.control.updates, first.control.samples)
+    later_job = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 480})})
+    later = local_run(later_job, parts=(3,), start=start).run().losses["c0"]
+    expected, _ = plain_losses(job, done + len(later))
+    assert later == pytest.approx(expected[done:], abs=1e-5)
+
+
+def test_the_bytes_that_cross_are_the_plan_s():
+    job = tiny_job(**GPT, average_every=100_000)
+    run = local_run(job, parts=(3,))
+    sent = []
+    for stage in run.stages.values():
+        plain = stage._endpoint.send
+
+        def send(peer, lane, message, tensors=(), *, plain=plain):
+            if isinstance(message, m.TiedWeights | m.TiedGradients):
+                sent.append((type(message), sum(tensor.nbytes for tensor in tensors)))
+            plain(peer, lane, message, tensors)
+
+        stage._endpoint.send = send
+    run.run()
+    updates, table = run.control.updates["c0"], 4 * 11 * 16
+    assert [size for kind, size in sent if kind is m.TiedGradients] == [table] * 2 * updates
+    rounds_and_end = run.control.rounds_committed + 1
+    assert len([kind for kind, _ in sent if kind is m.TiedWeights]) == 2 * (updates + rounds_and_end)
+    units = captured_job(job).units
+    assert {unit.tied_bytes for unit in units[:-1]} == {table}
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 12, "n_layer": 2, "n_head": 2}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def test_a_tied_hugging_face_model_trains():
+    pytest.importorskip("transformers")
+    job = tiny_job(
+        model={"huggingface": GPT2},
+        data={"factory": "several:sentences"},
+        max_staleness=0,
+        optimizer=SGD,
+        average_every=100_000,
+        stop={"samples": 120},
+    )
+    result = local_run(job, parts=(3,)).run()
+    assert "lm_head.weight" not in make_weights(job, JOB_FILE)
+    expected, model = plain_losses(job, len(result.losses["c0"]))
+    assert result.losses["c0"] == pytest.approx(expected, abs=1e-5)
+    model.load_state_dict(state_of(job, result.checkpoints[-1]), strict=True)
