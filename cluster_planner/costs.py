@@ -90,6 +90,8 @@ class Workload:
     splits_backward: bool = False
     """Whether stages may send input gradients before they compute weight gradients, where they have memory for it."""
 
+    cast_bytes_per_parameter_byte: float = 0.0
+    """Kept beside each live version of a weight: what it was cast to, where a run computes in another precision."""
     activation_checkpointing: ActivationCheckpointing = "never"
     """Whether stages may run their forwards twice, to keep fewer activations."""
 

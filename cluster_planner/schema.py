@@ -147,6 +147,7 @@ class WorkloadEntry(Strict):
     averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
     schedule: Schedule = "async"
     splits_backward: bool = False
+    cast_bytes_per_parameter_byte: AtLeastZero = 0.0
     activation_checkpointing: ActivationCheckpointing = "never"
 
 

@@ -11,7 +11,7 @@ after its forward, so it keeps those of one, and the inputs of the W − 1 that 
 it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
 synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
 (schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. A stage that recomputes keeps
-the inputs instead, and the activations of one; its forward counts twice.
+the inputs instead, the gradients that wait, and the activations of one; its forward counts twice.
 Tied parameters come on top where stages borrow them. Knows no node. A model of more than MAX_POSITIONS cut positions is
 offered only that many, spread evenly over its cost, each where few bytes cross.
 """
@@ -75,7 +75,7 @@ class SpanCosts:
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self._arriving[start])
         if recomputes:
-            in_flight = saved + (window + 1) * queued
+            in_flight = saved + (window + 1) * queued + window * float(self.gradient_bytes[end])
         elif self.workload.is_synchronous:
             in_flight = window * saved + queued
         else:
@@ -135,7 +135,7 @@ class SpanCosts:
         queued = self._arriving[self.positions]
         in_flight = saved * window
         if recomputes:
-            in_flight = saved + (window + 1) * queued[:, None]
+            in_flight = saved + (window + 1) * queued[:, None] + window * self.gradient_bytes[self.positions]
         elif self.workload.is_synchronous:
             in_flight += queued[:, None]
         else:
@@ -155,7 +155,8 @@ class SpanCosts:
         work = self.workload
         versions = 1 if last else work.max_staleness + 1
         averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
-        return versions + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+        weights = versions * (1 + work.cast_bytes_per_parameter_byte)
+        return weights + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
 
     def _borrowed_copies(self, *, last: bool) -> float:
         """How many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one that

@@ -20,6 +20,7 @@ from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.losses import LOSSES, METRICS, check_name
 from ravnest.training.optimizer import OptimizerConfig
+from ravnest.training.precision import Precision
 from ravnest.training.quantities import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.schedule import ScheduleConfig
 from ravnest.training.wires import WireConfig
@@ -157,6 +158,9 @@ class JobConfig(Section):
 
     split_backward: SplitBackward = "auto"
     """Whether stages send input gradients before they compute weight gradients: auto (where it pays), always, never."""
+
+    precision: Precision = "float32"
+    """What operations compute in where it is safe: float32, bfloat16, float16. Weights stay float32."""
 
     activation_checkpointing: ActivationCheckpointing = "auto"
     """Whether stages forget activations and run forwards again: auto (where memory is short), always, never."""

@@ -28,7 +28,8 @@ _OF_THE_JOB = {
     "average_every": "job.average_every",
     "max_lag": "job.max_lag",
     "schedule": "job.schedule",
-    "splits_backward": "what job.split_backward allows",
+    "cast_bytes_per_parameter_byte": "what job.precision casts",
+    "splits_backward": "what job.split_backward and job.precision allow",
     "activation_checkpointing": "job.activation_checkpointing",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
@@ -53,7 +54,8 @@ def workload(job: JobConfig) -> Workload:
         activation_wire_ratio=bytes_per_float32_byte(job.wire.activations),
         gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
         schedule=job.schedule,
-        splits_backward=job.split_backward != "never",
+        splits_backward=job.split_backward != "never" and job.precision != "float16",
+        cast_bytes_per_parameter_byte=0.0 if job.precision == "float32" else 0.5,
         activation_checkpointing=job.activation_checkpointing,
     )
 

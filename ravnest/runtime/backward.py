@@ -33,18 +33,22 @@ class Graph:
     """Which of the gradients that arrive go into the root."""
     parameters: ParameterSet
     """What its forward used; the backward adds to their `grad`."""
+    scale: float = 1.0
+    """What all gradients are multiplied by."""
 
     def end(self, received: Sequence[Tensor]) -> Tensor | None:
-        """What to run backward, given all that arrived. Once."""
+        """What to run backward, given all that arrived."""
         if isinstance(self.root, Root):
-            return self.root.feed([received[place] for place in self.fed])
-        return self.root
+            fed = [received[place] for place in self.fed]
+            return self.root.feed(fed if self.scale == 1.0 else [gradient * self.scale for gradient in fed])
+        return self.root if self.root is None or self.scale == 1.0 else self.root * self.scale
 
 
-def whole(graph: Graph, received: Sequence[Tensor]) -> None:
+def whole(graph: Graph, received: Sequence[Tensor], *, keep: bool = False) -> None:
+    """keep: the graph can be run again."""
     end = graph.end(received)
     if end is not None:
-        end.backward()  # type: ignore[no-untyped-call]
+        end.backward(retain_graph=keep)  # type: ignore[no-untyped-call]
 
 
 @dataclass

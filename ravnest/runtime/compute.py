@@ -7,6 +7,7 @@ thread. A micro-batch's backward uses the weights that its forward used, since i
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -17,6 +18,7 @@ from ravnest.runtime.backward import Graph, Splitter, WeightPass, whole
 from ravnest.runtime.batches import BatchSource
 from ravnest.runtime.feed import Root
 from ravnest.runtime.memory import ActivationBytes, Peaks
+from ravnest.runtime.mixed import MixedPrecision, scaled_backward
 from ravnest.runtime.replay import Forgotten, Replayer
 from ravnest.runtime.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.runtime.setup import StageSetup
@@ -59,6 +61,7 @@ class StageCompute:
         self._loss = loss
         self._metrics = metrics
         self._alive: dict[int, Graph | Forgotten] = {}
+        self._mixed = MixedPrecision(setup.job.precision, setup.device)
         self._replayer = Replayer(setup.program, module) if setup.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         self.splitter = Splitter() if setup.shape.room else None
@@ -108,6 +111,8 @@ class StageCompute:
         graph = self._graph(micro_batch)
         if self.splitter is not None and not self.splitter.tried:
             self.splitter.try_out(graph, received)
+        elif self._mixed.scale is not None:
+            scaled_backward(graph, received, self._mixed.scale, partial(whole, keep=True))
         else:
             whole(graph, received)
         self._added(micro_batch, graph.parameters)
@@ -170,6 +175,7 @@ class StageCompute:
 
     def adopt_anchor(self) -> None:
         self.segments.adopt_anchor()
+        self._measure()
         self.tied.changed()
 
     def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -179,7 +185,7 @@ class StageCompute:
         self._module.eval()
         self.tied.adopt()
         with torch.no_grad():
-            outputs: tuple[Tensor, ...] = self._module(*inputs)
+            outputs = self._outputs(inputs)
             if not self._setup.is_last:
                 return outputs
             output = _model_output(outputs)
@@ -198,8 +204,14 @@ class StageCompute:
     def _run(self, inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, ...]:
         """The forward in training: the module's outputs; at the last stage the micro-batch's mean loss."""
         self._module.train()
-        outputs: tuple[Tensor, ...] = self._module(*inputs)
+        outputs = self._outputs(inputs)
         return (self._loss.mean(_model_output(outputs), target),) if self._setup.is_last else outputs
+
+    def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The module's, in the dtypes that its program says, whatever it was computed in."""
+        with self._mixed.forward():
+            outputs: tuple[Tensor, ...] = self._module(*inputs)
+        return tuple(out.to(spec.dtype) for out, spec in zip(outputs, self._setup.program.outputs, strict=True))
 
     def _graph(self, micro_batch: int) -> Graph:
         """The graph of a micro-batch in flight, which is so no longer; made anew where it was forgotten."""
@@ -241,8 +253,10 @@ class StageCompute:
 
     def _measure(self) -> None:
         """After the weights have changed."""
+        self._mixed.weights_changed()
         buffers = sum(buffer.nbytes for buffer in self._module.buffers())
-        self.peaks.saw("weights", self._weights.weight_bytes + buffers)
+        cast = self._weights.live_versions * self._activations.cast_bytes
+        self.peaks.saw("weights", self._weights.weight_bytes + buffers + cast)
         self.peaks.saw("optimizer", self._weights.optimizer_bytes)
 
     def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -23,8 +23,8 @@ class Root:
 
     def feed(self, gradients: Sequence[Tensor]) -> Tensor:
         """Takes one gradient for each output, of its shape and dtype. Returns the number whose backward is the outputs'
-        with these gradients, and raises RuntimeError if they do not fit. Once."""
-        self._gradients += gradients
+        with these gradients, and raises RuntimeError if they do not fit."""
+        self._gradients[:] = gradients
         return self._end
 
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+_CAST = "ToCopyBackward0"
+_CAST_AND_VIEWS = {_CAST, "TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ExpandBackward0"}
 
 PARTS = ("weights", "gradients", "optimizer", "averaging", "activations", "arrived")
-"""Every live version of the weights, with the buffers; the gradient being accumulated; the optimizer's state; anchors,
-progress on its way and its averages; what micro-batches in flight keep for their backward; boundary tensors that have
-arrived and wait."""
+"""Every live version of the weights, with the buffers and what they were cast to; the gradient being accumulated; the
+optimizer's state; anchors, progress on its way and its averages; what micro-batches in flight keep for their backward;
+boundary tensors that have arrived and wait."""
 
 
 class Peaks:
@@ -38,6 +41,8 @@ class ActivationBytes:
         """`ours`: the stage's weights and buffers, which are counted elsewhere."""
         self._ours = ours
         self._peaks = peaks
+        self.cast_bytes = 0
+        """What one version of the weights takes in the precision that it was cast to, where it was."""
         self._of_shapes: dict[tuple[torch.Size, ...], int] = {}
         self._alive: dict[int, int] = {}
         self._now = 0
@@ -50,15 +55,17 @@ class ActivationBytes:
             yield
         else:
             saved: list[Tensor] = [*inputs]
+            cast: list[Tensor] = []
 
             def pack(tensor: Tensor) -> Tensor:
                 alone = tensor.detach()  # the tensor itself would be tied to its own graph in a cycle
-                saved.append(alone)
+                (cast if _is_cast_weight(tensor) else saved).append(alone)
                 return alone
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 yield
             self._of_shapes[shapes] = _distinct_bytes(saved, self._ours())
+            self.cast_bytes = _distinct_bytes(cast, ())
         self._alive[micro_batch] = _distinct_bytes(inputs, self._ours()) if forget else self._of_shapes[shapes]
         self._now += self._alive[micro_batch]
         self._peaks.saw("activations", self._now)
@@ -80,6 +87,15 @@ class ActivationBytes:
     def backward(self, micro_batch: int) -> None:
         """It keeps nothing any more."""
         self._now -= self._alive.pop(micro_batch)
+
+
+def _is_cast_weight(tensor: Tensor) -> bool:
+    """Whether nothing but a cast, and views, lie between it and a parameter."""
+    node, cast = tensor.grad_fn, False
+    while node is not None and node.name() in _CAST_AND_VIEWS:
+        cast = cast or node.name() == _CAST
+        node = node.next_functions[0][0]
+    return cast and node is not None and isinstance(getattr(node, "variable", None), nn.Parameter)
 
 
 def _distinct_bytes(tensors: Iterable[Tensor], but: Iterable[Tensor]) -> int:

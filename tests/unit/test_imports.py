@@ -148,6 +148,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/training/clipping.py": WORLD | TENSORS,
     "ravnest/training/seeds.py": WORLD | TENSORS,
     "ravnest/training/sampler.py": WORLD | TENSORS,
+    "ravnest/training/precision.py": WORLD | TENSORS,
     "ravnest/training/matching.py": WORLD | TENSORS,
     "ravnest/training/wires.py": WORLD | TENSORS,
     "ravnest/runtime/messages.py": WORLD | TENSORS,

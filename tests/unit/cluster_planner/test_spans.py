@@ -93,11 +93,23 @@ def test_tables_agree_with_spans(make_model: Callable[..., ModelCosts], make_wor
 def test_a_stage_that_recomputes_keeps_inputs_and_runs_its_forward_twice(
     make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    model = make_model(4, flops=10.0, parameter_bytes=0, saved_bytes=7, boundary_bytes=5)
-    spans = SpanCosts(model, make_workload(micro_batch=2, process_bytes=0))
+    figures = {"parameter_bytes": 0, "saved_bytes": 7, "boundary_bytes": 5, "boundary_gradient_bytes": 3}
+    spans = SpanCosts(make_model(4, flops=10.0, **figures), make_workload(micro_batch=2, process_bytes=0))
     assert spans.flops(1, 3, recomputes=True) == 4 * 20.0 * 2
-    assert spans.memory_bytes(1, 3, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5
-    assert spans.memory_bytes(0, 2, window=6, recomputes=True) == 2 * 14  # the first reads its own batches
+    assert spans.memory_bytes(1, 3, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5 + 6 * 2 * 3
+    # The first stage reads its own batches, and the last makes its own gradients.
+    assert spans.memory_bytes(0, 2, window=6, recomputes=True) == 2 * 14 + 6 * 2 * 3
+    assert spans.memory_bytes(2, 4, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5
+
+
+def test_what_weights_are_cast_to_is_kept_with_each_version(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    def need(**changes: float) -> int:
+        spans = SpanCosts(make_model(4, parameter_bytes=100), make_workload(max_staleness=2, **changes))
+        return spans.memory_bytes(1, 3, window=1)
+
+    assert need(cast_bytes_per_parameter_byte=0.5) - need() == 3 * 100
 
 
 def test_a_split_backward_needs_room_for_two_more(

@@ -60,6 +60,8 @@ RUNS = {
     "one stage": ({"model": WIDE}, (1,)),
     "two clusters cut differently": ({"model": WIDE}, (2, 1)),
     "synchronous": ({"model": WIDE, "max_staleness": 0}, (2,)),
+    "bfloat16": ({"model": WIDE, "precision": "bfloat16"}, (3,)),
+    "float16": ({"model": WIDE, "precision": "float16"}, (2,)),
     "split backwards": ({"model": WIDE, "split_backward": "always"}, (3,)),
     "no split backwards": ({"model": WIDE, "split_backward": "never"}, (3,)),
     "synchronous with split backwards": ({"model": WIDE, "max_staleness": 0, "split_backward": "always"}, (3,)),

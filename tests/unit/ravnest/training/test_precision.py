@@ -1,0 +1,30 @@
+import pytest
+
+from ravnest.errors import RunFailed
+from ravnest.training.precision import FIRST_SCALE, GROW_AFTER, LARGEST_SCALE, LossScale
+
+
+def test_a_scale_halves_at_an_overflow_and_doubles_after_a_long_time_without() -> None:
+    scale = LossScale()
+    scale.overflowed()
+    assert (scale.value, scale.overflows) == (FIRST_SCALE / 2, 1)
+    for _ in range(GROW_AFTER - 1):
+        scale.was_fine()
+    assert scale.value == FIRST_SCALE / 2
+    scale.was_fine()
+    assert scale.value == FIRST_SCALE
+    scale.was_fine()
+    scale.overflowed()
+    for _ in range(GROW_AFTER - 1):
+        scale.was_fine()
+    assert scale.value == FIRST_SCALE / 2  # an overflow begins the count anew
+
+
+def test_it_has_bounds() -> None:
+    scale = LossScale(LARGEST_SCALE)
+    for _ in range(GROW_AFTER):
+        scale.was_fine()
+    assert scale.value == LARGEST_SCALE
+    with pytest.raises(RunFailed, match="not finite at any scale"):
+        for _ in range(100):
+            scale.overflowed()
