@@ -141,6 +141,25 @@ def test_a_checkpoint_of_tied_weights_starts_both_places(tmp_path):
     assert torch.equal(started["lm_head.weight"], started["model.embed_tokens.weight"])
 
 
+def test_a_tied_model_starts_from_one_name_and_its_borrower_is_sent_the_same(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = {**LLAMA, "tie_word_embeddings": True}
+    llama = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+    llama.save_pretrained(tmp_path / "once")
+    (tmp_path / "twice").mkdir()
+    both = {name: tensor.clone() for name, tensor in llama.state_dict().items()}
+    save_file(both, tmp_path / "twice" / "weights.safetensors")  # as a run leaves them
+    for folder in ("once", "twice"):
+        job = job_from(tmp_path / folder, model={"huggingface": config}, data=SENTENCES)
+        setups, plan = setups_of(job, parts=(2,))
+        pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
+        states, outbox = states_for(setups, plan, job, None, pretrained), Outbox()
+        hand_out(outbox, Outbox(), setups.values(), states)
+        for stage in ("c0.s0", "c0.s1"):
+            assert torch.equal(outbox.sent[stage]["model.embed_tokens.weight"], both["lm_head.weight"])
+    local_run(job, parts=(2,)).run()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

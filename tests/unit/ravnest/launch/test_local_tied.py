@@ -1,5 +1,7 @@
 """Whole runs of models with tied parameters that lie in several stages: the one stage that owns each trains it."""
 
+import random
+
 import pytest
 import torch
 
@@ -102,6 +104,21 @@ def test_without_flushes_copies_are_the_owner_s_and_no_gradient_is_older_than_th
         assert torch.equal(own["words.weight"], borrowed["words.weight"])
         assert torch.equal(own["words.weight"].detach(), result.checkpoints[-1]["words.weight"])
     make_model(job, JOB_FILE).load_state_dict(state_of(job, result.checkpoints[-1]), strict=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_whatever_order_stages_take_their_turns_parts_are_in_time_and_the_bound_holds(seed):
+    """Late parts, and gradients beyond the bound, end a run: see runtime/tied.py."""
+    draw = random.Random(seed)
+
+    def order(stages):
+        return draw.sample(stages, draw.randint(1, len(stages)))
+
+    staleness = seed % 3
+    job = tiny_job(**EVERYWHERE, optimizer=SGD, max_staleness=staleness, average_every=48, max_lag=2)
+    result = local_run(job, parts=(4, 2), order=order).run()
+    assert all(max(found) <= staleness for found in result.staleness.values())
+    assert len(result.losses["c0"]) > 0 < len(result.losses["c1"])
 
 
 def test_staleness_of_what_is_borrowed_is_counted():
