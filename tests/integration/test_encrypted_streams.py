@@ -139,11 +139,11 @@ def client(listener, name, begin):
 def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeypatch):
     """Another has come on the descriptor of a connection of which it was not heard yet that it went."""
     hear_all, may_go_on, halted, descriptors = listener._hear_all, threading.Event(), threading.Event(), []
+    may_go_on.set()
     opened = encrypted_listener.EncryptedListener._begin
 
     def hear_when_told():
-        if not may_go_on.is_set():
-            halted.set()
+        _ = may_go_on.is_set() or halted.set()
         return hear_all() if may_go_on.wait(DEADLINE_S) else []
 
     monkeypatch.setattr(listener, "_hear_all", hear_when_told)
@@ -152,7 +152,6 @@ def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeyp
         "_begin",
         lambda self, *who: (descriptors.append(list(self._identities)), opened(self, *who)),
     )
-    may_go_on.set()
     (now, begin_first), (later, begin_second) = os.pipe(), os.pipe()
     # Both are forked before there is a stream, of which they would hold an end.
     second, first = client(listener, "attic", later), client(listener, "desk", now)
