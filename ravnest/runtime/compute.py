@@ -117,6 +117,7 @@ class StageCompute:
             whole(graph, received)
         self._added(micro_batch, graph.parameters)
         if ends_group:
+            self.peaks.saw("gradients", self._weights.gradient_bytes)  # before those of tied parameters leave
             self.tied.close_group(micro_batch)
         clips = self._setup.job.optimizer.clip_norm is not None
         return self._sent_back(graph), self._weights.norm_sq() if clips and ends_group else None

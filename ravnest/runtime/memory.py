@@ -16,7 +16,7 @@ _CAST_AND_VIEWS = {_CAST, "TBackward0", "TransposeBackward0", "PermuteBackward0"
 PARTS = ("weights", "gradients", "optimizer", "averaging", "activations", "arrived")
 """Every live version of the weights, with the buffers and what they were cast to; the gradient being accumulated; the
 optimizer's state; anchors, progress on its way and its averages; what micro-batches in flight keep for their backward;
-boundary tensors that have arrived and wait."""
+boundary tensors, and what concerns tied parameters, that have arrived and wait."""
 
 
 class Peaks:

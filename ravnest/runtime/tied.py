@@ -81,6 +81,13 @@ class TiedParameters:
             raise RunFailed(f"{type(message).__name__} names {', '.join(message.names)}, which is not expected here")
         return [specs[name] for name in message.names]
 
+    @property
+    def held_bytes(self) -> int:
+        """Of what has arrived and is not used yet."""
+        with self._lock:
+            held = [*self._newest.values(), *(part for parts in self._behind.values() for part in parts.values())]
+        return sum(tensor.nbytes for tensor in held)
+
     def parcels(self) -> list[Parcel]:
         """What is to be sent now, in order."""
         with self._lock:

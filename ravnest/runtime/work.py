@@ -37,7 +37,7 @@ class Work:
     def arrived(self, kind: Kind, number: tuple[int, ...], tensors: Tensors) -> None:
         self._arrived[kind, number] = tensors
         waiting = sum(tensor.nbytes for several in self._arrived.values() for tensor in several)
-        self._compute.peaks.saw("arrived", waiting)
+        self._compute.peaks.saw("arrived", waiting + self._compute.tied.held_bytes)
 
     def of(self, instruction: ins.Compute) -> Callable[[], Any]:
         """The call; what it needs is forgotten here."""

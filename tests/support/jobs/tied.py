@@ -7,6 +7,21 @@ from torch.nn import functional
 from tests.support.jobs import tiny
 
 
+class Large(nn.Module):
+    """A table that is most of the model."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, 16)
+        self.blocks = nn.ModuleList(tiny.Block(16, 0.0) for _ in range(3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(x, self.words.weight)[..., : tiny.WORDS]
+
+
 class Everywhere(nn.Module):
     """One table for the words at the front, in the middle and, without a module of its own, at the end; another that
     is frozen."""
@@ -31,6 +46,10 @@ def gpt(layers: int = 3, width: int = 16, dropout: float = 0.0) -> nn.Module:
     model = tiny.Gpt(layers, width, dropout)
     model.head.weight = model.words.weight
     return model
+
+
+def large(words: int = 20_000) -> nn.Module:
+    return Large(words)
 
 
 def everywhere() -> nn.Module:

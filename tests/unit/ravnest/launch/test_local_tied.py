@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from cluster_planner.spans import SpanCosts
 from ravnest.launch.handout import needed
 from ravnest.materials import make_model, make_weights
 from ravnest.runtime import messages as m
@@ -178,6 +179,37 @@ def test_the_bytes_that_cross_are_the_plan_s():
     assert len([kind for kind, _ in sent if kind is m.TiedWeights]) == 2 * (updates + rounds_and_end)
     units = captured_job(job).units
     assert {unit.tied_bytes for unit in units[:-1]} == {table}
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_large_table_takes_what_the_plan_says_where_it_is_owned_and_borrowed(staleness):
+    job = tiny_job(model={"factory": "tied:large"}, optimizer={"name": "adamw", "lr": 0.01}, max_staleness=staleness)
+    job = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 96})})
+    run = local_run(job, parts=(3,))
+    run.run()
+    _, plan = setups_of(job, parts=(3,))
+    spans, table = SpanCosts(plan.costs, plan.workload), 20_000 * 16 * 4
+    for index, stage in enumerate(plan.clusters[0].stages):
+        planned = spans.stage_memory_bytes(*stage.units, (index, 3), plan.clusters[0].window)
+        planned -= plan.workload.process_bytes
+        measured = run.stages[f"c0.s{index}"].compute.peaks.bytes
+        assert sum(measured.values()) <= 1.1 * planned, (index, measured, planned)
+        if index == 0:
+            assert sum(measured.values()) > 0.7 * planned
+        if index == 2:
+            assert measured["weights"] >= table
+            assert measured["gradients"] >= table
+            assert measured["optimizer"] < table
+
+
+def test_a_last_stage_that_owns_nothing_works_for_the_owner():
+    job = tiny_job(**EVERYWHERE, optimizer={"name": "adamw", "lr": 0.01, "clip_norm": 1.0}, average_every=48)
+    last = len(captured_job(job).units) - 1
+    run = local_run(job, cuts=[[last], [3, last]])
+    result = run.run()
+    assert run.stages["c0.s1"].setup.program.parameters == ()
+    assert run.control.rounds_committed >= 3
+    assert result.checkpoints[-1].keys() == make_weights(job, JOB_FILE).keys()
 
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 12, "n_layer": 2, "n_head": 2}

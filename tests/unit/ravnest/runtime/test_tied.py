@@ -90,6 +90,16 @@ def test_a_stage_between_passes_on_both_ways_and_adds_its_own():
     assert [tensor.tolist() for tensor in parcel.tensors] == [[4.0, 4.0], [1.0, 1.0]]
 
 
+def test_what_waits_is_counted():
+    _, _, tied = stage(BETWEEN, "near")
+    tied.arrived_weights(weights_message(6, "far", "near"), [torch.ones(2), torch.ones(2)])
+    assert tied.held_bytes == 8  # what is passed on does not wait
+    tied.arrived_gradients(m.TiedGradients(update=6, names=("far",)), [torch.ones(2)])
+    assert tied.held_bytes == 16
+    tied.adopt()
+    assert tied.held_bytes == 8
+
+
 def test_gradients_that_have_not_come_are_an_error_and_not_zeros():
     _, _, tied = stage(OWNER, "far")
     tied.arrived_gradients(m.TiedGradients(update=4, names=("far",)), [torch.ones(2)])
