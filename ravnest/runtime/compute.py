@@ -16,6 +16,7 @@ from torch import Tensor
 from ravnest.errors import RunFailed
 from ravnest.runtime.backward import Graph, Splitter, WeightPass, whole
 from ravnest.runtime.batches import BatchSource
+from ravnest.runtime.device import stage_device
 from ravnest.runtime.feed import Root
 from ravnest.runtime.memory import ActivationBytes, Peaks
 from ravnest.runtime.mixed import MixedPrecision, scaled_backward
@@ -61,6 +62,7 @@ class StageCompute:
         self._loss = loss
         self._metrics = metrics
         self._alive: dict[int, Graph | Forgotten] = {}
+        self._device = stage_device(setup.device)
         self._mixed = MixedPrecision(setup.job.precision, setup.device)
         self._replayer = Replayer(setup.program, module) if setup.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
@@ -102,13 +104,13 @@ class StageCompute:
             self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
         else:
             self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers)
-        return () if setup.is_last else tuple(output.detach() for output in outputs)
+        return () if setup.is_last else self._device.take([output.detach() for output in outputs])
 
     def backward(
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
-        graph = self._graph(micro_batch)
+        graph, received = self._graph(micro_batch), self._device.bring(received)
         if self.splitter is not None and not self.splitter.tried:
             self.splitter.try_out(graph, received)
         elif self._mixed.scale is not None:
@@ -126,7 +128,7 @@ class StageCompute:
         """The first part of a split backward: gradients to send, as from `backward`; no norm is known yet."""
         assert self.splitter is not None
         graph = self._graph(micro_batch)
-        rest = self.splitter.input_gradients(graph, received)
+        rest = self.splitter.input_gradients(graph, self._device.bring(received))
         self._halfway[micro_batch] = rest, graph.parameters
         self._activations.split(micro_batch, rest.kept)
         return self._sent_back(graph), None
@@ -136,6 +138,7 @@ class StageCompute:
         rest, parameters = self._halfway.pop(micro_batch)
         rest.run()
         self._added(micro_batch, parameters)
+        self._device.settle()
 
     def update(self, norm_sq: float | None, staleness: Sequence[int] = ()) -> tuple[float, tuple[float, ...]]:
         """One optimizer step with gradients of this `staleness` (updates, one a micro-batch).
@@ -152,6 +155,7 @@ class StageCompute:
         self._weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
         self.tied.changed()
         self._measure()
+        self._device.settle()
         U = self._setup.job.update_every  # noqa: N806 - the design's letter
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
         return lr, losses
@@ -188,7 +192,7 @@ class StageCompute:
         with torch.no_grad():
             outputs = self._outputs(inputs)
             if not self._setup.is_last:
-                return outputs
+                return self._device.take(outputs)
             output = _model_output(outputs)
             sums = self._sums.setdefault(evaluation, EvaluationSums(metrics=[Measure(0.0, 0) for _ in self._metrics]))
             sums.loss += self._loss.measure(output, target)
@@ -233,11 +237,12 @@ class StageCompute:
         self._samples_since_snapshot += self._setup.job.micro_batch
 
     def _sent_back(self, graph: Graph) -> tuple[Tensor, ...]:
-        return tuple(
+        gradients = [
             torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
             for tensor, spec in zip(graph.inputs, self._setup.program.inputs, strict=True)
             if spec.needs_gradient
-        )
+        ]
+        return self._device.take(gradients)
 
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
         """`root` and `fed` of a Graph; `outputs` as `_run` gives them."""
@@ -250,7 +255,7 @@ class StageCompute:
 
     def _seed(self, micro_batch: int) -> None:
         setup = self._setup
-        _seed(setup.device, derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
+        self._device.seed(derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
 
     def _measure(self) -> None:
         """After the weights have changed."""
@@ -275,20 +280,12 @@ class StageCompute:
         read: Callable[[int], tuple[tuple[Tensor, ...], Tensor]],
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """The stage's inputs and, at the last stage, the target; batches are read only where they are needed."""
-        setup = self._setup
+        setup, device = self._setup, self._device
         if not (setup.is_first or setup.is_last):
-            return received, torch.empty(0)
+            return device.bring(received), torch.empty(0)
         inputs, target = read(number)
-        return (inputs if setup.is_first else received), target
-
-
-def _seed(device: str, seed: int) -> None:
-    """What torch.manual_seed does for this device, which for the CPU alone takes 1 µs and not 160: it formats the
-    stack for every kind of accelerator that there might be."""
-    if torch.device(device).type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+        (there,) = device.bring([target]) if setup.is_last else (target,)
+        return device.bring(inputs if setup.is_first else received), there
 
 
 def _model_output(outputs: tuple[Tensor, ...]) -> Tensor:

@@ -17,6 +17,7 @@ from ravnest.runtime import messages as m
 from ravnest.runtime.batches import BatchSource
 from ravnest.runtime.compute import StageCompute
 from ravnest.runtime.deadline import ALIVE_EVERY_S, STATE_DEADLINE_S
+from ravnest.runtime.device import stage_device
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, ThreadExecutor
 from ravnest.runtime.pace import PacedCompute
@@ -129,6 +130,7 @@ def assemble(
     """The stage's parts, joined."""
     job = setup.job
     dirs = [Path(path) for path in setup.search_dirs]
+    stage_device(setup.device)  # one that is not there is refused before weights are moved
     module = setup.program.build(_widened(setup, state), setup.device, copy=True)
     weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
     own, outer = split_outer(optimizer_state)

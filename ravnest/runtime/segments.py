@@ -78,7 +78,7 @@ class StageSegments:
         for segment in self._segments:
             live = self._weights.flat(segment.parameters)
             progress = self._progress[segment.ring].snapshot(round, live)
-            parts = [learned[name].flatten().float() for name in segment.buffers]
+            parts = [learned[name].flatten().float().cpu() for name in segment.buffers]
             buffers = torch.cat(parts) if parts else torch.empty(0)
             counters = tuple(int(value) for value in self._counters(segment))
             # Progress and the ring both only read p_r, so they share it.
@@ -114,9 +114,9 @@ class StageSegments:
             for name, part in self._by_name(segment, self._progress[segment.ring].anchor):
                 yield StatePiece("weight", name, "", part.clone())
             for name in (*segment.buffers, *segment.counters):
-                yield StatePiece("weight", name, "", buffers[name].clone())
+                yield StatePiece("weight", name, "", buffers[name].to("cpu", copy=True))
             for name in segment.frozen:
-                yield StatePiece("weight", name, "", self._weights.frozen(name).clone())
+                yield StatePiece("weight", name, "", self._weights.frozen(name).to("cpu", copy=True))
 
     def outer_state(self) -> dict[tuple[str, str], Tensor]:
         """Copies of the outer optimizers' state, as (parameter, key) → tensor: the same at all members of a ring."""
@@ -163,5 +163,5 @@ class StageSegments:
         for names, numbers in ((segment.buffers, values), (segment.counters, agreed)):
             parts = torch.split_with_sizes(numbers, [old[name].numel() for name in names]) if names else ()
             for name, part in zip(names, parts, strict=True):
-                new = part.reshape(old[name].shape).to(old[name].dtype, copy=True)
+                new = part.reshape(old[name].shape).to(old[name].device, old[name].dtype, copy=True)
                 self._module.set_buffer(name, torch.maximum(new, old[name]) if name in segment.counters else new)

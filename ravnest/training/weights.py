@@ -136,7 +136,7 @@ class VersionedWeights:
         parts = self._split(names, correction)
         self._own(names, copy=copy)
         for name, part in zip(names, parts, strict=True):
-            self._shells[name].data.add_(part)
+            self._shells[name].data.add_(part.to(self._shells[name].device))
         self._publish(names, copy=copy)
 
     def adopt(self, names: Sequence[str], values: Tensor, *, copy: bool = True) -> None:
@@ -151,19 +151,20 @@ class VersionedWeights:
 
     def lend(self, names: Sequence[str]) -> tuple[Tensor, ...]:
         """Copies of weights of this stage's own, for stages that borrow them."""
-        return tuple(self._shells[name].data.clone() for name in names)
+        return tuple(self._shells[name].data.to("cpu", copy=True) for name in names)
 
     def add_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Add what the borrowers' micro-batches gave to this stage's own gradient."""
         for name, gradient in gradients.items():
             shell = self._shells[name]
-            shell.grad = gradient.clone() if shell.grad is None else shell.grad.add_(gradient)
+            here = gradient.to(shell.device, copy=shell.grad is None)
+            shell.grad = here if shell.grad is None else shell.grad.add_(here)
         self._lend_gradients()
 
     def replace(self, values: Mapping[str, Tensor]) -> None:
         """New borrowed weights, which the next forward uses; graphs in flight keep the old ones. Not copied."""
         for name, value in values.items():
-            self._borrowed[name].data = value
+            self._borrowed[name].data = value.to(self._borrowed[name].device)
         self._publish(values, copy=True)
 
     def take_gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
@@ -171,7 +172,7 @@ class VersionedWeights:
         taken = {}
         for name in names:
             shell = self._borrowed[name]
-            taken[name] = torch.zeros_like(shell) if shell.grad is None else shell.grad
+            taken[name] = (torch.zeros_like(shell) if shell.grad is None else shell.grad).cpu()
             shell.grad = None
         self._lend_gradients()
         return taken
@@ -184,9 +185,9 @@ class VersionedWeights:
         return tuple(self._shells)
 
     def flat(self, names: Sequence[str] | None = None) -> Tensor:
-        """A new vector of the weights of `names` (all, in the module's order, without them)."""
+        """A new vector in host memory of the weights of `names` (all, in the module's order, without them)."""
         chosen = self.names if names is None else names
-        parts = [self._shells[name].data.reshape(-1).float() for name in chosen]
+        parts = [self._shells[name].data.reshape(-1).float().cpu() for name in chosen]
         return torch.cat(parts) if parts else torch.empty(0)
 
     def shapes(self, names: Sequence[str]) -> dict[str, torch.Size]:
@@ -225,7 +226,7 @@ class VersionedWeights:
         if self._optimizer is None:
             return {}
         return {
-            (name, key): value.clone()
+            (name, key): value.to("cpu", copy=True)
             for name, shell in self._shells.items()
             for key, value in self._optimizer.state.get(shell, {}).items()
             if isinstance(value, Tensor)

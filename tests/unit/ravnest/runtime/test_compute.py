@@ -8,7 +8,7 @@ from torch.nn import functional
 from ravnest.errors import RunFailed
 from ravnest.materials import load_data, make_model
 from ravnest.runtime.batches import fetch
-from ravnest.runtime.compute import _seed
+from ravnest.runtime.device import HostDevice
 from ravnest.runtime.pace import PacedCompute, Pacer
 from ravnest.runtime.segments import Average
 from ravnest.runtime.setup import Pace
@@ -195,5 +195,5 @@ def test_a_paced_stage_computes_the_same_in_the_planned_time():
 def test_the_quick_seed_draws_what_torch_manual_seed_draws():
     torch.manual_seed(2**63 + 7)
     expected = torch.rand(5)
-    _seed("cpu", 2**63 + 7)
+    HostDevice().seed(2**63 + 7)
     assert torch.equal(torch.rand(5), expected)
