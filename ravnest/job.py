@@ -157,7 +157,8 @@ class JobConfig(Section):
     """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply."""
 
     split_backward: SplitBackward = "auto"
-    """Whether stages send input gradients before they compute weight gradients: auto (where it pays), always, never."""
+    """Whether stages send input gradients before they compute weight gradients: auto (where it pays; not in 1f1b and
+    gpipe, which are baselines), always, never."""
 
     precision: Precision = "float32"
     """What operations compute in where it is safe: float32, bfloat16, float16. Weights stay float32."""

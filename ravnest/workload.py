@@ -29,7 +29,7 @@ _OF_THE_JOB = {
     "max_lag": "job.max_lag",
     "schedule": "job.schedule",
     "cast_bytes_per_parameter_byte": "what job.precision casts",
-    "splits_backward": "what job.split_backward and job.precision allow",
+    "splits_backward": "what job.split_backward, job.schedule and job.precision allow",
     "activation_checkpointing": "job.activation_checkpointing",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
@@ -54,10 +54,17 @@ def workload(job: JobConfig) -> Workload:
         activation_wire_ratio=bytes_per_float32_byte(job.wire.activations),
         gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
         schedule=job.schedule,
-        splits_backward=job.split_backward != "never" and job.precision != "float16",
+        splits_backward=_may_split(job),
         cast_bytes_per_parameter_byte=0.0 if job.precision == "float32" else 0.5,
         activation_checkpointing=job.activation_checkpointing,
     )
+
+
+def _may_split(job: JobConfig) -> bool:
+    """Not float16, whose backward may have to run again; and a schedule of the books only when told to."""
+    if job.precision == "float16":
+        return False
+    return job.split_backward == "always" or (job.split_backward == "auto" and job.schedule == "async")
 
 
 def check_workload(plan: Plan, job: JobConfig, path: str | Path) -> None:

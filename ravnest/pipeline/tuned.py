@@ -43,9 +43,10 @@ class TunedStage:
         self._split_tuner: SplitTuner | None = None
 
     def may_split(self) -> None:
-        """Backwards of this stage can be split: from the next gradient on, decide when."""
+        """Backwards of this stage can be split: from the next gradient on, decide when. In a schedule whose order is
+        fixed, which is a baseline, only when told to do so always."""
         shape = self.machine.shape
-        if self._split != "never" and shape.room:
+        if shape.room and (self._split == "always" or (self._split == "auto" and not shape.is_synchronous)):
             updates_wait = shape.max_staleness == 0
             self._split_tuner = SplitTuner(self._split, shape.update_every, synchronous=updates_wait)
 

@@ -46,3 +46,23 @@ def test_a_plan_whose_job_was_edited_is_refused(change, said):
 def test_what_a_process_needs_is_no_matter_of_the_job():
     _, plan = setups_of(tiny_job())
     check_workload(replace(plan, workload=replace(workload(tiny_job()), process_bytes=1)), tiny_job(), "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "splits"),
+    [
+        ({}, True),
+        ({"split_backward": "never"}, False),
+        ({"max_staleness": 0}, True),
+        ({"schedule": "1f1b"}, False),  # a baseline, unless
+        ({"schedule": "gpipe", "split_backward": "always"}, True),
+        ({"precision": "float16", "split_backward": "always"}, False),
+    ],
+)
+def test_backwards_may_be_split_unless_something_speaks_against_it(change, splits):
+    assert workload(tiny_job(**change)).splits_backward == splits
+
+
+def test_mixed_precision_keeps_what_weights_are_cast_to():
+    found = {precision: workload(tiny_job(precision=precision)) for precision in ("float32", "bfloat16", "float16")}
+    assert [work.cast_bytes_per_parameter_byte for work in found.values()] == [0.0, 0.5, 0.5]
