@@ -5,6 +5,7 @@ Owns the memory of every (ring, round) in flight and does what the machines inst
 endpoint polls, hands in what arrived, and calls pump() after each poll.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ class RingReducer:
 
         `vector` is kept, not copied: read it, never write to it, until commit(round): the round may have to start
         again. Raises InvalidInput for a part of the wrong form, ContributionRefused (naming this member) when it is
-        not finite.
+        not finite, or so large that the sum might not be.
         """
         self._require_open(round, ring)
         spec = self._specs[ring]
@@ -88,6 +89,8 @@ class RingReducer:
             raise InvalidInput(f"ring {ring!r} expects {expected}, got {vector.dtype} {tuple(vector.shape)}")
         if (ring, round) in self._kept.contributions:
             raise InvalidInput(f"a member contributes once to round {round} of ring {ring!r}")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise InvalidInput(f"a weight must be finite and at least 0, got {weight}")
         reason = why_not_summed(vector, weight, len(spec.members))
         if reason:
             raise ContributionRefused(self._endpoint.name, ring, round, reason)

@@ -55,7 +55,8 @@ class TransportLimits:
 class Delivery:
     """One message that arrived. `sender` is a connected peer; `epoch` is the one it was sent in.
 
-    Tensors own their memory (the frame they arrived in); the receiver may write to them.
+    Tensors are the receiver's: it may write to them, and their memory lasts as long as they do. It may be shared with
+    a sender on this machine, whom the run trusts not to write to it any more.
     """
 
     sender: str

@@ -5,6 +5,7 @@ waits for at most a few chunks that are already on their way. It does not decide
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from ring_allreduce.errors import PeerStalled
 from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
@@ -19,11 +20,23 @@ class OutgoingPeer:
     """The way to one peer."""
 
     def __init__(
-        self, peer: str, ways: dict[Lane, Way], limits: TransportLimits, link: LinkShape | None, seed: str
+        self,
+        peer: str,
+        connect: Callable[[Lane, bool], Way],
+        limits: TransportLimits,
+        link: LinkShape | None,
+        seed: str,
     ) -> None:
-        """`ways`: the lanes to it, PIPELINE first; they are closed with this. `seed`: of the link's jitter."""
+        """`connect`: makes a lane to it, by shared memory if told that it may. `seed`: of the link's jitter."""
         self.peer = peer
-        self.ways = ways
+        self._connect = connect
+        self.ways: dict[Lane, Way] = {}
+        try:
+            for lane in Lane:
+                self.ways[lane] = connect(lane, True)
+        except BaseException:
+            self.close(linger_ms=0)
+            raise
         self._limits = limits
         self._link: EmulatedLink[Parts] | None = EmulatedLink(link, seed) if link else None
         self._waiting: dict[Lane, deque[Parts]] = {lane: deque() for lane in Lane}
@@ -79,10 +92,15 @@ class OutgoingPeer:
             way.close(linger_ms)
 
     def _drain(self, lane: Lane) -> bool:
-        waiting, way = self._waiting[lane], self.ways[lane]
+        waiting = self._waiting[lane]
         while waiting:
-            if not way.takes():
+            way = self.ways[lane]
+            if way.takes() and way.send(waiting[0]):
+                waiting.popleft()
+            elif way.broken:
+                # What it held is lost, as with a connection; TCP tries to reach the peer again, if it still lives.
+                way.close(0)
+                self.ways[lane] = self._connect(lane, False)
+            else:
                 return False
-            way.send(waiting[0])
-            waiting.popleft()
         return True

@@ -10,6 +10,7 @@ Frames that lie inline are valid until the next receive(). Who may connect: proc
 kernel's word, that know the token.
 """
 
+import errno
 import hmac
 import os
 import socket
@@ -17,12 +18,13 @@ import struct
 from collections.abc import Sequence
 
 from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.transport.envelope import MAX_TENSORS
 from ring_allreduce.transport.frames import COPY_BELOW_BYTES
-from ring_allreduce.transport.shared_memory import AVAILABLE, MappedSlots, SharedSlots
+from ring_allreduce.transport.shared_memory import ALIGNED_BYTES, AVAILABLE, MappedSlots, SharedSlots
 from ring_allreduce.transport.stats import DropCause, Lane
 
 UNTAKEN = {Lane.PIPELINE: 16, Lane.BULK: 8}
-"""Messages that may wait for the reader; beyond, the sender is held back."""
+"""Messages that may wait for the reader; beyond, the sender is held back, and one that does not mind is hung up on."""
 
 INLINE_BYTES = COPY_BELOW_BYTES
 """Messages of so many bytes travel in the datagram: their bodies would be copied on arrival anyway."""
@@ -37,6 +39,7 @@ _CREDENTIALS = struct.Struct("3i")
 _DESCRIPTOR = struct.Struct("i")
 _MOST_ATTACHED_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR.size) if AVAILABLE else 0
 _MOST_RETURNED = 4096
+_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _BUFFER_BYTES = 1 << 20
 
 
@@ -58,11 +61,14 @@ class OutgoingLine:
         """Made by `connect`."""
         self._connection = connection
         self._slots = SharedSlots()
+        self._new: int | None = None
+        """A segment's descriptor that the next message takes along."""
         self._untaken = 0
         self._most = UNTAKEN[lane]
-        self._unsent: tuple[bytes, int | None] | None = None
+        self.full = False
+        """Whether the system had no room for the last message; it is writable when there is some again."""
         self.broken = False
-        """The peer is gone; it never comes back to this line."""
+        """The peer hung up, or nothing can be shared any more: it never takes anything again."""
 
     @classmethod
     def connect(cls, name: str, token: bytes, lane: Lane) -> "OutgoingLine | None":
@@ -83,61 +89,62 @@ class OutgoingLine:
         return None
 
     def fileno(self) -> int:
-        """Readable when the reader has returned something, writable when `unsent` can go on."""
+        """Readable when the reader has returned something."""
         return self._connection.fileno()
-
-    @property
-    def unsent(self) -> bool:
-        """Whether a message waits for the system to have room."""
-        return self._unsent is not None
 
     def takes(self) -> bool:
         """Whether it takes another message now."""
-        if self._unsent is not None:
-            data, descriptor = self._unsent
-            self._unsent = None
-            self._send([data], descriptor)
         if self._untaken * 2 >= self._most:
             self._hear()
-        return self._untaken < self._most and not self.broken and self._unsent is None
+        return self._untaken < self._most and not self.broken
 
-    def send(self, frames: Sequence[bytes | memoryview]) -> None:
-        """Send one message, if it takes() one. Nothing is kept of `frames`."""
+    def send(self, frames: Sequence[bytes | memoryview]) -> bool:
+        """Send one message, if it takes() one; whether it was sent. Nothing is kept of `frames`."""
         views = [memoryview(frame).cast("B") for frame in frames]
-        if sum(view.nbytes for view in views) <= INLINE_BYTES:
-            inline = len(views)
-        else:
+        inline = len(views)
+        if sum(view.nbytes for view in views) > INLINE_BYTES:
             inline = int(views[0].nbytes <= INLINE_BYTES)
-        slot, slot_bytes, new = _NOT_SHARED, 0, None
-        if inline < len(views):
-            slot, slot_bytes, new = self._slots.put(views[inline:])
-        head = _HEAD.pack(slot, slot_bytes, inline, len(views)) + b"".join(_SIZE.pack(view.nbytes) for view in views)
+        slot, slot_bytes = _NOT_SHARED, 0
+        try:
+            if inline < len(views):
+                slot, slot_bytes = self._put(views[inline:])
+            sizes = b"".join(_SIZE.pack(view.nbytes) for view in views)
+            head = _HEAD.pack(slot, slot_bytes, inline, len(views)) + sizes
+            rights = [] if self._new is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(self._new))]
+            self._connection.sendmsg([b"".join((head, *views[:inline]))], rights)
+        except OSError as error:
+            self._slots.release([slot])
+            self.full = error.errno in _FULL
+            self.broken = not self.full
+            return False
+        self.full = False
         self._untaken += 1
-        self._send([head, *views[:inline]], new)
+        if self._new is not None:
+            os.close(self._new)
+            self._new = None
+        return True
 
     def close(self) -> None:
         """What was sent stays readable for the peer."""
-        if self._unsent is not None and self._unsent[1] is not None:
-            os.close(self._unsent[1])
-        self._unsent = None
+        if self._new is not None:
+            os.close(self._new)
+            self._new = None
+        self._slots = SharedSlots()
         self._connection.close()
 
-    def _send(self, data: list[bytes | memoryview], descriptor: int | None) -> None:
-        attached = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
-        try:
-            self._connection.sendmsg(data, attached)
-        except BlockingIOError:
-            self._unsent = b"".join(data), descriptor
-            return
-        except OSError:
-            self.broken = True
-        if descriptor is not None:
-            os.close(descriptor)
+    def _put(self, bodies: Sequence[memoryview]) -> tuple[int, int]:
+        if not self._slots.has_room(bodies):
+            self._hear()
+        slot, slot_bytes, new = self._slots.put(bodies)
+        if new is not None:
+            assert self._new is None  # what could not be sent is tried again before anything else is
+            self._new = new
+        return slot, slot_bytes
 
     def _hear(self) -> None:
         """What the reader has taken and let go of."""
         try:
-            while not self.broken:
+            for _ in range(self._most):
                 self._returned(self._connection.recv(DATAGRAM_BYTES))
         except BlockingIOError:
             pass
@@ -146,20 +153,22 @@ class OutgoingLine:
 
     def _returned(self, data: bytes) -> None:
         taken, *slots = (number for (number,) in _RETURN.iter_unpack(data)) if data and len(data) % 4 == 0 else (-1,)
-        self.broken = not 0 <= taken <= self._untaken
-        if not self.broken:
-            self._untaken -= taken
-            self._slots.release(slots)
+        if not 0 <= taken <= self._untaken:
+            self.broken = True
+            return
+        self._untaken -= taken
+        self._slots.release(slots)
 
 
 class IncomingLine:
     """The reader's end."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_message_bytes: int) -> None:
         """`connection` was accepted, is of the same user and does not block."""
         self._connection = connection
-        self._slots = MappedSlots()
+        self._slots = MappedSlots(max_message_bytes + ALIGNED_BYTES * MAX_TENSORS)
         self._taken = 0
+        self._most = 0
         self.lane: Lane | None = None
         """None before the hello."""
 
@@ -183,6 +192,7 @@ class IncomingLine:
             self.lane = Lane(hello[len(MAGIC) + len(token) :].decode())
         except ValueError as error:
             raise InvalidMessage(DropCause.MALFORMED, f"no lane: {error}") from None
+        self._most = UNTAKEN[self.lane]
         return True
 
     def receive(self, scratch: bytearray) -> list[memoryview] | None:
@@ -209,9 +219,9 @@ class IncomingLine:
 
     def give_back(self) -> None:
         """Tell the sender what was taken and let go of, when that is worth a message."""
-        if self._taken * 2 < UNTAKEN[self.lane or Lane.BULK]:
-            return
         released = self._slots.released
+        if self._taken * 2 < self._most and not any(map(self._slots.is_large, released)):
+            return
         slots = [released.popleft() for _ in range(min(len(released), _MOST_RETURNED))]
         data = b"".join(_RETURN.pack(number) for number in (self._taken, *slots))
         try:
@@ -229,10 +239,11 @@ class IncomingLine:
     def _frames(self, data: memoryview, descriptors: list[int]) -> list[memoryview]:
         slot, slot_bytes, inline, count = _HEAD.unpack_from(data)
         start = _HEAD.size + count * _SIZE.size
-        if inline > count or start > data.nbytes:
+        if inline > count or start > data.nbytes or self._taken >= self._most:
             raise InvalidMessage(DropCause.MALFORMED, "a shared line's message of other sizes than it says")
         sizes = [size for (size,) in _SIZE.iter_unpack(data[_HEAD.size : start])]
-        if start + sum(sizes[:inline]) != data.nbytes or (inline < count) != (slot != _NOT_SHARED):
+        lying = sum(sizes[:inline])
+        if lying > INLINE_BYTES or start + lying != data.nbytes or (inline < count) != (slot != _NOT_SHARED):
             raise InvalidMessage(DropCause.WRONG_SIZE, "a shared line's message of other sizes than it says")
         frames = []
         for size in sizes[:inline]:

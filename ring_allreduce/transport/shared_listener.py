@@ -4,10 +4,9 @@ Decides who is admitted (same user, the run's token) and when a line is given up
 no peer of ours sends. Whose messages they are is decided where those of TCP are.
 """
 
-import contextlib
 import select
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from ring_allreduce.errors import InvalidMessage
@@ -15,7 +14,7 @@ from ring_allreduce.transport.shared_line import DATAGRAM_BYTES, IncomingLine, s
 from ring_allreduce.transport.shared_memory import AVAILABLE
 from ring_allreduce.transport.stats import DropCause, Lane
 
-BACKLOG = 64
+BACKLOG = 256
 MOST_UNKNOWN = 64
 """Lines that have not said hello; of more the oldest is closed."""
 
@@ -23,9 +22,10 @@ MOST_UNKNOWN = 64
 class SharedListener:
     """The lines to one endpoint. Belongs to the endpoint's thread."""
 
-    def __init__(self, name: str, token: bytes, dropped: Counter[DropCause]) -> None:
+    def __init__(self, name: str, token: bytes, dropped: Counter[DropCause], max_message_bytes: int) -> None:
         """Listens at the abstract address `name`. Raises OSError when that is taken."""
         self._token = token
+        self._max_message_bytes = max_message_bytes
         self._dropped = dropped
         self._scratch = bytearray(DATAGRAM_BYTES)
         self._unknown: dict[int, IncomingLine] = {}
@@ -50,24 +50,30 @@ class SharedListener:
         """See who has called and which lines have something to read."""
         found = self._epoll.poll(0)
         self._ready = {descriptor for descriptor, _ in found}
-        if self._listening.fileno() in self._ready:
-            self._accept()
         for descriptor in self._ready & self._unknown.keys():
             self._welcome(descriptor)
+        if self._listening.fileno() in self._ready:
+            self._accept()
 
     def take(self, lane: Lane, most: int) -> Iterator[list[memoryview]]:
-        """Up to `most` messages of the lines that look() found, a line after another.
+        """Up to `most` messages of the lines that look() found: of each in turn, who was served last comes last.
 
         Small frames are valid until the next one is taken.
         """
         lines = self._lines[lane]
-        for descriptor in self._ready & lines.keys():
+        ready = deque(descriptor for descriptor in lines if descriptor in self._ready)
+        while ready and most > 0:
+            descriptor = ready.popleft()
             line = lines[descriptor]
             try:
-                while most > 0 and (frames := line.receive(self._scratch)) is not None:
-                    most -= 1
-                    yield frames
+                frames = line.receive(self._scratch)
+                if frames is None:
+                    continue
+                most -= 1
+                yield frames
                 line.give_back()
+                ready.append(descriptor)
+                lines[descriptor] = lines.pop(descriptor)
             except InvalidMessage as error:
                 self._dropped[DropCause(error.cause)] += 1
                 self._forget(lines, descriptor)
@@ -84,26 +90,34 @@ class SharedListener:
         self._epoll.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._listening.accept()
-                if not same_user(connection):
-                    self._dropped[DropCause.WRONG_TOKEN] += 1
-                    connection.close()
-                    continue
-                connection.setblocking(False)
-                line = IncomingLine(connection)
-                self._epoll.register(line, select.EPOLLIN)
-                self._unknown[line.fileno()] = line
-                self._ready.add(line.fileno())
-                while len(self._unknown) > MOST_UNKNOWN:
-                    self._forget(self._unknown, next(iter(self._unknown)))
+        for _ in range(BACKLOG):
+            try:
+                connection, _where = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # No descriptor is left. Whoever calls from now on finds nobody, and uses TCP.
+                self._epoll.unregister(self._listening)
+                self._listening.close()
+                return
+            if not same_user(connection):
+                self._dropped[DropCause.WRONG_TOKEN] += 1
+                connection.close()
+                continue
+            connection.setblocking(False)
+            line = IncomingLine(connection, self._max_message_bytes)
+            self._epoll.register(line, select.EPOLLIN)
+            self._unknown[line.fileno()] = line
+            self._ready.add(line.fileno())
+            self._welcome(line.fileno())
+            if len(self._unknown) > MOST_UNKNOWN:
+                self._forget(self._unknown, next(iter(self._unknown)))
 
     def _welcome(self, descriptor: int) -> None:
         line = self._unknown[descriptor]
         try:
             if not line.welcome(self._token):
-                return
+                return  # it has not said anything yet
         except InvalidMessage as error:
             self._dropped[DropCause(error.cause)] += 1
         except EOFError:
@@ -119,11 +133,11 @@ class SharedListener:
         line.close()
 
 
-def listen(name: str, token: bytes, dropped: Counter[DropCause]) -> SharedListener | None:
+def listen(name: str, token: bytes, dropped: Counter[DropCause], max_message_bytes: int) -> SharedListener | None:
     """A listener; None where the system has no memory to share, or somebody else has that address."""
     if not AVAILABLE:
         return None
     try:
-        return SharedListener(name, token, dropped)
+        return SharedListener(name, token, dropped, max_message_bytes)
     except OSError:
         return None

@@ -1,8 +1,9 @@
 """Memory that two processes of one machine share: a message's bodies are written into it once, and read where they lie.
 
 The sender owns segments of anonymous memory, each divided into slots of one size; a message takes one slot, and the
-reader says when nobody holds it any more. Segments are sealed, so that nobody can shrink one under its reader. Which
-slot, and when it is free, is decided here; how a segment gets to the other process, shared_line.py.
+reader says when nobody holds it any more. Segments are sealed, so that nobody can shrink one under its reader; they
+stay until the line is closed. Which slot, and when it is free, is decided here; how a segment gets to the other
+process, shared_line.py.
 """
 
 import ctypes
@@ -20,6 +21,9 @@ SEGMENT_BYTES = 16 << 20
 """Of a segment with slots smaller than that. Pages are the system's only once they are written to."""
 
 LEAST_SLOT_BYTES = 64 << 10
+LARGE_SLOT_BYTES = 8 << 20
+"""Of slots so large only one that is free keeps its pages."""
+
 ALIGNED_BYTES = 64
 MOST_SEGMENTS = 1 << 12
 SLOTS_PER_SEGMENT = SEGMENT_BYTES // LEAST_SLOT_BYTES
@@ -72,12 +76,20 @@ class SharedSlots:
             start += aligned(body.nbytes)
         return slot, size, new
 
+    def has_room(self, bodies: Sequence[memoryview]) -> bool:
+        """Whether put() would find a free slot."""
+        return bool(self._free.get(slot_bytes_for(sum(aligned(body.nbytes) for body in bodies))))
+
     def release(self, slots: Iterable[int]) -> None:
         """The reader holds them no more; a slot that is not taken is left alone."""
         for slot in slots:
             size = self._size.pop(slot, None)
-            if size is not None:
-                self._free[size].append(slot)
+            if size is None:
+                continue
+            if size >= LARGE_SLOT_BYTES and self._free[size]:
+                segment, index = divmod(slot, SLOTS_PER_SEGMENT)
+                self._segments[segment].madvise(mmap.MADV_REMOVE, index * size, size)
+            self._free[size].append(slot)
 
     def _add_segment(self, slot_bytes: int) -> int:
         total = max(SEGMENT_BYTES, slot_bytes)
@@ -97,7 +109,9 @@ class SharedSlots:
 class MappedSlots:
     """The reader's side of the slots of one sender."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        """`most_bytes`: what a slot may hold at most."""
+        self._most_slot_bytes = slot_bytes_for(most_bytes)
         self._segments: list[tuple[mmap.mmap, int]] = []
         self._held: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self.released: deque[int] = deque()
@@ -105,12 +119,20 @@ class MappedSlots:
 
     def add_segment(self, descriptor: int, slot_bytes: int) -> None:
         """Map a new segment. Raises InvalidMessage for one that could shrink, or has another size than it should."""
-        size = os.fstat(descriptor).st_size
-        sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-        proper = slot_bytes >= LEAST_SLOT_BYTES and slot_bytes & (slot_bytes - 1) == 0
-        if not sealed or not proper or size != max(SEGMENT_BYTES, slot_bytes) or len(self._segments) >= MOST_SEGMENTS:
-            raise InvalidMessage(DropCause.MALFORMED, "a segment that no sender of ours makes")
-        self._segments.append((mmap.mmap(descriptor, size), slot_bytes))
+        proper = LEAST_SLOT_BYTES <= slot_bytes <= self._most_slot_bytes and slot_bytes & (slot_bytes - 1) == 0
+        try:
+            size = os.fstat(descriptor).st_size
+            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+            if proper and sealed and size == max(SEGMENT_BYTES, slot_bytes) and len(self._segments) < MOST_SEGMENTS:
+                self._segments.append((mmap.mmap(descriptor, size), slot_bytes))
+                return
+        except (OSError, ValueError):
+            pass  # no memory at all, or not to be written to
+        raise InvalidMessage(DropCause.MALFORMED, "a segment that no sender of ours makes")
+
+    def is_large(self, slot: int) -> bool:
+        """Whether the sender should hear soon that this slot is free."""
+        return self._segments[slot // SLOTS_PER_SEGMENT][1] >= LARGE_SLOT_BYTES // 8
 
     def views(self, slot: int, sizes: Sequence[int]) -> list[memoryview]:
         """Bodies of `sizes` in `slot`, which is released when the last of them, and all made of them, are gone.

@@ -32,12 +32,17 @@ class Way(Protocol):
         """Whether it takes another message now."""
         ...
 
-    def send(self, parts: Parts) -> None:
-        """Send one, when it takes() one."""
+    def send(self, parts: Parts) -> bool:
+        """Send one, when it takes() one; False: try again, or, if it is broken, over another way."""
         ...
 
-    def watch(self) -> Watch | None:
-        """What happens when it may take more; None: it never will."""
+    @property
+    def broken(self) -> bool:
+        """Whether it will never take anything again."""
+        ...
+
+    def watch(self) -> Watch:
+        """What happens when it may take more."""
         ...
 
     def tend(self, now_s: float) -> None:
@@ -71,11 +76,14 @@ class SharedWay:
         self._line = line
         self.takes, self.send = line.takes, line.send
 
-    def watch(self) -> Watch | None:
+    @property
+    def broken(self) -> bool:
+        """The peer hung up."""
+        return self._line.broken
+
+    def watch(self) -> Watch:
         """The reader has returned something, or the system has room again."""
-        if self._line.broken:
-            return None
-        return self._line.fileno(), zmq.POLLOUT if self._line.unsent else zmq.POLLIN
+        return self._line.fileno(), zmq.POLLOUT if self._line.full else zmq.POLLIN
 
     def tend(self, now_s: float) -> None:
         """Nothing to do."""
@@ -109,11 +117,15 @@ class ZmqWay:
         """Whether zmq holds less than its mark."""
         return bool(int(self._socket.get(zmq.EVENTS)) & _WRITABLE)  # an exception would cost more than the message
 
-    def send(self, parts: Parts) -> None:
+    broken = False
+    """zmq connects again by itself."""
+
+    def send(self, parts: Parts) -> bool:
         """Large frames are sent from where they lie."""
         self._socket.send_multipart(parts, flags=zmq.DONTWAIT, copy=False)
+        return True
 
-    def watch(self) -> Watch | None:
+    def watch(self) -> Watch:
         """The socket is writable."""
         return self._socket, zmq.POLLOUT
 

@@ -10,6 +10,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import zmq
 from torch import Tensor
@@ -27,7 +28,7 @@ from ring_allreduce.transport.pages import keep_large_blocks
 from ring_allreduce.transport.shared_line import line_name
 from ring_allreduce.transport.shared_listener import listen
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
-from ring_allreduce.transport.ways import Watch, endpoint_url, way_to
+from ring_allreduce.transport.ways import Watch, Way, endpoint_url, way_to
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 """Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
@@ -92,7 +93,7 @@ class ZmqEndpoint:
         self._shared = None
         if self._shares:
             name_of_lines = line_name(host, self.address.pipeline_port, self.address.bulk_port)
-            self._shared = listen(name_of_lines, token, self.stats.dropped)
+            self._shared = listen(name_of_lines, token, self.stats.dropped, limits.max_message_bytes)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_fd = self._wake_reader.fileno()
         self._wake_reader.setblocking(False)
@@ -116,14 +117,15 @@ class ZmqEndpoint:
         for peer, address in others.items():
             if peer in self._peers and self._addresses[peer] == address:
                 continue
-            ways = {
-                lane: way_to(peer, address, lane, self._context, self._token, self._keys, shared=self._shares)
-                for lane in Lane
-            }
-            self.disconnect([peer])
             link, seed = self._links.get(peer), f"{self.name}->{peer}"
-            self._peers[peer] = OutgoingPeer(peer, ways, self._limits, link, seed)
+            outgoing = OutgoingPeer(peer, partial(self._way, peer, address), self._limits, link, seed)
+            self.disconnect([peer])
+            self._peers[peer] = outgoing
             self._addresses[peer] = address
+
+    def _way(self, peer: str, address: PeerAddress, lane: Lane, shared: bool) -> Way:
+        shared = shared and self._shares
+        return way_to(peer, address, lane, self._context, self._token, self._keys, shared=shared)
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""
@@ -185,6 +187,8 @@ class ZmqEndpoint:
         deadline_s = time.monotonic() + self._limits.linger_s
         for router in self._routers.values():
             self._poller.unregister(router)
+        if self._shared is not None:
+            self._poller.unregister(self._shared.fileno())
         while any(outgoing.queued(lane) for outgoing in self._peers.values() for lane in Lane):
             self._flush()
             left_s = deadline_s - time.monotonic()

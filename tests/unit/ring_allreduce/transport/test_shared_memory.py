@@ -25,7 +25,7 @@ class Pair:
     """A sender and its reader, without what lies between them."""
 
     def __init__(self):
-        self.sender, self.reader = SharedSlots(), MappedSlots()
+        self.sender, self.reader = SharedSlots(), MappedSlots(1 << 30)
 
     def put(self, *bodies):
         slot, slot_bytes, new = self.sender.put([memoryview(body) for body in bodies])
@@ -130,7 +130,7 @@ def test_a_segment_that_could_shrink_or_has_another_size_is_refused(size, slot_b
     if seal:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     with pytest.raises(InvalidMessage, match="no sender of ours"):
-        MappedSlots().add_segment(descriptor, slot_bytes)
+        MappedSlots(1 << 30).add_segment(descriptor, slot_bytes)
     os.close(descriptor)
 
 
@@ -147,3 +147,35 @@ def test_releasing_what_is_not_taken_changes_nothing():
     pair.sender.release([slot, slot, 12345])
     assert pair.put(b"y") == slot
     assert pair.put(b"z") != slot
+
+
+def test_of_large_slots_only_one_that_is_free_keeps_its_pages():
+    pair = Pair()
+    body = bytes([7]) * (9 << 20)
+    slots = [pair.put(body) for _ in range(3)]
+    pair.sender.release(slots)
+    kept = [pair.reader.views(slot, [len(body)])[0][0] for slot in slots]
+    assert kept == [7, 0, 0]
+    again = [pair.put(body) for _ in range(3)]
+    assert sorted(again) == sorted(slots)
+
+
+def test_a_slot_beyond_the_largest_message_is_refused():
+    _, slot_bytes, descriptor = SharedSlots().put([memoryview(bytes(17 << 20))])
+    with pytest.raises(InvalidMessage, match="no sender of ours"):
+        MappedSlots(16 << 20).add_segment(descriptor, slot_bytes)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("seals", [fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE, None])
+def test_what_cannot_be_mapped_is_refused(tmp_path, seals):
+    if seals is None:
+        descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    else:
+        descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, SEGMENT_BYTES)
+    if seals is not None:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    with pytest.raises(InvalidMessage, match="no sender of ours"):
+        MappedSlots(1 << 30).add_segment(descriptor, LEAST_SLOT_BYTES)
+    os.close(descriptor)
