@@ -98,7 +98,7 @@ class OutgoingPeer:
             if way.takes() and way.send(waiting[0]):
                 waiting.popleft()
             elif way.broken:
-                # What it held is lost, as with a connection; TCP tries to reach the peer again, if it still lives.
+                # Who is gone has lost what it had not read; one that lives reads it, perhaps after what follows.
                 way.close(0)
                 self.ways[lane] = self._connect(lane, False)
             else:

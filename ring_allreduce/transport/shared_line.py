@@ -10,7 +10,6 @@ Frames that lie inline are valid until the next receive(). Who may connect: proc
 kernel's word, that know the token.
 """
 
-import errno
 import hmac
 import os
 import socket
@@ -39,7 +38,6 @@ _CREDENTIALS = struct.Struct("3i")
 _DESCRIPTOR = struct.Struct("i")
 _MOST_ATTACHED_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR.size) if AVAILABLE else 0
 _MOST_RETURNED = 4096
-_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _BUFFER_BYTES = 1 << 20
 
 
@@ -66,7 +64,7 @@ class OutgoingLine:
         self._untaken = 0
         self._most = UNTAKEN[lane]
         self.full = False
-        """Whether the system had no room for the last message; it is writable when there is some again."""
+        """Whether the socket had no room for the last message; it is writable when there is some again."""
         self.broken = False
         """The peer hung up, or nothing can be shared any more: it never takes anything again."""
 
@@ -114,7 +112,7 @@ class OutgoingLine:
             self._connection.sendmsg([b"".join((head, *views[:inline]))], rights)
         except OSError as error:
             self._slots.release([slot])
-            self.full = error.errno in _FULL
+            self.full = isinstance(error, BlockingIOError)
             self.broken = not self.full
             return False
         self.full = False
