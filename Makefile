@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 PIP_ARGS ?=
 
 BIN := .venv/bin
+# Two workers, whatever the machine: tests that start processes run one after another in one of them (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n 2
 STAMP := .venv/.installed
 
 .PHONY: demo test check clean install
@@ -19,13 +21,13 @@ demo: $(STAMP)
 	$(BIN)/ravnest run plan.yaml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 install: $(STAMP)
 
