@@ -33,8 +33,9 @@ class Replayer:
 
     def __init__(self, program: StageProgram, module: StageModule) -> None:
         self._module = module
-        # Operators do not declare all that they write (batch-norm's statistics): those that are not constants count.
-        self._learning = tuple(spec.name for spec in program.buffers if spec.persistent)
+        # Operators do not declare all that they write (batch-norm's statistics), but what they write is saved.
+        names = {spec.name for spec in program.buffers if spec.persistent} | {*program.changed}
+        self._learning = tuple(spec.name for spec in program.buffers if spec.name in names)
 
     def buffers(self) -> dict[str, Tensor]:
         """Copies of the buffers that a forward may write, to be called before it."""

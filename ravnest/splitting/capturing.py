@@ -95,6 +95,7 @@ class CapturedModel:
                 for name, (home, *others) in self.tied.items()
                 if home < start and any(start <= unit < end for unit in others)
             ),
+            changed=tuple(spec.name for spec in buffers if spec.name in self.train.anchored),
         )
 
     def _parameters(self, start: int, end: int) -> tuple[TensorSpec, ...]:

@@ -57,7 +57,7 @@ def generate(
     for result, spec in zip(code.outputs, outputs, strict=True):
         expression = names.render(result)
         if spec.is_int:
-            expression = f"torch.tensor({expression}, dtype=torch.int64)"
+            expression = f"torch.tensor({expression}, dtype=torch.int64, device=_device)"
         elif outputs_travel:
             permuted = f".permute({spec.order})" if spec.order else ""
             expression = f"{expression}{permuted}.contiguous()"

@@ -87,6 +87,8 @@ class StageProgram:
     """False for the last stage, whose outputs keep the model's own layout."""
     borrowed: tuple[TensorSpec, ...] = ()
     """Tied parameters that the span uses and that belong to units before it."""
+    changed: tuple[str, ...] = ()
+    """Buffers that the graph itself writes. Operators may write others, persistent ones, without saying so."""
 
     def build(
         self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", *, copy: bool = True

@@ -17,6 +17,7 @@ CNN = {
 CASES = {
     "dropout": DROPOUT,
     "batch-norm": CNN,
+    "a counter that is not saved": {"model": {"factory": "tiny:counting"}},
     "synchronous": {**DROPOUT, "max_staleness": 0},
     "gpipe with batch-norm": {**CNN, "schedule": "gpipe"},
     "clipped": {**DROPOUT, "optimizer": {"name": "adamw", "lr": 1e-2, "clip_norm": 0.1}},

@@ -62,6 +62,8 @@ def test_layouts_integers_and_sizes_cross_the_boundary() -> None:
     assert passed.is_contiguous()
     assert (int(count), count.dtype, count.shape) == (10, torch.int64, ())
     assert infinite.tolist() == [math.inf] * 10
+    elsewhere = torch.device("meta")
+    assert {out.device for out in run([], elsewhere, (x.to(elsewhere), torch.tensor(5)))} == {elsewhere}
 
 
 def test_autocast_takes_the_kind_of_the_stages_device() -> None:
