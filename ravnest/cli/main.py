@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ravnest.cli.export import export
 from ravnest.cli.plan import plan
@@ -19,8 +20,20 @@ from ravnest.cli.run import run
 
 INTERRUPTED = 130
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Where Ctrl-C is said to have been heard: typer ends with its code, and without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("ravnest: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="ravnest",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

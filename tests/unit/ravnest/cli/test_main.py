@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -50,6 +51,15 @@ def test_main_prints_one_line_and_no_traceback(
     assert raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml")) == 2
     assert capsys.readouterr().err == "ravnest: error: nodes.yaml: no such file\n"
     assert raised_by_main(monkeypatch, KeyboardInterrupt()) == 130
+
+
+def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cluster_planner.files.load_fleet", interrupted)
+    result = RUNNER.invoke(cli.app, ["plan", str(tmp_path / "nodes.yaml")])
+    assert (result.exit_code, result.stderr) == (130, "ravnest: interrupted\n")
 
 
 def test_a_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
