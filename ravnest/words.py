@@ -31,10 +31,10 @@ def size(count: float) -> str:
 
 
 def beside_baselines(loss: float, baselines: Mapping[str, float]) -> str:
-    """`held-out loss 2.01 · bigram model 2.32 (0.31 nats better)`."""
+    """`held-out loss 2.01 · bigram model 2.32 (0.31 better)`."""
     parts = [f"held-out loss {loss:.2f}"]
     for name, baseline in baselines.items():
         gain = baseline - loss
-        verdict = f"{abs(gain):.2f} nats {'better' if gain >= 0 else 'worse'}"
+        verdict = f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'}"
         parts.append(f"{name} {baseline:.2f} ({verdict})")
     return " · ".join(parts)

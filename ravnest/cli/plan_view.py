@@ -66,8 +66,8 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}"
     )
     table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
-    table.add_column("  stage")
-    table.add_column("node", style="bold", no_wrap=True)
+    table.add_column("  stage", no_wrap=True)
+    table.add_column("node", style="bold", overflow="fold")
     table.add_column("units", no_wrap=True)
     for name in ("compute", "up", "down", "memory"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from cluster_planner.words import rate
-from ravnest.cli.stage_view import stages_table
+from ravnest.cli.stage_view import stages_tables
 from ravnest.launch.report import RunResult
 from ravnest.words import beside_baselines, duration
 
@@ -22,7 +22,7 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
     console.print(_pairs(_figures(result)))
     if result.stages:
         console.print()
-        console.print(stages_table(result.stages))
+        console.print(stages_tables(result.stages))
     if result.held_out_loss is not None:
         console.print()
         console.print(Text(beside_baselines(result.held_out_loss, result.baselines), style="bold"))

@@ -25,6 +25,6 @@ def test_loss_may_be_missing() -> None:
 
 def test_loss_beside_baselines() -> None:
     assert beside_baselines(2.01, {"bigram model": 2.32, "other": 1.9}) == (
-        "held-out loss 2.01 · bigram model 2.32 (0.31 nats better) · other 1.90 (0.11 nats worse)"
+        "held-out loss 2.01 · bigram model 2.32 (0.31 better) · other 1.90 (0.11 worse)"
     )
     assert beside_baselines(2.01, {}) == "held-out loss 2.01"

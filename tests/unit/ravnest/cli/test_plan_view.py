@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -27,6 +28,22 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "a faster laptop would help most",
     ):
         assert words in text
+
+
+def test_a_long_name_goes_on_in_the_next_line_and_cuts_no_column_off(plan: Plan) -> None:
+    name = "the-raspberry-pi-in-the-cellar"
+    first = replace(
+        plan.clusters[0], stages=(replace(plan.clusters[0].stages[0], node=name), *plan.clusters[0].stages[1:])
+    )
+    nodes = tuple(replace(node, name=name) if node.name == "desk" else node for node in plan.fleet.nodes)
+    out = StringIO()
+    long = replace(plan, clusters=(first, *plan.clusters[1:]), fleet=replace(plan.fleet, nodes=nodes))
+    show_plan(long, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    (row,) = (line for line in lines if line.startswith("  0 ") and "GB" in line and "the-" in line)
+    assert row.endswith("250 MB of 1 GB")
+    assert "stage" in lines[3]
+    assert "…" not in out.getvalue()
 
 
 def test_the_document_is_plain_json(plan: Plan) -> None:

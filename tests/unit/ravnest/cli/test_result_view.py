@@ -17,7 +17,7 @@ def shown(result: RunResult) -> str:
 def test_it_ends_with_figures_baselines_sample_and_paths(result: RunResult) -> None:
     text = shown(result)
     assert "20,000 in 2 min 05 s (160/s)" in text
-    assert "held-out loss 2.01 · bigram model 2.32 (0.31 nats better)" in text
+    assert "held-out loss 2.01 · bigram model 2.32 (0.31 better)" in text
     assert "The [bold] statement" in text  # as the model wrote it, no markup
     for path in (result.weights_path, result.checkpoint_path, result.metrics_path):
         assert str(path) in text  # whole, however long
