@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +67,8 @@ def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema
         keys = ", ".join(schema.model_fields)
         found = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
         raise InvalidInput(f"{found}; expected a mapping with the keys {keys}", path=str(path))
+    if (other := _another_file(data, schema)) is not None:
+        raise InvalidInput(other, path=str(path))
     try:
         return schema.model_validate(data)
     except pydantic.ValidationError as error:
@@ -142,6 +144,20 @@ def _read(path: Path) -> object:
         if "integer string conversion" in str(error):
             raise InvalidInput("holds a number of too many digits", path=str(path)) from None
         raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", path=str(path)) from None
+
+
+def _another_file(data: Mapping[object, object], wanted: type[pydantic.BaseModel]) -> str | None:
+    """What to say where one of the other files was given whole, instead of a line for each of its keys."""
+    if {"clusters", "rings", "units"} & data.keys():
+        found, advice = "a plan", "`ravnest run` takes it"
+    elif "nodes" in data:
+        found, advice = "a list of nodes", "`ravnest plan` makes a plan for it"
+    elif {"model", "data"} <= data.keys():
+        found, advice = "a job", "`ravnest plan NODES_YAML --job` takes it"
+    else:
+        return None
+    expected = {schema.FleetFile: "a list of nodes", schema.PlanFile: "a plan"}.get(wanted, "a job")
+    return None if found == expected else f"is {found} ({advice}); expected {expected}"
 
 
 def _similar_file(path: Path) -> str:

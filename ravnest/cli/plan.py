@@ -39,6 +39,7 @@ def plan(
     job_path = job if job is not None else nodes.parent / "job.yaml"
     _refuse_output(output, [nodes, job_path])
     fleet = load_fleet(nodes)  # before torch is imported: what is wrong with the file is told at once
+    _require_job(job, job_path)
     from ravnest.cli.planning import prepare_plan
     from ravnest.cli.steps import Steps
 
@@ -72,6 +73,14 @@ def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         if output.resolve() == path.resolve():
             raise InvalidInput("would overwrite what is planned; give another path", path=str(output), key="--output")
+
+
+def _require_job(given: Path | None, path: Path) -> None:
+    """Who has given no job is told where it was looked for, and how to give one."""
+    from ravnest.errors import InvalidInput
+
+    if given is None and not path.exists():
+        raise InvalidInput("no such file: write the job there, or name it with --job", path=str(path))
 
 
 def _write(made: Plan, plan_path: Path) -> Path:

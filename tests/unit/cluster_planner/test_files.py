@@ -160,6 +160,23 @@ def test_files_that_cannot_be_read_say_so(nodes_yaml: Callable[[str], Path], tmp
     assert "is not UTF-8" in str(refusal(lambda: load_fleet(tmp_path / "latin")))
 
 
+def test_one_file_given_for_another_is_told_in_one_line(
+    nodes_yaml: Callable[[str], Path], plan: Plan, tmp_path: Path
+) -> None:
+    fleet, made = nodes_yaml(NODES), tmp_path / "plan.yaml"
+    save_plan(plan, made)
+    job = tmp_path / "job.yaml"
+    job.write_text("{model: {factory: a:b}, data: {factory: a:c}}")
+    assert str(refusal(lambda: load_plan(fleet))).endswith(
+        "is a list of nodes (`ravnest plan` makes a plan for it); expected a plan"
+    )
+    assert "is a plan (`ravnest run` takes it); expected a list of nodes" in str(refusal(lambda: load_fleet(made)))
+    assert "is a job (`ravnest plan NODES_YAML --job` takes it); expected a plan" in str(
+        refusal(lambda: load_plan(job))
+    )
+    assert "expected a job" in str(refusal(lambda: read_validated(fleet, Choice)))
+
+
 class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
     factory: str

@@ -92,3 +92,11 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plan_without_a_job_says_where_the_job_was_looked_for(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text("nodes: [{name: a, gflops: 1, memory_gb: 1, up_mbps: 1, down_mbps: 1}]")
+    result = RUNNER.invoke(cli.app, ["plan", str(nodes)])
+    said, code = cli.describe(result.exception) if isinstance(result.exception, Exception) else ([], 0)
+    assert (said, code) == ([f"{tmp_path / 'job.yaml'}: no such file: write the job there, or name it with --job"], 2)
