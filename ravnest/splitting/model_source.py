@@ -18,6 +18,8 @@ from ravnest.factories import describe, invoke, user_code
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns `package.module:function` into the function."""
+_MISSPELT = 0.85
+"""How much alike (difflib's ratio) an unknown key and a known one are, for the first to be the second misspelt."""
 
 
 def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolve: Resolve) -> nn.Module:
@@ -138,6 +140,7 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
         hint = f"did you mean {near[0]!r}?" if near else "expected the name of an architecture, such as llama"
         raise InvalidInput(f"transformers has no {model_type!r}; {hint}", key="model.huggingface.model_type")
     make = _architecture(transformers, options.get("architectures"))
+    _refuse_misspelt(transformers.CONFIG_MAPPING[model_type], options, model_type)
     try:
         model = make(transformers.AutoConfig.for_model(model_type, **options))
     except Exception as error:
@@ -146,6 +149,19 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     model.__class__ = _logits_only(type(model))
     assert isinstance(model, nn.Module)
     return model
+
+
+def _refuse_misspelt(made_by: Any, options: Mapping[str, Any], model_type: str) -> None:
+    """transformers takes any key, and builds the default model, of billions of parameters maybe, where one is
+    misspelt. Keys that resemble none pass: published configurations have some that nobody reads any more."""
+    known = {*inspect.signature(made_by).parameters, *dir(made_by), *getattr(made_by, "attribute_map", ())}
+    public = sorted(name for name in known if not name.startswith("_"))
+    for name in options.keys() - known:
+        if near := get_close_matches(name, public, n=1, cutoff=_MISSPELT):
+            raise InvalidInput(
+                f"a configuration of {model_type} has no such key; did you mean {near[0]!r}?",
+                key=f"model.huggingface.{name}",
+            )
 
 
 def _architecture(transformers: Any, names: object) -> Callable[[Any], Any]:

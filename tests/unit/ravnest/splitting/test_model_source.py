@@ -136,6 +136,10 @@ def test_a_configuration_may_name_its_class_and_takes_inputs_by_keyword() -> Non
         ({"model_type": None}, "model.huggingface.model_type: expected the name"),
         ({"model_type": "no-such-model"}, "model.huggingface.model_type: transformers has no"),
         ({"architectures": []}, "model.huggingface.architectures: expected one class"),
+        (
+            {"hidden_sze": 32},
+            "model.huggingface.hidden_sze: a configuration of llama has no such key; did you mean 'hidden_size'",
+        ),
         ({"architectures": ["AutoConfig"]}, "model.huggingface.architectures: transformers has no model"),
         ({"architectures": ["LlamaForCausalLn"]}, "did you mean 'LlamaForCausalLM'"),
     ],
@@ -144,6 +148,13 @@ def test_refuses_a_wrong_hugging_face_configuration(change: dict[str, object], m
     pytest.importorskip("transformers")
     with pytest.raises(InvalidInput, match=message):
         build_model({"huggingface": {**LLAMA, **change}}, "meta", resolve=no_factory)
+
+
+def test_keys_of_published_configurations_that_nobody_reads_pass() -> None:
+    pytest.importorskip("transformers")
+    old = {"torch_dtype": "float32", "transformers_version": "4.40.0", "pretraining_tp": 1, "rope_theta": 10000.0}
+    model = build_model({"huggingface": {**LLAMA, **old, "_name_or_path": "x"}}, "meta", resolve=no_factory)
+    assert type(model).__name__ == "LlamaForCausalLM"
 
 
 def test_tied_llama_splits_with_one_name_for_both_places() -> None:
