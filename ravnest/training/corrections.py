@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import SGD, Adam, NAdam, Optimizer
 
 from ravnest.training.soap import SOAP
@@ -134,21 +135,60 @@ def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
     steps += 1
     # NAdam corrects by the product of the coefficients that it really had.
     rate = lr if nesterov else lr * (1 - longer**steps) / weight
-    _set(optimizer, lr=rate, betas=(longer, beta2))
-    optimizer.step()
     share = (1 - longer) / weight  # of the newest gradient in m / ω
     ahead = min(k, max(0.0, (1 + lead) * (1 - beta) / share - 1))
-    scale = lr * ahead * share / (1 - share) if ahead > 0 else 0.0
+    part = ahead * share / (1 - share) if ahead > 0 else 0.0  # of the rate, by which newest − m / ω counts more
+    group = optimizer.param_groups[0]
+    plain = not isinstance(optimizer, NAdam | SOAP) and not group["maximize"]
+    if plain and 0 < part < 1 and (not group["weight_decay"] or group["decoupled_weight_decay"]):
+        _step_once(optimizer, trained, longer, part, weight, lr=lr / weight, decay_rate=rate)
+    else:
+        _set(optimizer, lr=rate, betas=(longer, beta2))
+        optimizer.step()
+        if part:
+            _add_lead(optimizer, trained, weight, lr * part, 1 - beta2**steps)
     for p in trained:
-        state, group = optimizer.state[p], optimizer.param_groups[0]
-        state[_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
+        optimizer.state[p][_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
+
+
+def _step_once(
+    optimizer: Optimizer,
+    trained: list[Parameter],
+    beta: float,
+    part: float,
+    weight: float,
+    *,
+    lr: float,
+    decay_rate: float,
+) -> None:
+    """Adam's or AdamW's step and the lead in one pass over the weights; `lr` is for m itself, not corrected for bias.
+
+    The step and the lead divide by the same, so together they are the step of a momentum (1 − part)·m + part·ω·g:
+    one of another β and rate. m is what that step leaves, moved along g.
+    """
+    betas, decay = optimizer.defaults["betas"], optimizer.defaults["weight_decay"]
+    total = 1 - part + part * weight
+    other = (1 - part) * beta / total
+    steps = float(optimizer.state[trained[0]]["step"]) + 1
+    rate = lr * total * (1 - other**steps)
+    _set(optimizer, lr=rate, betas=(other, betas[1]), weight_decay=decay * decay_rate / rate)
+    optimizer.step()
+    _set(optimizer, betas=betas, weight_decay=decay)
+    for p in trained:
+        optimizer.state[p]["exp_avg"].lerp_(p.grad, 1 - beta / other)
+
+
+def _add_lead(optimizer: Optimizer, trained: list[Parameter], weight: float, lr: float, corrected: float) -> None:
+    """The lead by itself, after a step; `corrected`: what the second moment is divided by."""
+    group = optimizer.param_groups[0]
+    for p in trained:
+        state = optimizer.state[p]
         newest = _gradient(p, group).sub(state["exp_avg"], alpha=1 / weight)
         if isinstance(optimizer, SOAP):
-            p.add_(optimizer.direction(p, newest, group), alpha=-scale)
+            p.add_(optimizer.direction(p, newest, group), alpha=-lr)
             continue
         square: Tensor = state.get("max_exp_avg_sq", state["exp_avg_sq"])
-        denominator = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
-        p.addcdiv_(newest, denominator, value=-scale)
+        p.addcdiv_(newest, (square / corrected).sqrt_().add_(group["eps"]), value=-lr)
 
 
 def _lead_sgd(optimizer: Optimizer, lr: float, staleness: float) -> None:

@@ -79,6 +79,26 @@ def test_adamw_steps_with_its_momentum_extrapolated(staleness, decay):
         assert torch.allclose(path[t - 1].double(), w, atol=1e-3 * decay + 2e-5)
 
 
+@pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0, [0.0, 1.0, 3.0, 0.5] * 15])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "adam"},
+        {"name": "adam", "amsgrad": True, "foreach": True},
+        {"name": "adamw", "weight_decay": 0.1, "fused": True},
+    ],
+)
+def test_one_pass_takes_the_step_and_the_lead_that_two_take(config, staleness):
+    """Two are taken where the gradient has to be turned round first: `maximize`."""
+    one, optimizer = make(config)
+    two, turned = make({**config, "maximize": True})
+    path = walk(one, corrected("look_ahead", optimizer), gradients(60), staleness)
+    reference = walk(two, corrected("look_ahead", turned), [-gradient for gradient in gradients(60)], staleness)
+    assert torch.allclose(torch.stack(path), torch.stack(reference), rtol=0, atol=2e-6)
+    for key in ("exp_avg", "exp_avg_sq"):
+        assert torch.allclose(optimizer.state[one][key].abs(), turned.state[two][key].abs(), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0])
 @pytest.mark.parametrize(("nesterov", "decay"), [(False, 0.0), (True, 0.0), (False, 0.1)])
 def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
