@@ -37,8 +37,8 @@ def plan(
     from cluster_planner.files import load_fleet
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
-    _refuse_output(output, [nodes, job_path])
     fleet = load_fleet(nodes)  # before torch is imported: what is wrong with the file is told at once
+    _refuse_output(output, [nodes, job_path])
     _require_job(job, job_path)
     from ravnest.cli.planning import prepare_plan
     from ravnest.cli.steps import Steps

@@ -153,10 +153,12 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
 
 def _refuse_misspelt(made_by: Any, options: Mapping[str, Any], model_type: str) -> None:
     """transformers takes any key, and builds the default model, of billions of parameters maybe, where one is
-    misspelt. Keys that resemble none pass: published configurations have some that nobody reads any more."""
+    misspelt. Keys that resemble none pass, and private ones: published configurations have some that nobody reads."""
     known = {*inspect.signature(made_by).parameters, *dir(made_by), *getattr(made_by, "attribute_map", ())}
     public = sorted(name for name in known if not name.startswith("_"))
     for name in options.keys() - known:
+        if name.startswith("_"):
+            continue
         if near := get_close_matches(name, public, n=1, cutoff=_MISSPELT):
             raise InvalidInput(
                 f"a configuration of {model_type} has no such key; did you mean {near[0]!r}?",
