@@ -22,6 +22,9 @@ from cluster_planner import (
     validate,
 )
 from ravnest.job import JobConfig
+from ravnest.launch.setups import stage_setups
+from ravnest.materials import search_dirs
+from ravnest.runtime.setup import StageSetup
 from ravnest.splitting import CapturedModel
 from ravnest.workload import workload
 from ring_allreduce.transport import LinkShape
@@ -91,3 +94,19 @@ def equal_stages(
     )
     validate(plan)
     return plan
+
+
+def endless_setups(
+    plan: Plan, job: JobConfig, captured: CapturedModel, token: bytes, *, imitate: bool
+) -> dict[str, StageSetup]:
+    """The stages' setups, of one thread each, for a run that the experiment ends. `imitate`: nodes and links."""
+    return stage_setups(
+        plan,
+        job,
+        captured,
+        search_dirs=search_dirs(plan.job_file),
+        threads={node.name: 1 for node in plan.fleet.nodes},
+        total_samples=None,
+        token=token,
+        imitate=imitate,
+    )

@@ -90,7 +90,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in PACKAGES},
-        "commit": _commit(),
+        "commit": commit(),
         "load before (1, 5, 15 min)": load,
     }
 
@@ -242,7 +242,9 @@ def _cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out, and whether code differs from it."""
+
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
         return done.stdout.strip()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from cluster_planner import Plan
 from experiments.paced_model import MICRO_BATCH, WIDTH
-from experiments.paced_plan import BACKWARD_OVER_FORWARD, equal_stages, round_trip_window
+from experiments.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, search_dirs
+from ravnest.materials import capture_job, load_data
 from ravnest.runtime.setup import StageSetup
 from ring_allreduce.transport import LinkShape
 
@@ -76,16 +75,7 @@ def build(load: float, *, emulated: bool) -> Site:
         link=LINK,
         window=window(),
     )
-    setups = stage_setups(
-        plan,
-        job,
-        captured,
-        search_dirs=search_dirs(JOB_FILE),
-        threads={node.name: 1 for node in plan.fleet.nodes},
-        total_samples=None,
-        token=TOKEN,
-        imitate=True,
-    )
+    setups = endless_setups(plan, job, captured, TOKEN, imitate=True)
     if not emulated:
         setups = {name: replace(setup, links={}) for name, setup in setups.items()}
     return Site(plan, job, setups)

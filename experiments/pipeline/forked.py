@@ -6,6 +6,8 @@ Decides nothing: hands out weights, lets the first stage go, and passes on what 
 import contextlib
 import json
 import os
+import select
+import signal
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +25,8 @@ from ring_allreduce.transport import Lane, Message, PeerAddress, ZmqEndpoint
 BUSY = ("forward", "backward", "weights", "update")
 _ALIVE_EVERY_S = 0.5
 _ADDRESS_BYTES = 1 << 16
+_ADDRESS_LIMIT_S = 60.0  # to bind a socket and read a small data set, on a busy machine
+_END_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -135,15 +139,32 @@ class _Child:
         self.pid, self._reads, self._writes = pid, reads, writes
 
     def read(self) -> bytes:
-        return os.read(self._reads, _ADDRESS_BYTES)
+        return _read(self._reads)
 
     def write(self, data: bytes) -> None:
         os.write(self._writes, data)
 
     def end(self) -> None:
+        """It was told to stop; one that does not is killed."""
         os.close(self._reads)
         os.close(self._writes)
-        os.waitpid(self.pid, 0)
+        until_s = time.monotonic() + _END_LIMIT_S
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until_s:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                return
+            time.sleep(0.01)
+
+
+def _read(pipe: int) -> bytes:
+    """One message. Raises TimeoutError when none comes, EOFError when the other end is gone."""
+    if not select.select([pipe], [], [], _ADDRESS_LIMIT_S)[0]:
+        raise TimeoutError(f"no addresses came in {_ADDRESS_LIMIT_S:.0f} s")
+    data = os.read(pipe, _ADDRESS_BYTES)
+    if not data:
+        raise EOFError("a stage's process ended before it said where it listens")
+    return data
 
 
 def _fork(setup: StageSetup) -> _Child:
@@ -157,8 +178,6 @@ def _fork(setup: StageSetup) -> _Child:
     try:
         process = StageProcess(setup, "127.0.0.1")
         os.write(to_parent, json.dumps(asdict(process.address)).encode())
-        process.run(
-            {name: PeerAddress(**each) for name, each in json.loads(os.read(from_parent, _ADDRESS_BYTES)).items()}
-        )
+        process.run({name: PeerAddress(**each) for name, each in json.loads(_read(from_parent)).items()})
     finally:
         os._exit(0)

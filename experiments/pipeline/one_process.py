@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.paced_plan import equal_stages
+from experiments.paced_plan import endless_setups, equal_stages
 from experiments.pipeline.forked import measure
 from experiments.report import ROOT, Cell, Claim, Part, Table, median, spread
 from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.materials import capture_job, load_data, make_model, make_weights
 from ravnest.runtime.batches import fetch
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.optimizer import build_optimizer
@@ -131,15 +130,7 @@ def _setups(job: JobConfig) -> dict[str, StageSetup]:
     plan = equal_stages(
         job, JOB_FILE, captured, clusters=1, stages=STAGES, forward_s=1e-3, link=LinkShape(1e9, 0.0), window=largest
     )
-    return stage_setups(
-        plan,
-        job,
-        captured,
-        search_dirs=search_dirs(JOB_FILE),
-        threads={node.name: 1 for node in plan.fleet.nodes},
-        total_samples=None,
-        token=TOKEN,
-    )
+    return endless_setups(plan, job, captured, TOKEN, imitate=False)
 
 
 def _plain(job: JobConfig, weights: dict[str, Tensor], threads: int, updates: int) -> float:

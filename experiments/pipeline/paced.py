@@ -11,13 +11,12 @@ from pathlib import Path
 
 from cluster_planner.schedules import SYNCHRONOUS, Schedule
 from experiments.paced_model import MICRO_BATCH, WIDTH
-from experiments.paced_plan import BACKWARD_OVER_FORWARD, equal_stages, round_trip_window
+from experiments.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.schedules import MAX_STALENESS, UPDATE_EVERY
 from experiments.report import Cell, Claim, Panel, Part, Series, Table
 from ravnest.job import job_from_mapping
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, make_weights, search_dirs
+from ravnest.materials import capture_job, load_data, make_weights
 from ring_allreduce.transport import LinkShape
 
 FORWARD_S = 0.02
@@ -107,16 +106,7 @@ def row(setting: Setting, *, quick: bool = False) -> Row:
         link=link,
         window=window if asynchronous else flushed_window(setting),
     )
-    setups = stage_setups(
-        plan,
-        job,
-        captured,
-        search_dirs=search_dirs(JOB_FILE),
-        threads={node.name: 1 for node in plan.fleet.nodes},
-        total_samples=None,
-        token=TOKEN,
-        imitate=True,
-    )
+    setups = endless_setups(plan, job, captured, TOKEN, imitate=True)
     update_s = setting.update_every * MICRO_BATCH_S
     if quick:
         warm_up, updates = 1, 2

@@ -120,6 +120,7 @@ def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
             f"{size.digit_updates} updates, {size.digit_seeds} seeds.",
             f"These trainings took {_minutes(characters, digits):.0f} minutes of one core. Finished ones are kept in "
             f"{BOOK.relative_to(ROOT)} and not repeated, so the part itself may have taken less.",
+            kept.trained_by,
         ],
     )
 
@@ -172,7 +173,7 @@ def run_depth(*, quick: bool, book: Path = BOOK) -> Part:
         claims,
         [Table("Updates to the target, best of all rates", ["optimizer", "stages", "updates", "over one stage"], rows)],
         [Panel("Depth", "stages", "updates over one stage", series, log_x=True, target=UPDATES_WITHIN)],
-        [f"{size.characters.name}; a constant rate after a warm-up, best of {size.depth_rates}."],
+        [f"{size.characters.name}; a constant rate after a warm-up, best of {size.depth_rates}.", kept.trained_by],
     )
 
 

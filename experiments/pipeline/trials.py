@@ -1,11 +1,12 @@
 """Single trainings of the experiments on quality, and the book in which finished ones are kept.
 
 A training takes minutes, a table of them hours: each result is written down as soon as it is there, and one that is in
-the book is not made again. Delete the book after a change that trainings depend on.
+the book is not made again. A line says which commit trained it. Delete the book after a change that trainings rest on.
 """
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -13,7 +14,10 @@ from pathlib import Path
 
 from experiments.pipeline.delays import Delayed, by_depth, uniform
 from experiments.pipeline.tasks import Task
+from experiments.report import commit
 from ravnest.training.optimizer import OptimizerConfig
+
+_UNRECORDED = "a commit that was not recorded"
 
 
 @dataclass(frozen=True)
@@ -60,21 +64,32 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Outcome] = {}
+        self._commits: dict[str, str] = {}
+        self._asked: dict[str, None] = {}
+        self._commit = commit()
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
                 curve = tuple((update, loss) for update, loss in entry["outcome"].pop("curve"))
                 self._known[entry["trial"]] = Outcome(curve=curve, **entry["outcome"])
+                self._commits[entry["trial"]] = entry.get("commit", _UNRECORDED)
 
     def outcome(self, trial: Trial) -> Outcome:
         """From the book, or made now and written down."""
+        self._asked[trial.key] = None
         if trial.key not in self._known:
             found = run(trial)
-            self._known[trial.key] = found
+            self._known[trial.key], self._commits[trial.key] = found, self._commit
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as book:
-                book.write(json.dumps({"trial": trial.key, "outcome": asdict(found)}) + "\n")
+                book.write(json.dumps({"trial": trial.key, "commit": self._commit, "outcome": asdict(found)}) + "\n")
         return self._known[trial.key]
+
+    @property
+    def trained_by(self) -> str:
+        """How many of the trials that were asked for were trained by which commit, in words."""
+        counts = Counter(self._commits[key] for key in self._asked)
+        return "Trained by " + ", ".join(f"{who} ({count} trials)" for who, count in counts.most_common()) + "."
 
 
 def run(trial: Trial) -> Outcome:

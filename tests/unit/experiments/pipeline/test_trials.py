@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from itertools import islice
@@ -75,6 +76,23 @@ def test_the_book_makes_no_trial_twice(characters, tmp_path, monkeypatch):
     for other in (*others, replace(trial, optimizer={**ADAMW, "correction": "none"})):
         again.outcome(other)
     assert len(made) == 6
+
+
+def test_the_book_says_which_commit_trained(characters, tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "run", lambda trial: Outcome(1.0, 50.0, trial.updates, ((10, 1.5),), 0.1))
+    path, trial = tmp_path / "book.jsonl", Trial(characters, ADAMW, updates=20)
+    monkeypatch.setattr(trials, "commit", lambda: "0ld")
+    for seed in (0, 1, 2):
+        Book(path).outcome(replace(trial, seed=seed))
+    first, *rest = [json.loads(line) for line in path.read_text().splitlines()]
+    del first["commit"]  # as books once were
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, *rest)))
+    monkeypatch.setattr(trials, "commit", lambda: "new")
+    book = Book(path)
+    for seed in (0, 1, 3, 3):
+        book.outcome(replace(trial, seed=seed))
+    said = "Trained by a commit that was not recorded (1 trials), 0ld (1 trials), new (1 trials)."
+    assert book.trained_by == said
 
 
 def test_depth_counts_updates_to_a_loss_that_one_stage_reached(tmp_path, monkeypatch):
