@@ -7,8 +7,9 @@ PyTorch loop and by the stage's runtime, in blocks that take turns in one proces
 """
 
 import statistics
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,6 +27,7 @@ from ravnest.job import JobConfig, job_from_mapping
 from ravnest.launch.handout import needed
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.pipeline import Compute
 from ravnest.runtime import messages as m
 from ravnest.runtime.batches import fetch
 from ravnest.runtime.executor import ThreadExecutor
@@ -103,7 +105,7 @@ def one_stage(blocks: int = 9, updates: int = 4) -> LoopRow:
     ((name, setup),) = setups.items()
     driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=_TOKEN)
     endpoint = ZmqEndpoint(name, codec=m.codec(), token=_TOKEN)
-    executor = ThreadExecutor(endpoint.wake, prepare=lambda: torch.set_num_threads(1))
+    executor = _Gated(endpoint.wake, prepare=lambda: torch.set_num_threads(1))
     try:
         driver.connect({name: endpoint.address})
         endpoint.connect({m.DRIVER: driver.address})
@@ -114,22 +116,41 @@ def one_stage(blocks: int = 9, updates: int = 4) -> LoopRow:
         done = 0
         plain_ms, stage_ms = [], []
         for _ in range(blocks + 1):
+            driver.send(name, Lane.PIPELINE, m.Alive())
             began_s = time.perf_counter()
             plain.run(updates)
             plain_ms.append(1e3 * (time.perf_counter() - began_s) / (updates * UPDATE_EVERY))
             began_s = time.perf_counter()
             done += updates
+            executor.gate.set()
             while stage.computations < done * (2 * UPDATE_EVERY + 1):
                 stage.turn(0.25)
+            executor.gate.clear()
             stage_ms.append(1e3 * (time.perf_counter() - began_s) / (updates * UPDATE_EVERY))
             driver.poll(0.0)
             time.sleep(0.1)  # what the stage has begun of the next update ends: a fraction of a block is given to it
         plain_of, stage_of = statistics.median(plain_ms[1:]), statistics.median(stage_ms[1:])
         return LoopRow(plain_of, stage_of, stage_of / plain_of)
     finally:
+        executor.gate.set()
         executor.close(5.0)
         endpoint.close()
         driver.close()
+
+
+class _Gated(ThreadExecutor):
+    """Computes while the gate is open: between its blocks the stage rests."""
+
+    def __init__(self, wake: Callable[[], None], prepare: Callable[[], None]) -> None:
+        super().__init__(wake, prepare)
+        self.gate = threading.Event()
+
+    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
+        def gated() -> Any:
+            self.gate.wait(_DEADLINE_S)
+            return work()
+
+        super().submit(instruction, gated)
 
 
 class _PlainLoop:

@@ -1,7 +1,8 @@
 """Where a stage's computations run: one at a time, in a thread of their own, or inline for tests.
 
-Knows nothing of what it runs. Results are handed back to the thread that owns the sockets, which is woken
-for them; an exception is a result too, so that it surfaces there.
+Knows nothing of what it runs. Whoever listens is given each result in the computing thread, and may submit what comes
+next without another thread having to run. Other results are handed back to the thread that owns the sockets, which is
+woken for them; an exception is a result too, so that it surfaces there.
 """
 
 import queue
@@ -25,8 +26,16 @@ class Finished:
     """When it began and ended; None where nobody looked."""
 
 
+Listener = Callable[[Finished], bool]
+"""Takes a result in the computing thread. False: it is for the thread that owns the sockets."""
+
+
 class Executor(Protocol):
     """Runs computations in the order in which they are submitted."""
+
+    def listen(self, listener: Listener) -> None:
+        """From now on `listener` hears of each result first. An exception of its own is handed back as one."""
+        ...
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None: ...
 
@@ -49,6 +58,9 @@ class InlineExecutor:
 
     def __init__(self) -> None:
         self._done: list[Finished] = []
+
+    def listen(self, listener: Listener) -> None:
+        """There is one thread only, which takes its results itself."""
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
         self._done.append(_run(instruction, work))
@@ -75,8 +87,12 @@ class ThreadExecutor:
         self._now = now
         self._work: queue.SimpleQueue[tuple[Compute, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
+        self._listener: Listener = lambda finished: False
         self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
         self._thread.start()
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
         self._work.put((instruction, work))
@@ -96,5 +112,11 @@ class ThreadExecutor:
     def _loop(self) -> None:
         self._prepare()
         while (item := self._work.get()) is not None:
-            self._done.put(_run(*item, self._now))
-            self._wake()
+            finished = _run(*item, self._now)
+            try:
+                heard = self._listener(finished)
+            except BaseException as error:  # noqa: BLE001 - as in _run
+                finished, heard = Finished(finished.instruction, error=error), False
+            if not heard:
+                self._done.put(finished)
+                self._wake()

@@ -2,18 +2,21 @@
 and what its tensors take.
 
 Decides when: signs of life each second, and with them whatever else there is to tell; a timeline's pieces as soon as
-they are whole. Belongs to the thread that owns the sockets.
+they are whole.
 """
 
 from collections.abc import Callable
 
 from ravnest.pipeline.ledger import Ledger
+from ravnest.pipeline.split import SplitTuner
+from ravnest.pipeline.window import WindowTuner
 from ravnest.runtime import messages as m
 from ravnest.runtime.compute import EvaluationSums
 from ravnest.runtime.deadline import ALIVE_EVERY_S
 from ravnest.runtime.memory import Peaks
+from ravnest.runtime.sends import Sends
 from ravnest.runtime.timeline import NETWORK, Timeline, subject
-from ring_allreduce.transport import Endpoint, Lane, Message
+from ring_allreduce.transport import Message
 
 
 class Reports:
@@ -21,14 +24,14 @@ class Reports:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        sends: Sends,
         ledger: Ledger,
         rings: tuple[int, ...],
         peaks: Peaks,
         timeline: Timeline | None,
         now: Callable[[], float],
     ) -> None:
-        self._endpoint = endpoint
+        self._sends = sends
         self._ledger = ledger
         self._rings = rings
         self._peaks = peaks
@@ -42,7 +45,7 @@ class Reports:
         """How many have finished."""
 
     def tell(self, message: Message) -> None:
-        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+        self._sends.send(m.DRIVER, message)
 
     def evaluated(self, evaluation: int, sums: EvaluationSums) -> None:
         """What a finished evaluation came to."""
@@ -53,6 +56,17 @@ class Reports:
                 metrics=tuple((metric.total, metric.count) for metric in sums.metrics),
             )
         )
+
+    def window(self, tuner: WindowTuner) -> None:
+        """It was tuned."""
+        self.tell(m.WindowTuned(window=tuner.window, round_trip_s=tuner.bare_s, pace_s=tuner.pace_s))
+
+    def split(self, tuner: SplitTuner) -> None:
+        """Whether backwards are split was decided anew."""
+        times = tuner.times
+        seconds = {} if times is None else {key: getattr(times, key) for key in ("whole_s", "input_s", "weight_s")}
+        if times is not None or tuner.mode != "auto":
+            self.tell(m.BackwardSplit(splits=tuner.splits, period_s=tuner.period_s, **seconds))
 
     def turn(self, now_s: float) -> None:
         """What is due."""

@@ -1,9 +1,12 @@
 """One stage at work: deliveries and finished computations become events, the machine's instructions become deeds.
 
 The edge around StageMachine. It decides nothing about order; it checks what arrives (who sent it, and whether its
-tensors are what the stage's program says) before the machine hears of it. One thread calls `turn`.
+tensors are what the stage's program says) before the machine hears of it. One thread calls `turn` and owns the sockets;
+the one that computes hands over to itself, because on a busy machine it takes milliseconds to wake the other in
+between. Whoever has something for the machine takes the lock.
 """
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,10 +15,8 @@ from torch import Tensor
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.split import SplitTuner
 from ravnest.pipeline.tempo import Passage
 from ravnest.pipeline.tuned import TunedStage
-from ravnest.pipeline.window import WindowTuner
 from ravnest.runtime import messages as m
 from ravnest.runtime.arrivals import check_tensors, expected_sender
 from ravnest.runtime.compute import StageCompute
@@ -25,11 +26,12 @@ from ravnest.runtime.executor import Executor, Finished
 from ravnest.runtime.outbox import Outbox
 from ravnest.runtime.reports import Reports
 from ravnest.runtime.segments import StatePiece
+from ravnest.runtime.sends import Sends
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.timeline import Timeline
 from ravnest.runtime.work import Work
 from ring_allreduce.patience import SilenceDeadline
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
+from ring_allreduce.transport import Delivery, Endpoint, Message
 
 _IDLE_POLL_S = 0.25
 
@@ -66,13 +68,15 @@ class StageRuntime:
         self._tuned = TunedStage(
             setup.shape,
             setup.largest_window,
-            self._tell_window,
+            lambda tuner: self._reports.window(tuner),
             split=setup.job.split_backward,
-            on_split=self._tell_split,
+            on_split=lambda tuner: self._reports.split(tuner),
         )
         self._machine = self._tuned.machine
         rings = tuple(segment.ring for segment in setup.segments)
-        self._reports = Reports(endpoint, self._machine.ledger, rings, compute.peaks, timeline, now)
+        self._lock = threading.RLock()
+        self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
+        self._reports = Reports(self._sends, self._machine.ledger, rings, compute.peaks, timeline, now)
         exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._work = Work(compute, exchange, self._machine, self._crossings)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
@@ -83,6 +87,7 @@ class StageRuntime:
         self._version = version
         self._split_tried = False
         self.stopped = False
+        executor.listen(self._computed)
         if not setup.is_first:
             self._handle(ev.Started(version=version))
 
@@ -93,17 +98,28 @@ class StageRuntime:
 
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
         """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage must end."""
-        for delivery in self._endpoint.poll(timeout_s):
-            self._take(delivery)
-        for finished in self._executor.finished():
-            self._reports.computations += 1
-            self._take_finished(finished)
-        self._merge_arrived(self._exchange.pump())
-        self._outbox.flush()
-        now_s = self._now()
-        self._reports.turn(now_s)
-        if self._driver.expired(now_s):
-            raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+        deliveries = self._endpoint.poll(timeout_s)
+        with self._lock:
+            self._sends.flush()
+            for delivery in deliveries:
+                self._take(delivery)
+            for finished in self._executor.finished():
+                self._take_finished(finished)
+            self._merge_arrived(self._exchange.pump())
+            self._outbox.flush()
+            now_s = self._now()
+            self._reports.turn(now_s)
+            if self._driver.expired(now_s):
+                raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+
+    def _computed(self, finished: Finished) -> bool:
+        """In the computing thread: go on at once, but for what concerns rounds, which the other thread moves."""
+        if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
+            return False
+        with self._lock:
+            if not self.stopped:
+                self._take_finished(finished)
+        return True
 
     def _take(self, delivery: Delivery) -> None:
         message = delivery.message
@@ -169,21 +185,18 @@ class StageRuntime:
     def _perform(self, instruction: ins.Instruction) -> None:
         match instruction:
             case ins.SendActivation(micro_batch):
-                self._send(
-                    +1,
-                    m.Activation(micro_batch=micro_batch),
-                    self._to_send.pop(("activation", micro_batch, 0)),
-                )
+                header = m.Activation(micro_batch=micro_batch)
+                self._send(+1, header, self._to_send.pop(("activation", micro_batch, 0)))
             case ins.SendGradient(micro_batch, snapshot_round, norm_sq):
                 passage = self._tuned.passage(micro_batch)
-                header = m.Gradient(
+                gradient = m.Gradient(
                     micro_batch=micro_batch,
                     snapshot_round=snapshot_round,
                     norm_sq=norm_sq,
                     queued_s=passage.queued_s,
                     busiest_s=passage.busiest_s,
                 )
-                self._send(-1, header, self._to_send.pop(("gradient", micro_batch, 0)))
+                self._send(-1, gradient, self._to_send.pop(("gradient", micro_batch, 0)))
             case ins.SendGlobalNorm(update, norm_sq):
                 self._send(+1, m.GlobalNorm(update=update, norm_sq=norm_sq))
             case ins.SendEvaluation(evaluation, batch, batches):
@@ -208,6 +221,7 @@ class StageRuntime:
     def _take_finished(self, finished: Finished) -> None:
         if finished.error is not None:
             raise finished.error
+        self._reports.computations += 1
         if finished.took is not None:
             self._machine.ledger.computed(*finished.took)
         self._send_parcels()  # before whatever of this computation is sent
@@ -261,10 +275,6 @@ class StageRuntime:
             self._outbox.put(m.DRIVER, header, piece.tensor)
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
-    def _tell_window(self, tuner: WindowTuner) -> None:
-        message = m.WindowTuned(window=tuner.window, round_trip_s=tuner.bare_s, pace_s=tuner.pace_s)
-        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
-
     def _tell_tried(self) -> None:
         """Once: whether this stage's backward can be split."""
         splitter = self.compute.splitter
@@ -276,16 +286,8 @@ class StageRuntime:
         else:
             self._reports.tell(m.BackwardSplit(splits=False, refused=splitter.refused))
 
-    def _tell_split(self, tuner: SplitTuner) -> None:
-        times = tuner.times
-        seconds = {} if times is None else {key: getattr(times, key) for key in ("whole_s", "input_s", "weight_s")}
-        if times is not None or tuner.mode != "auto":
-            self._reports.tell(m.BackwardSplit(splits=tuner.splits, period_s=tuner.period_s, **seconds))
-
     def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
-        began_s = self._now()
-        self._endpoint.send(self.setup.neighbour(step), Lane.PIPELINE, message, tensors)
-        self._reports.sent(message, began_s)
+        self._sends.send(self.setup.neighbour(step), message, tensors)
 
     def _send_parcels(self) -> None:
         """What concerns tied parameters."""

@@ -1,7 +1,6 @@
 """What an instruction to compute means: a call of StageCompute, with the tensors that have arrived for it.
 
-Decides nothing about order. Belongs to the thread that owns the sockets; the calls that it makes run in the compute
-thread.
+Decides nothing about order. Used by whoever has the stage's lock; the calls that it makes run in the compute thread.
 """
 
 from collections.abc import Callable

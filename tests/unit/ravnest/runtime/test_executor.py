@@ -60,3 +60,31 @@ def test_closing_does_not_wait_longer_than_it_may(threaded):
     executor.close(0.0)
     assert executor.finished() == []
     release.set()
+
+
+def test_a_listener_hears_of_results_in_the_computing_thread_and_may_submit_the_next(threaded):
+    executor, woken, _ = threaded
+    heard = []
+
+    def listener(finished):
+        heard.append((finished.instruction, threading.current_thread().name))
+        if finished.instruction == ins.RunForward(2):
+            return False
+        executor.submit(ins.RunForward(finished.instruction.micro_batch + 1), lambda: None)
+        return True
+
+    executor.listen(listener)
+    executor.submit(ins.RunForward(0), lambda: None)
+    assert woken.acquire(timeout=10.0)
+    assert [finished.instruction for finished in executor.finished()] == [ins.RunForward(2)]
+    assert heard == [(ins.RunForward(number), "compute") for number in range(3)]
+    assert not woken.acquire(timeout=0.0)
+
+
+def test_what_a_listener_raises_is_handed_back(threaded):
+    executor, woken, _ = threaded
+    executor.listen(lambda finished: boom())
+    executor.submit(ins.RunForward(0), lambda: None)
+    assert woken.acquire(timeout=10.0)
+    (failed,) = executor.finished()
+    assert isinstance(failed.error, ZeroDivisionError)
