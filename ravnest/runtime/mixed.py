@@ -36,7 +36,8 @@ class MixedPrecision:
         if not self._is_open:
             torch.autocast_increment_nesting()  # the cache is emptied when the outermost context is left
             self._is_open = True
-        with torch.autocast(self._device_type, self._dtype):
+        # What an evaluation casts has no gradient: torch before 2.11 would give it to the next training forward.
+        with torch.autocast(self._device_type, self._dtype, cache_enabled=torch.is_grad_enabled()):
             yield
 
     def weights_changed(self) -> None:

@@ -52,6 +52,18 @@ def test_weights_are_cast_once_for_each_version():
     mixed.weights_changed()
 
 
+def test_what_an_evaluation_casts_is_not_kept_for_training():
+    layer, mixed = nn.Linear(4, 4), MixedPrecision("bfloat16", "cpu")
+    with torch.no_grad(), mixed.forward():
+        assert not torch.is_autocast_cache_enabled()
+        layer(torch.ones(1, 4))
+    with mixed.forward():
+        assert torch.is_autocast_cache_enabled()
+        layer(torch.ones(1, 4)).float().sum().backward()
+    mixed.weights_changed()
+    assert layer.weight.grad is not None
+
+
 def test_cast_weights_are_counted_apart_from_activations():
     layer, peaks, mixed = nn.Linear(64, 64), Peaks(), MixedPrecision("bfloat16", "cpu")
     kept = ActivationBytes(layer.parameters, peaks)
