@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, fields
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, held
+from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, Tied, held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,9 @@ class Unit:
     """Ids of parameters that other units hold too."""
     tied_bytes: int = 0
     """Parameters used up to the unit's end and behind it, too (not per sample): once an update a cut there sends them
-    forward, and as much of gradients back."""
+    forward, and as much of gradients back; or, with `tied: averaged`, nothing."""
+    borrowed_bytes: int = 0
+    """Tied parameters that the unit uses and that units before it hold (not per sample)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -40,6 +42,7 @@ class Unit:
             "boundary_bytes",
             "boundary_gradient_bytes",
             "tied_bytes",
+            "borrowed_bytes",
         ):
             _require(self.name, name, getattr(self, name), least=0)
 
@@ -94,11 +97,13 @@ class Workload:
     """Kept beside each live version of a weight: what it was cast to, where a run computes in another precision."""
     activation_checkpointing: ActivationCheckpointing = "never"
     """Whether stages may run their forwards twice, to keep fewer activations."""
+    tied: Tied = "exact"
+    """How parameters are trained that several stages of a cluster use."""
 
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
         for field in fields(self):
-            if field.name not in ("schedule", "splits_backward", "activation_checkpointing"):
+            if field.name not in ("schedule", "splits_backward", "activation_checkpointing", "tied"):
                 _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
         if self.is_synchronous and self.max_staleness:
             raise InvalidInput(
@@ -116,7 +121,7 @@ class Workload:
 
     def tied_bytes(self, unit: Unit) -> int:
         """A micro-batch's share of the tied weights that such a cut sends forward, and of their gradients back."""
-        return math.ceil(unit.tied_bytes / self.update_every)
+        return math.ceil(unit.tied_bytes / self.update_every) if self.tied == "exact" else 0
 
     @property
     def is_synchronous(self) -> bool:

@@ -17,6 +17,7 @@ serve several clusters, each cluster is timed as if all had its period, which is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster_planner.circuits import Circuit, circuits
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
@@ -72,8 +73,9 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
     pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
-    traffic = _traffic(fleet, spans, pipes, rings)
-    averaging_s, carried = _averaging(fleet, spans, clusters, rings, traffic)
+    moved = circuits(spans, clusters, rings)
+    traffic = _traffic(fleet, spans, pipes, moved)
+    averaging_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
     fleet_rate = _steady_rate(fleet, spans, pipes, traffic)
     waits = carried < fleet_rate * (1 - 1e-9)
     fleet_rate = min(fleet_rate, carried)
@@ -109,13 +111,13 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
     return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
-def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequence[Ring]) -> _Traffic:
+def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequence[Circuit]) -> _Traffic:
     node_of = {(p.cluster.name, s): stage.node for p in pipes for s, stage in enumerate(p.cluster.stages)}
     out = dict.fromkeys(node_of.values(), 0.0)
     into = dict(out)
     for ring in rings:
         amount = _ring_bytes(spans, ring)
-        for sender, receiver in _hops(ring):
+        for sender, receiver in ring.hops:
             a, b = node_of[sender], node_of[receiver]
             if a != b and not fleet.same_host(a, b):
                 out[a] += amount
@@ -130,17 +132,16 @@ def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequ
 
 
 def _averaging(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], traffic: _Traffic
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit], traffic: _Traffic
 ) -> tuple[float, float]:
     """(seconds of one round on idle links, the most samples/s for which the rings keep up)."""
-    members = len(clusters)
-    if members == 1:
+    if not any(ring.hops for ring in rings):
         return 0.0, float("inf")
     stages = {c.name: c.stages for c in clusters}
     slowest_hop = trip = 0.0
     for ring in rings:
-        latencies = 0.0
-        for (a, s), (b, t) in _hops(ring):
+        latencies, members = 0.0, len(ring.members)
+        for (a, s), (b, t) in ring.hops:
             sender, receiver = stages[a][s].node, stages[b][t].node
             slowest_hop = max(slowest_hop, _ring_bytes(spans, ring) / fleet.flow_bytes_per_s(sender, receiver))
             latencies += fleet.link(sender, receiver).latency_s
@@ -217,17 +218,11 @@ def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> flo
     return max(period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload), pipe.flushed_s)
 
 
-def _ring_bytes(spans: SpanCosts, ring: Ring) -> float:
+def _ring_bytes(spans: SpanCosts, ring: Circuit) -> float:
     """What each member sends, and receives, in one round."""
     members = len(ring.members)
-    moved = spans.workload.averaged_bytes_per_parameter_byte * spans.parameter_bytes(*ring.units)
+    moved = spans.workload.averaged_bytes_per_parameter_byte * ring.parameter_bytes
     return 2.0 * (members - 1) / members * moved
-
-
-def _hops(ring: Ring) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    if len(ring.members) == 1:
-        return []
-    return list(zip(ring.members, (*ring.members[1:], ring.members[0]), strict=True))
 
 
 def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied], waits: bool) -> Limit:

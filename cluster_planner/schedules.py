@@ -23,6 +23,10 @@ ActivationCheckpointing: TypeAlias = Literal["auto", "always", "never"]
 """When a stage forgets its activations and runs its forward again for the backward: where the plan finds its memory too
 short otherwise, always, or never."""
 
+Tied: TypeAlias = Literal["exact", "averaged"]
+"""How a parameter is trained whose uses lie in several stages of a cluster: one of them owns it and applies the sum of
+all gradients, or each has a copy of its own, and rounds average them."""
+
 SplitBackward: TypeAlias = Literal["auto", "always", "never"]
 """When a stage computes and sends input gradients before weight gradients: where it pays, always, or never."""
 

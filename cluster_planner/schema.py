@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from cluster_planner.schedules import ActivationCheckpointing, Schedule
+from cluster_planner.schedules import ActivationCheckpointing, Schedule, Tied
 
 SMALLEST, LARGEST = 1e-9, 1e15
 """Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
@@ -131,6 +131,7 @@ class UnitEntry(Strict):
     boundary_gradient_bytes: Count
     shared: list[str] = []
     tied_bytes: Count = 0
+    borrowed_bytes: Count = 0
 
 
 class WorkloadEntry(Strict):
@@ -149,6 +150,7 @@ class WorkloadEntry(Strict):
     splits_backward: bool = False
     cast_bytes_per_parameter_byte: AtLeastZero = 0.0
     activation_checkpointing: ActivationCheckpointing = "never"
+    tied: Tied = "exact"
 
 
 class PlanFile(Strict):

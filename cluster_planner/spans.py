@@ -53,6 +53,7 @@ class SpanCosts:
         """[cut position] → bytes that it sends back."""
         self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
         self._tied = _at_cuts([unit.tied_bytes for unit in units])
+        self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
         """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
@@ -70,6 +71,16 @@ class SpanCosts:
     def parameter_bytes(self, start: int, end: int) -> int:
         return int(self._parameters[end] - self._parameters[start])
 
+    def borrowed_bytes(self, start: int, end: int) -> float:
+        """Tied parameters that a stage of that span uses and that belong to an earlier one; of several, each at most
+        as often as units use it."""
+        return float(min(self._borrowed[end] - self._borrowed[start], self._tied[start]))
+
+    def copied_bytes(self, start: int, end: int) -> float:
+        """Tied parameters that a stage of that span uses as others do, with `tied: averaged`: borrowed or lent."""
+        lent = max(0.0, float(self._tied[end] - self._tied[start]))
+        return 0.0 if self._is_exact else max(self.borrowed_bytes(start, end), lent)
+
     def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
         """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
@@ -81,7 +92,8 @@ class SpanCosts:
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
         copies = self._copies(last=end == self.count)
-        tied = self._borrowed_copies(last=end == self.count) * float(self._tied[start]) + float(self._tied[end])
+        tied = self._borrowed_copies(last=end == self.count) * self.borrowed_bytes(start, end)
+        tied += float(self._tied[end]) * self._is_exact
         return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
 
     def stage_memory_bytes(
@@ -100,11 +112,11 @@ class SpanCosts:
     def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
         """For how many micro-batches' saved activations a stage has memory when its backward may be split; 0 where it
         may not: in the first stage, which sends no gradient, where `memory_bytes` are too few, and where gradients of
-        tied parameters come or leave, which have to be complete when the last micro-batch's gradient does.
+        tied parameters come or leave (`tied: exact`), which have to be complete when an update's last gradient is.
         """
         index, stages = place
         needed = self.stage_memory_bytes(start, end, place, window) + self.split_bytes(start, end)
-        tied = self._tied[start] > 0 or self._tied[end] > 0
+        tied = self._is_exact and (self._tied[start] > 0 or self._tied[end] > 0)
         if index == 0 or tied or not self.workload.splits_backward or needed > memory_bytes:
             return 0
         if self.workload.is_synchronous:
@@ -145,7 +157,7 @@ class SpanCosts:
         tied = self._tied[self.positions]
         borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
         borrowed[-1] = self._borrowed_copies(last=True)
-        held = in_flight + borrowed * tied[:, None] + tied
+        held = in_flight + borrowed * np.minimum(self._between(self._borrowed), tied[:, None]) + tied * self._is_exact
         return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
 
     def _copies(self, *, last: bool) -> float:
@@ -160,9 +172,16 @@ class SpanCosts:
 
     def _borrowed_copies(self, *, last: bool) -> float:
         """How many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one that
-        arrives, a gradient. Its owner holds one more gradient, of those behind it.
+        arrives, a gradient; a copy of its own takes what any parameter does. With `tied: exact` all before the last
+        borrower hold one more gradient, of those behind.
         """
+        if not self._is_exact:
+            return self._copies(last=last)
         return (1 if last else self.workload.max_staleness + 1) + 2
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.workload.tied == "exact"
 
     def _between(self, prefix: Floats) -> Floats:
         at = prefix[self.positions]

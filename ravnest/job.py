@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
 from cluster_planner.problems import problems_of
-from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward
+from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, Reference
 from ravnest.training.averaging import AveragingConfig
@@ -165,6 +165,10 @@ class JobConfig(Section):
 
     activation_checkpointing: ActivationCheckpointing = "auto"
     """Whether stages forget activations and run forwards again: auto (where memory is short), always, never."""
+
+    tied: Tied = "exact"
+    """How parameters are trained that several stages of a cluster use: exact (one stage owns each and applies the
+    gradients of all in each update), averaged (each stage has a copy of its own, and every round averages them)."""
 
     average_every: PositiveInt = 4096
     """Samples of the whole fleet that make one round of averaging."""

@@ -31,6 +31,7 @@ _OF_THE_JOB = {
     "cast_bytes_per_parameter_byte": "what job.precision casts",
     "splits_backward": "what job.split_backward, job.schedule and job.precision allow",
     "activation_checkpointing": "job.activation_checkpointing",
+    "tied": "job.tied",
     "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
     "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
     "activation_wire_ratio": "what job.wire.activations takes",
@@ -57,6 +58,7 @@ def workload(job: JobConfig) -> Workload:
         splits_backward=_may_split(job),
         cast_bytes_per_parameter_byte=0.0 if job.precision == "float32" else 0.5,
         activation_checkpointing=job.activation_checkpointing,
+        tied=job.tied,
     )
 
 

@@ -20,7 +20,7 @@ from ravnest.materials import make_buffers, make_weights
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
 
-_ONCE_UNSAID = {"job.averaging.outer": "none"}
+_ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
 """What checkpoints were made with before their manifests said it."""
 
 _READABLE = 100  # characters of two values that a message can hold
@@ -64,6 +64,7 @@ def made_with(plan: Plan, job: JobConfig) -> dict[str, str]:
         "job.update_every": str(job.update_every),
         "job.optimizer": json.dumps({"name": job.optimizer.name, **job.optimizer.arguments}, sort_keys=True),
         "job.averaging.outer": job.averaging.outer_name,
+        "job.tied": job.tied,
         "job.seed": str(job.seed),
     }
 

@@ -4,9 +4,11 @@ Decides what every member of a ring has to be told alike, once, by whoever launc
 different numbers.
 """
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations
 
 from cluster_planner import Plan, Ring
+from cluster_planner.circuits import Member
 from ravnest.runtime.messages import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
@@ -16,24 +18,25 @@ from ring_allreduce.wire import BLOCK, Wire, bytes_per_element
 
 def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
     """The ring that averages a segment's progress, `elements` float32 numbers."""
-    return _ring_spec(plan, ring, str(plan.rings.index(ring)), elements, wire)
+    return ring_spec(plan, ring.members, str(plan.rings.index(ring)), elements, wire)
 
 
 def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
     """The ring that averages a segment's buffers: as they are, since a variance that was rounded beside larger numbers
     may come out below zero."""
-    return _ring_spec(plan, ring, f"{plan.rings.index(ring)}.buffers", elements, "exact")
+    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.buffers", elements, "exact")
 
 
-def hop_rates(plan: Plan, ring: Ring) -> tuple[float, ...]:
+def hop_rates(plan: Plan, members: Sequence[Member]) -> tuple[float, ...]:
     """Bytes/s from each member to the next, of a flow that has the links to itself; none in a ring of one."""
-    nodes = _nodes(plan, ring)
+    nodes = _nodes(plan, members)
     hops = pairwise([*nodes, nodes[0]]) if len(nodes) > 1 else ()
     return tuple(plan.fleet.flow_bytes_per_s(sender, receiver) for sender, receiver in hops)
 
 
-def _ring_spec(plan: Plan, ring: Ring, name: str, elements: int, wire: Wire) -> RingSpec:
-    rates, vector_bytes = hop_rates(plan, ring), int(elements * bytes_per_element(wire))
+def ring_spec(plan: Plan, members: Sequence[Member], name: str, elements: int, wire: Wire) -> RingSpec:
+    """The ring in which `members` average `elements` float32 numbers."""
+    rates, vector_bytes = hop_rates(plan, members), int(elements * bytes_per_element(wire))
     slowest = min(rates, default=None)
     # Without the scales: a chunk of int8 is cut to whole blocks below.
     chunk_elements = chunk_elements_for(slowest, int(bytes_per_element(wire)), vector_bytes)
@@ -41,22 +44,22 @@ def _ring_spec(plan: Plan, ring: Ring, name: str, elements: int, wire: Wire) -> 
         chunk_elements = chunk_elements // BLOCK * BLOCK
     # Whether in a ring or directly is judged by the pairs that direct exchange would use: all of them.
     direct = direct_is_faster(
-        vector_bytes, len(ring.members), _longest_latency_s(plan, ring), _slowest_pair_bytes_per_s(plan, ring)
+        vector_bytes, len(members), _longest_latency_s(plan, members), _slowest_pair_bytes_per_s(plan, members)
     )
-    members = tuple(stage_name(*member) for member in ring.members)
+    names = tuple(stage_name(*member) for member in members)
     shares = None if direct or not rates else shares_from_hops(rates)
-    return RingSpec(name, members, elements, chunk_elements, wire=wire, shares=shares, direct=direct)
+    return RingSpec(name, names, elements, chunk_elements, wire=wire, shares=shares, direct=direct)
 
 
-def _longest_latency_s(plan: Plan, ring: Ring) -> float | None:
-    pairs = combinations(_nodes(plan, ring), 2)
+def _longest_latency_s(plan: Plan, members: Sequence[Member]) -> float | None:
+    pairs = combinations(_nodes(plan, members), 2)
     return max((plan.fleet.link(a, b).latency_s for a, b in pairs), default=None)
 
 
-def _slowest_pair_bytes_per_s(plan: Plan, ring: Ring) -> float | None:
-    pairs = permutations(_nodes(plan, ring), 2)
+def _slowest_pair_bytes_per_s(plan: Plan, members: Sequence[Member]) -> float | None:
+    pairs = permutations(_nodes(plan, members), 2)
     return min((plan.fleet.flow_bytes_per_s(a, b) for a, b in pairs), default=None)
 
 
-def _nodes(plan: Plan, ring: Ring) -> list[str]:
-    return [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
+def _nodes(plan: Plan, members: Sequence[Member]) -> list[str]:
+    return [plan.cluster(cluster).stages[index].node for cluster, index in members]

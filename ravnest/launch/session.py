@@ -185,5 +185,5 @@ def run_control(
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
     )
-    rings = {str(number): [m.stage_name(*member) for member in ring.members] for number, ring in enumerate(plan.rings)}
+    rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
     return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))

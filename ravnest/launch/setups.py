@@ -5,18 +5,20 @@ rings.py's. Pure: knows no Ray, no socket, no weights.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cluster_planner import Plan, Ring
+from cluster_planner.circuits import Member
 from cluster_planner.pipeline import largest_fitting_window
 from cluster_planner.spans import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
-from ravnest.launch.rings import buffers_ring, progress_ring
+from ravnest.launch.copies import Copies, copies
+from ravnest.launch.rings import buffers_ring, progress_ring, ring_spec
 from ravnest.runtime.messages import DRIVER, stage_name
 from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
-from ravnest.runtime.tied_setup import tied_setups
+from ravnest.runtime.tied_setup import TiedSetup, tied_setups
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.training.schedule import expected_updates
 from ring_allreduce.transport import Keys, LinkShape
@@ -58,12 +60,18 @@ def stage_setups(
         for index, stage in enumerate(cluster.stages)
     }
     limit = _largest_message_bytes(plan, programs.values())
+    by_cluster = {
+        cluster.name: [programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))]
+        for cluster in plan.clusters
+    }
+    copied = dict(enumerate(copies(by_cluster), len(plan.rings))) if job.tied == "averaged" else {}
+    apart = {name for each in copied.values() for name in each.names}
     setups = {}
     spans = SpanCosts(plan.costs, plan.workload)
     for cluster in plan.clusters:
         share = plan.share(cluster.name)
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
-        tied = tied_setups([programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))])
+        tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
             name = stage_name(cluster.name, index)
             setups[name] = StageSetup(
@@ -82,9 +90,16 @@ def stage_setups(
                 program=programs[name],
                 evaluation_batch=job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1),
                 evaluation_short_last=captured.batch_is_dynamic,
-                segments=tuple(
-                    _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured)
-                    for units in plan.stage_segments(cluster.name, index)
+                segments=(
+                    *(
+                        _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured, apart)
+                        for units in plan.stage_segments(cluster.name, index)
+                    ),
+                    *(
+                        _copies_segment(plan, job, ring, each, (cluster.name, index))
+                        for ring, each in copied.items()
+                        if (cluster.name, index) in each.members
+                    ),
                 ),
                 threads=threads[stage.node],
                 device=plan.fleet.node(stage.node).device,
@@ -108,18 +123,14 @@ def stage_setups(
     return setups
 
 
-def _segment(plan: Plan, job: JobConfig, ring: Ring, stage: tuple[str, int], captured: CapturedModel) -> SegmentSetup:
+def _segment(
+    plan: Plan, job: JobConfig, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+) -> SegmentSetup:
+    """`apart`: tied parameters that have a ring of their own."""
     program = captured.span(*ring.units)
-    keeper = max(
-        ring.members,
-        key=lambda member: (
-            plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s,
-            member == ring.members[0],
-        ),
-    )
     # Only persistent buffers learn: the others are constants of the model that every stage has already.
     learning = [spec for spec in program.buffers if spec.persistent]
-    trained = [spec for spec in program.parameters if spec.requires_grad]
+    trained = [spec for spec in program.parameters if spec.requires_grad and spec.name not in apart]
     buffers = [spec for spec in learning if spec.dtype.is_floating_point]
     return SegmentSetup(
         ring=plan.rings.index(ring),
@@ -129,8 +140,32 @@ def _segment(plan: Plan, job: JobConfig, ring: Ring, stage: tuple[str, int], cap
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
         progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire),
         averaged_buffers=buffers_ring(plan, ring, _elements(buffers)) if buffers else None,
-        keeper=stage == keeper,
+        keeper=stage == _keeper(plan, ring.members),
     )
+
+
+def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
+    """One of the copies of tied parameters, averaged as a segment is."""
+    return SegmentSetup(
+        ring=ring,
+        parameters=copied.names,
+        buffers=(),
+        counters=(),
+        frozen=(),
+        progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
+        averaged_buffers=None,
+        keeper=stage == _keeper(plan, copied.members),
+        copies=sum(cluster == stage[0] for cluster, _ in copied.members),
+    )
+
+
+def _keeper(plan: Plan, members: Sequence[Member]) -> Member:
+    """The first of those with the fastest uplink."""
+
+    def uplink(member: Member) -> float:
+        return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
+
+    return max(members, key=uplink)
 
 
 def _elements(specs: Sequence[TensorSpec]) -> int:

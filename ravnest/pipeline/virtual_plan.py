@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from cluster_planner.plan import Cluster, ClusterPrediction, Plan, Ring
+from cluster_planner.circuits import Circuit, circuits
+from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from cluster_planner.spans import SpanCosts
 from ravnest.pipeline.virtual_fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
@@ -22,13 +24,14 @@ MOST_CHUNKS_PER_BLOCK = 8
 
 def fleet_of_plan(plan: Plan) -> VirtualFleet:
     """A backward takes two forwards; an update takes what the plan's prediction leaves beyond these."""
+    rings = circuits(SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings)
     return VirtualFleet(
         clusters=tuple(
             VirtualCluster(cluster.name, cluster.window, _stages(plan, cluster, predicted))
             for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
         ),
-        rings=tuple(_ring(plan, ring) for ring in plan.rings),
-        links=_links(plan),
+        rings=tuple(_ring(plan, ring) for ring in rings),
+        links=_links(plan, rings),
         update_every=plan.workload.update_every,
         max_staleness=plan.workload.max_staleness,
         average_every=plan.workload.average_every,
@@ -61,9 +64,8 @@ def _stages(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> tuple
     return tuple(stages)
 
 
-def _ring(plan: Plan, ring: Ring) -> VirtualRing:
-    first, end = ring.units
-    elements = sum(unit.parameter_bytes for unit in plan.costs.units[first:end]) // PARAMETER_BYTES
+def _ring(plan: Plan, ring: Circuit) -> VirtualRing:
+    elements = ring.parameter_bytes // PARAMETER_BYTES
     nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
     rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
     chunk_elements = chunk_elements_for(min(rates, default=None), PARAMETER_BYTES)
@@ -72,7 +74,7 @@ def _ring(plan: Plan, ring: Ring) -> VirtualRing:
     return VirtualRing(members, elements, max(chunk_elements, least))
 
 
-def _links(plan: Plan) -> dict[tuple[str, str], LinkShape]:
+def _links(plan: Plan, rings: list[Circuit]) -> dict[tuple[str, str], LinkShape]:
     """Each way between neighbours in a cluster, and from each member of a ring to the next."""
     node_of = {
         f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
@@ -82,7 +84,7 @@ def _links(plan: Plan) -> dict[tuple[str, str], LinkShape]:
         for index in range(len(cluster.stages) - 1):
             before, after = f"{cluster.name}.{index}", f"{cluster.name}.{index + 1}"
             pairs |= {(before, after), (after, before)}
-    for ring in plan.rings:
+    for ring in rings:
         members = [f"{cluster}.{index}" for cluster, index in ring.members]
         pairs |= set(pairwise([*members, members[0]])) if len(members) > 1 else set()
     return {

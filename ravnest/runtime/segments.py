@@ -82,7 +82,7 @@ class StageSegments:
             buffers = torch.cat(parts) if parts else torch.empty(0)
             counters = tuple(int(value) for value in self._counters(segment))
             # Progress and the ring both only read p_r, so they share it.
-            weight = self._averaging.weight(samples)
+            weight = self._averaging.weight(samples) / segment.copies
             contributions.append(Contribution(segment.ring, progress, buffers, weight, counters))
         return contributions
 

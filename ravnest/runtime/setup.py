@@ -28,6 +28,7 @@ class SegmentSetup:
     progress: RingSpec  # of the trained parameters' progress; the same at every member, as is the next
     averaged_buffers: RingSpec | None  # of the buffers, where there are any
     keeper: bool  # this member sends the anchor to the driver for checkpoints
+    copies: int = 1  # stages of its cluster that hold the segment, and share the weight of the cluster's samples
 
     @property
     def members(self) -> tuple[str, ...]:

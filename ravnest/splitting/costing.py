@@ -106,6 +106,11 @@ def units_of(
                     for name, (home, *others) in users.items()
                     if home <= index < others[-1] and layout.converted.parameters[name].requires_grad
                 ),
+                borrowed_bytes=sum(
+                    layout.converted.parameters[name].size_bytes
+                    for name, (_, *others) in users.items()
+                    if index in others and layout.converted.parameters[name].requires_grad
+                ),
             )
         )
     return tuple(units)

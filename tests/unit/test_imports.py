@@ -165,6 +165,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/membership.py": WORLD | TENSORS,
     "ravnest/launch/times.py": WORLD | TENSORS,
     "ravnest/launch/rings.py": WORLD | TENSORS,
+    "ravnest/launch/copies.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/words.py": WORLD | TENSORS,
 }

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,16 +58,39 @@ def test_a_shorter_form_on_the_wire_counts_for_what_needs_a_gradient_only(
     assert spans.gradient_bytes.tolist() == [0, 2 * 20, 0]
 
 
+def tied_table(make_model: Callable[..., ModelCosts], work: Workload) -> SpanCosts:
+    """Three units, the last of which borrows what the first holds."""
+    each = {"parameter_bytes": 0, "saved_bytes": 0, "boundary_bytes": 5, "boundary_gradient_bytes": 5}
+    units = make_model(3, **each, tied_bytes=120).units
+    return SpanCosts(ModelCosts((*units[:2], replace(units[2], borrowed_bytes=120)), ""), work)
+
+
 def test_tied_parameters_cross_once_an_update_and_are_held_by_who_borrows_them(
     make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    model = make_model(3, parameter_bytes=0, saved_bytes=0, boundary_bytes=5, boundary_gradient_bytes=5, tied_bytes=120)
-    work = make_workload(micro_batch=2, update_every=4, max_staleness=1, process_bytes=0)
-    spans = SpanCosts(model, work)
+    spans = tied_table(make_model, make_workload(micro_batch=2, update_every=4, max_staleness=1, process_bytes=0))
     assert spans.forward_bytes.tolist() == spans.gradient_bytes.tolist() == [0, 10 + 30, 10 + 30, 0]
     assert spans.memory_bytes(0, 1, 1) == 120  # the gradient from behind
-    assert spans.memory_bytes(1, 2, 1) == (2 + 2 + 1) * 120
+    assert spans.memory_bytes(1, 2, 1) == 120  # what is passed on does not stay; the gradient waits
     assert spans.memory_bytes(2, 3, 1) == (1 + 2) * 120
+    assert spans.room_to_split(2, 3, (2, 3), 1, 10**9) == 0
+    table = spans.memory_table(1)
+    for a, b in ((0, 1), (1, 2), (2, 3), (0, 3), (1, 3)):
+        assert table[a, b] == spans.memory_bytes(a, b, 1)
+
+
+def test_copies_of_tied_parameters_take_what_parameters_do_and_cross_no_cut(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    work = make_workload(
+        micro_batch=2, max_staleness=1, max_lag=1, process_bytes=0, tied="averaged", splits_backward=True
+    )
+    spans = tied_table(make_model, work)
+    assert spans.forward_bytes.tolist() == spans.gradient_bytes.tolist() == [0, 10, 10, 0]
+    assert spans.memory_bytes(0, 1, 1) == spans.memory_bytes(1, 2, 1) == 0
+    assert spans.memory_bytes(2, 3, 1) == (1 + 1 + 2 + 3) * 120
+    assert [spans.copied_bytes(*span) for span in ((0, 1), (1, 2), (2, 3), (0, 2), (1, 3))] == [120, 0, 120, 120, 120]
+    assert spans.room_to_split(2, 3, (2, 3), 1, 10**9) > 0
     table = spans.memory_table(1)
     for a, b in ((0, 1), (1, 2), (2, 3), (0, 3), (1, 3)):
         assert table[a, b] == spans.memory_bytes(a, b, 1)

@@ -25,15 +25,15 @@ def test_a_hop_is_as_fast_as_the_flow_over_it():
     (ring,) = plan.rings
     assert [member[0] for member in ring.members] == ["c0", "c1", "c2"]
     between = plan.fleet.link("n00", "n20").bytes_per_s
-    assert hop_rates(plan, ring) == (1e6, 1e6, min(1e7, between))
+    assert hop_rates(plan, ring.members) == (1e6, 1e6, min(1e7, between))
     lone = plan_of(1)
-    assert hop_rates(lone, lone.rings[0]) == ()
+    assert hop_rates(lone, lone.rings[0].members) == ()
 
 
 def test_a_slow_member_carries_less():
     slow, alike = plan_of(4, n10=5e5), plan_of(4)
     spec = progress_ring(slow, slow.rings[0], 10**7, "exact")
-    assert spec.shares == shares_from_hops(hop_rates(slow, slow.rings[0]))
+    assert spec.shares == shares_from_hops(hop_rates(slow, slow.rings[0].members))
     assert spec.shares is not None
     assert progress_ring(alike, alike.rings[0], 10**7, "exact").shares is None
 
@@ -78,7 +78,7 @@ def test_a_slow_pair_across_the_ring_speaks_against_direct_exchange():
         return dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, links=links))
 
     slow, alike = linked(1.25e5), linked(1.25e7)
-    assert hop_rates(slow, ring) == hop_rates(alike, ring), "the hops of the ring are fast in both"
+    assert hop_rates(slow, ring.members) == hop_rates(alike, ring.members), "the hops of the ring are fast in both"
     assert progress_ring(alike, ring, 25_000, "exact").direct
     assert not progress_ring(slow, ring, 25_000, "exact").direct
 

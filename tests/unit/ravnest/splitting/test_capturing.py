@@ -296,6 +296,7 @@ def test_a_tied_parameter_belongs_to_its_first_unit_and_later_ones_borrow_it() -
     assert model.aliases == {"tokens.weight": ("head.weight",)}
     table = 11 * 16 * 4
     assert [unit.tied_bytes for unit in model.units] == [table] * last + [0]
+    assert [unit.borrowed_bytes for unit in model.units] == [0] * last + [table]
     assert model.costs.parameter_bytes == sum(p.nbytes for p in seeded(case).parameters())
     assert [spec.name for spec in model.span(last, last + 1).borrowed] == ["tokens.weight"]
     assert "tokens.weight" not in model.parameter_names(last, last + 1)
