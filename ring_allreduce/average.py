@@ -100,7 +100,7 @@ class Group:
         if self._member.closed:
             raise InvalidInput("this group was closed")
         chosen = listed(tensors)
-        vector = flatten(chosen)
+        vector = flatten(chosen, self._member.flat)
         check_wire(self._options.wire, vector.dtype)
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
         _require_time(limit_s)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
+from ring_allreduce.spare import Empty, ordinary
 
 
 def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -24,8 +25,10 @@ def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
+def flatten(tensors: Sequence[Tensor], empty: Empty = ordinary) -> Tensor:
     """All numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
+
+    `empty`: makes the vector that several are put into.
 
     Raises InvalidInput for tensors that are not floating, or that have several numbers in one place: those cannot be
     written.
@@ -39,7 +42,8 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
     parts = [tensor.detach().to("cpu", dtype).reshape(-1) for tensor in tensors]
     if len(parts) == 1:
         return parts[0].contiguous()
-    return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
+    vector = empty(sum(part.numel() for part in parts), dtype)
+    return torch.cat(parts, out=vector) if parts else vector
 
 
 def unflatten(vector: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -1,7 +1,8 @@
 """One ring in one round at one member: its memory, and the arithmetic that the machine instructs.
 
-Knows no peer and sends nothing. A chunk that arrived is worked on where it lies and sent on from there; nothing is ever
-sent out of the average. What compression takes away is kept as the residual.
+Knows no peer and sends nothing. Nothing is written to a chunk that arrived: it may lie in its sender's memory. Partial
+sums of exact numbers are put where their average will be, and sent from there: it comes only after everybody has added
+its part, and read what was there before. What compression takes away is kept as the residual.
 """
 
 from collections.abc import Callable, Sequence
@@ -126,7 +127,14 @@ class Flight:
         return payload.encoded
 
     def _scale_own(self, do: ScaleOwn) -> None:
-        self._payload = Payload(self._weighted(do.start, do.stop), None)
+        own = self._own[do.start : do.stop]
+        if self._weight != 1.0 or self._carry is not None:
+            # In a direct exchange others read it until after my average is there.
+            target = None if self.residual is not None or self.spec.direct else self.room()[do.start : do.stop]
+            own = torch.mul(own, self._weight, out=target)
+            if self._carry is not None:
+                own.add_(self._carry[do.start : do.stop])
+        self._payload = Payload(own, None)
 
     def _hold(self, do: HoldChunk) -> None:
         self._held[do.sender, do.block, do.start] = self._payload
@@ -135,25 +143,24 @@ class Flight:
         self._payload = self._held.pop((do.sender, do.block, do.start))
 
     def _store(self, do: StoreChunk) -> None:
-        self.room()[do.start : do.stop].copy_(self._payload.numbers)
+        target, payload = self.room()[do.start : do.stop], self._payload
+        if target.data_ptr() != payload.numbers.data_ptr():
+            target.copy_(payload.numbers)
+        if self.residual is None:
+            self._payload = Payload(target, [target])  # what goes on from here frees what arrived
 
     def _store_own(self, do: StoreOwn) -> None:
         self.average = self._own
         self.residual = self._carry
 
-    def _weighted(self, start: int, stop: int) -> Tensor:
-        own = self._own[start:stop]
-        if self._weight == 1.0 and self._carry is None:
-            return own
-        weighted = own * self._weight
-        return weighted if self._carry is None else weighted.add_(self._carry[start:stop])
-
     def _add_own(self, do: AddOwn) -> None:
-        numbers, start, stop = self._payload.numbers, do.start, do.stop
-        if self._carry is not None:
-            numbers.add_(self._carry[start:stop])
-        numbers.add_(self._own[start:stop], alpha=self._weight)
-        self._payload.encoded = None
+        numbers, own = self._payload.numbers, self._own[do.start : do.stop]
+        if self.residual is None:
+            total = torch.add(numbers, own, alpha=self._weight, out=self.room()[do.start : do.stop])
+        else:  # decoded: they lie in memory of this member
+            total = numbers if self._carry is None else numbers.add_(self._carry[do.start : do.stop])
+            total.add_(own, alpha=self._weight)
+        self._payload = Payload(total, None)
 
     def _divide(self, do: DivideChunk) -> None:
         mean, start, stop, total = self._payload.numbers, do.start, do.stop, do.total_weight

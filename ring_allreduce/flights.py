@@ -4,12 +4,11 @@ Decides nothing: which rounds may begin is the reducer's, what happens in one th
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from ring_allreduce.checks import checked
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.flight import Flight, RingSpec
+from ring_allreduce.flight import Arithmetic, Flight, RingSpec
 from ring_allreduce.kept import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.messages import Chunk
 from ring_allreduce.outbox import Outbox
@@ -99,7 +98,7 @@ class Flights:
             # If others complete the round without this member, everything that it had to send was sent.
             contribution.residual = flight.residual
         if flight.average is not None:
-            self._spare.give(flight.average)
+            self._spare.forget(flight.average)  # peers of the epoch that ended may still read what it lent them
 
     def keys(self) -> list[Key]:
         """(ring, round) of each."""
@@ -121,28 +120,26 @@ class Flights:
         result: RingResult | None = None
         refused: RefuseChunk | None = None
         for instruction in instructions:
-            if isinstance(instruction, SendChunk):
-                with self._blamed(flight):
-                    self._send(flight, instruction)
-            elif isinstance(instruction, FinishRing):
+            if isinstance(instruction, FinishRing):
                 result = self._finish(flight, instruction)
             elif isinstance(instruction, DropChunk):
                 self._drops[instruction.reason] += 1
             elif isinstance(instruction, RefuseChunk):
                 refused = instruction
             else:
-                with self._blamed(flight):
-                    flight.compute(instruction)
+                self._do(flight, instruction)
         if refused:
             raise ContributionRefused(refused.sender, flight.spec.name, flight.machine.round, refused.reason)
         return result
 
-    @contextmanager
-    def _blamed(self, flight: Flight) -> Iterator[None]:
-        """What came was checked: numbers that the wire cannot carry came in here."""
+    def _do(self, flight: Flight, instruction: Arithmetic | SendChunk) -> None:
         try:
-            yield
+            if isinstance(instruction, SendChunk):
+                self._send(flight, instruction)
+            else:
+                flight.compute(instruction)
         except InvalidInput as error:
+            # What came was checked: numbers that the wire cannot carry came in here.
             me = self._endpoint.name
             raise ContributionRefused(me, flight.spec.name, flight.machine.round, str(error)) from None
 

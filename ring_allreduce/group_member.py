@@ -8,6 +8,9 @@ import math
 import time
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from ring_allreduce import control as c
 from ring_allreduce import round_events as ev
 from ring_allreduce.epoch_member import EpochMember
@@ -35,6 +38,7 @@ class GroupMember:
         self._call: Call | None = None
         self._report_at_s = 0.0
         self._addresses: dict[str, c.MemberAddress] = {}
+        self._flat = torch.empty(0)
         deadline_s = time.monotonic() + options.timeout_s
         entry = enter(options, rendezvous, deadline_s)
         self._line, self._alive_every_s = entry.line, entry.alive_every_s
@@ -62,6 +66,12 @@ class GroupMember:
     @property
     def closed(self) -> bool:
         return self._endpoint is None
+
+    def flat(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A vector for a call's numbers. The next call has it again: when one has ended well, nobody reads it."""
+        if self._endpoint is not None and (self._flat.numel() != elements or self._flat.dtype != dtype):
+            self._flat = self._endpoint.empty(elements, dtype)
+        return self._flat
 
     def run(self, call: Call) -> float:
         """Carry `call` through; the total weight. Raises what `Group.average` raises, and is closed then."""

@@ -62,7 +62,7 @@ class RingReducer:
         self._kept = KeptRounds(self._specs, max_rounds, first_round - 1)
         self._handovers = Handovers()
         self._outbox = Outbox(endpoint)
-        self._spare = Spare()
+        self._spare = Spare(endpoint.empty)
         self._results: list[RingResult] = []
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
@@ -79,8 +79,9 @@ class RingReducer:
         """Give this member's part to a ring: `vector` (elements,), flat; `weight`: the samples behind it.
 
         `vector` is kept, not copied: read it, never write to it, until commit(round): the round may have to start
-        again. Raises InvalidInput for a part of the wrong form, ContributionRefused (naming this member) when it is
-        not finite, or so large that the sum might not be.
+        again. One that the endpoint's empty() made is not even copied on its way to members of this machine. Raises
+        InvalidInput for a part of the wrong form, ContributionRefused (naming this member) when it is not finite, or so
+        large that the sum might not be.
         """
         self._require_open(round, ring)
         spec = self._specs[ring]

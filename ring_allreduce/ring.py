@@ -129,18 +129,16 @@ class Ring:
         return [
             AddOwn(start, stop),
             DivideChunk(start, stop, weight),
-            self._send("gather", block, start, stop, weight, counters),
             StoreChunk(start, stop),
+            self._send("gather", block, start, stop, weight, counters),
             *self._finalised(block, start, weight, counters),
         ]
 
     def _gather(self, chunk: ChunkArrived) -> list[RingInstruction]:
         block, start, stop = chunk.block, chunk.start, chunk.stop
-        instructions: list[RingInstruction] = []
-        # The others wait for it: it is sent on before it is stored.
+        instructions: list[RingInstruction] = [StoreChunk(start, stop)]
         if block != (self._me + 2) % self._size:
             instructions.append(self._send("gather", block, start, stop, chunk.weight, chunk.counters))
-        instructions.append(StoreChunk(start, stop))
         return instructions + self._finalised(block, start, chunk.weight, chunk.counters)
 
     def _finalised(self, block: int, start: int, weight: float, counters: tuple[int, ...]) -> list[RingInstruction]:

@@ -1,4 +1,4 @@
-"""Loopback against gloo: the same vector sizes in the same processes, one thread of torch each, in turns.
+"""Loopback against gloo: the same vector sizes, as many processes with one thread of torch each, in turns.
 
 RingReducer alone is what all_reduce is: the result is there, nobody has agreed on anything. Group.average is what a
 user calls: vectors flattened and put back, and committed by the rendezvous. Beside both: without shared memory, as
@@ -37,12 +37,13 @@ LARGE_BYTES, ENCRYPTED_UP_TO_BYTES = 16 * MIB, 64 * MIB
 PATIENCE = Patience(silence_floor_s=60.0, stall_floor_s=90.0)
 """The group's: while one thing is measured, the others only wait, on a machine that may be busy."""
 
-LOOPBACK_BYTES_PER_S, LOOPBACK_LATENCY_S = 1e9, 1e-4
-"""By which chunks are sized, and small vectors go directly: the order of magnitude, as a user may know it."""
+HOPS = {"shared": (3e9, 5e-4), "tcp": (1e9, 1e-4), "curve": (1e9, 1e-4)}
+"""Bytes/s and seconds of a hop, by which chunks are sized, and vectors go directly or round a ring: their orders of
+magnitude. Shared memory is read as fast as numbers are added, and a hop is two processes that wake each other."""
 
 
 class Loopback:
-    """`size` processes that hold a gloo group, endpoints and a Group at once."""
+    """`size` processes that hold endpoints and a Group, as many hold gloo, which no thread of ours disturbs."""
 
     def __init__(self, size: int) -> None:
         self.names = [f"m{index}" for index in range(size)]
@@ -51,7 +52,8 @@ class Loopback:
         self._rings = 0
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self.crew.ask(
+        self.gloo = Crew(self.names)
+        self.gloo.ask(
             {
                 name: {"do": "join_gloo", "rank": rank, "size": size, "port": port}
                 for rank, name in enumerate(self.names)
@@ -69,19 +71,21 @@ class Loopback:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.crew.close()
+        self.gloo.close()
         self._rendezvous.close()
 
     def measure(self, what: str, n_bytes: int, count: int) -> dict[str, Answer]:
         """`count` all-reduces of `n_bytes`, one after another."""
         elements = n_bytes // FLOAT_BYTES
         if what == GLOO:
-            return self.crew.ask_all(do="gloo", elements=elements, count=count, warm=WARM)
+            return self.gloo.ask_all(do="gloo", elements=elements, count=count, warm=WARM)
         if what == GROUP:
             return self.crew.ask_all(do="average", elements=elements, count=count, warm=WARM)
         transport = TRANSPORTS[what]
         self._rings += 1
         name = f"{transport}-{self._rings}"
-        request = ring(name, self.names, n_bytes, bytes_per_s=LOOPBACK_BYTES_PER_S, latency_s=LOOPBACK_LATENCY_S)
+        bytes_per_s, latency_s = HOPS[transport]
+        request = ring(name, self.names, n_bytes, bytes_per_s=bytes_per_s, latency_s=latency_s)
         return self.crew.ask_all(do="rounds", transport=transport, rings=[request], count=count, warm=WARM)
 
     def equal(self) -> bool:
@@ -115,9 +119,10 @@ def run(options: Options) -> Part:
         notes=[
             f"Time is that of one float32 all-reduce of several in sequence after {WARM} that are not counted, from "
             "the first member's start to the last one's end; median (lowest–highest) of repeats that take turns: "
-            "gloo, ours, gloo, ours. CPU is that of one member, all threads. One process holds gloo, our endpoints "
-            f"and a Group at once; while all are idle it uses at most {idle:.0%} of a core.",
-            "RingReducer and Group.average exchange their numbers by shared memory (transport/shared_line.py). The TCP "
+            "gloo, ours, gloo, ours. CPU is that of one member, all threads. gloo has processes of its own; one of "
+            f"ours holds three endpoints and a Group, and uses at most {idle:.0%} of a core while all are idle.",
+            "RingReducer and Group.average exchange their numbers by shared memory (transport/shared_line.py), "
+            "RingReducer's vector lies in memory that its endpoint lends (transport/lent_memory.py). The TCP "
             "connections of the other two use reno (transport/congestion.py); gloo's keep the system's congestion "
             f"control, here {CONGESTION_CONTROL.read_text().strip()}.",
             "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",

@@ -173,7 +173,8 @@ class Member:
         if earlier:
             return earlier[0]
         seed = int.from_bytes(hashlib.sha256(self.endpoint.name.encode()).digest()[:4])
-        return torch.randn(spec.elements, generator=torch.Generator().manual_seed(seed))
+        vector = self.endpoint.empty(spec.elements, spec.dtype)
+        return vector.normal_(generator=torch.Generator().manual_seed(seed))
 
     def _sent_bytes(self) -> int:
         return sum(traffic.n_bytes for traffic in self.endpoint.stats.sent.values())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
@@ -55,8 +56,8 @@ class TransportLimits:
 class Delivery:
     """One message that arrived. `sender` is a connected peer; `epoch` is the one it was sent in.
 
-    Tensors are the receiver's: it may write to them, and their memory lasts as long as they do. It may be shared with
-    a sender on this machine, whom the run trusts not to write to it any more.
+    Tensors last as long as somebody holds them. They are the receiver's, who may write to them, unless the sender, on
+    this machine, lends them (`Endpoint.empty`): who takes messages of which that may be true only reads.
     """
 
     sender: str
@@ -92,6 +93,14 @@ class Endpoint(Protocol):
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them; what they send is dropped from now on. Idempotent."""
+        ...
+
+    def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A vector (elements,) of any content, which peers of this machine read where it lies when it is sent.
+
+        What was sent of it must not change before the peers are done with it: not when they have the message, but when
+        something shows that they need it no more. It lasts as long as anybody holds it.
+        """
         ...
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:

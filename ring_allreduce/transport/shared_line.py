@@ -1,43 +1,38 @@
 """One lane to a peer on this machine: a Unix socket that carries heads, beside memory that carries bodies.
 
-Both ends of it: `OutgoingLine`, which connects, and `IncomingLine`, which was accepted. A datagram is one message:
+`OutgoingLine` is the end that connects; the other is shared_incoming.py's. A datagram is one message:
 
-    hello     MAGIC ‖ run token ‖ lane                                   first, and nothing else before it is accepted
-    message   slot, slot size, frames inline, frames ‖ sizes ‖ the inline frames     a new segment travels with it
-    return    taken, released slots …                                    back from the reader: what paces the sender
+    hello     MAGIC ‖ run token ‖ lane                 first, and nothing else before it is accepted
+    message   head (shared_format.py) ‖ frames inline    the others lie in a slot, or where the sender lends them
+    return    taken, released slots …                  back from the reader: what paces the sender
 
-Frames that lie inline are valid until the next receive(). Who may connect: processes of the same user, by the
-kernel's word, that know the token.
+A segment that the reader does not know yet travels as a descriptor with the first message that needs it. Frames that
+lie inline are valid until the next receive(). Who may connect: processes of the same user, by the kernel's word, that
+know the token.
 """
 
-import hmac
 import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ring_allreduce.errors import InvalidMessage
-from ring_allreduce.transport.envelope import MAX_TENSORS
-from ring_allreduce.transport.frames import COPY_BELOW_BYTES
-from ring_allreduce.transport.shared_memory import ALIGNED_BYTES, AVAILABLE, MappedSlots, SharedSlots
-from ring_allreduce.transport.stats import DropCause, Lane
+from ring_allreduce.transport.lent_memory import LentMemory, LentNumbers, LentSegment
+from ring_allreduce.transport.shared_format import (
+    DATAGRAM_BYTES,
+    DESCRIPTOR,
+    INLINE_BYTES,
+    LENT,
+    MAGIC,
+    NOT_SHARED,
+    RETURNED,
+    UNTAKEN,
+    Head,
+)
+from ring_allreduce.transport.shared_memory import AVAILABLE, SharedSlots
+from ring_allreduce.transport.stats import Lane
 
-UNTAKEN = {Lane.PIPELINE: 16, Lane.BULK: 8}
-"""Messages that may wait for the reader; beyond, the sender is held back, and one that does not mind is hung up on."""
-
-INLINE_BYTES = COPY_BELOW_BYTES
-"""Messages of so many bytes travel in the datagram: their bodies would be copied on arrival anyway."""
-
-DATAGRAM_BYTES = 128 << 10
-MAGIC = b"ravnest:shared:1"
-_HEAD = struct.Struct("<IQHH")
-_SIZE = struct.Struct("<Q")
-_NOT_SHARED = (1 << 32) - 1
-_RETURN = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
-_DESCRIPTOR = struct.Struct("i")
-_MOST_ATTACHED_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR.size) if AVAILABLE else 0
-_MOST_RETURNED = 4096
 _BUFFER_BYTES = 1 << 20
 
 
@@ -52,15 +47,26 @@ def same_user(connection: socket.socket) -> bool:
     return int(_CREDENTIALS.unpack(raw)[1]) == os.geteuid()
 
 
+class _Lending(NamedTuple):
+    """A body in lent memory. `attached`: its segment's descriptor, for a reader that does not know the number yet."""
+
+    segment: LentSegment
+    offset: int
+    number: int
+    attached: int | None
+
+
 class OutgoingLine:
     """The sender's end."""
 
-    def __init__(self, connection: socket.socket, lane: Lane) -> None:
+    def __init__(self, connection: socket.socket, lane: Lane, lent: LentMemory) -> None:
         """Made by `connect`."""
         self._connection = connection
+        self._lent = lent
+        self._numbers = LentNumbers()
         self._slots = SharedSlots()
         self._new: int | None = None
-        """A segment's descriptor that the next message takes along."""
+        """Of a segment with slots: the descriptor that the next message in a slot takes along."""
         self._untaken = 0
         self._most = UNTAKEN[lane]
         self.full = False
@@ -69,8 +75,11 @@ class OutgoingLine:
         """The peer hung up, or nothing can be shared any more: it never takes anything again."""
 
     @classmethod
-    def connect(cls, name: str, token: bytes, lane: Lane) -> "OutgoingLine | None":
-        """A line to the listener called `name`; None when there is none here that is ours."""
+    def connect(cls, name: str, token: bytes, lane: Lane, lent: LentMemory) -> "OutgoingLine | None":
+        """A line to the listener called `name`; None when there is none here that is ours.
+
+        `lent`: what lies there is not copied.
+        """
         if not AVAILABLE:
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -80,7 +89,7 @@ class OutgoingLine:
             connection.connect(name)
             if same_user(connection):
                 connection.send(MAGIC + token + lane.value.encode())
-                return cls(connection, lane)
+                return cls(connection, lane, lent)
         except OSError:
             pass  # nobody listens: the peer is on another machine, or gone, or shares nothing
         connection.close()
@@ -102,14 +111,20 @@ class OutgoingLine:
         inline = len(views)
         if sum(view.nbytes for view in views) > INLINE_BYTES:
             inline = int(views[0].nbytes <= INLINE_BYTES)
-        slot, slot_bytes = _NOT_SHARED, 0
+        self._lent.reap()
+        gone, bodies = self._numbers.gone(), views[inline:]
+        lent = self._lending(bodies)
+        slot, place, attached = NOT_SHARED, 0, None
         try:
-            if inline < len(views):
-                slot, slot_bytes = self._put(views[inline:])
-            sizes = b"".join(_SIZE.pack(view.nbytes) for view in views)
-            head = _HEAD.pack(slot, slot_bytes, inline, len(views)) + sizes
-            rights = [] if self._new is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(self._new))]
-            self._connection.sendmsg([b"".join((head, *views[:inline]))], rights)
+            if lent is not None:
+                slot, place, attached = LENT | lent.number, lent.offset, lent.attached
+            elif bodies:
+                slot, place = self._put(bodies)
+                attached = self._new
+            sizes = [view.nbytes for view in views]
+            head = Head(slot, place, inline, [self._numbers.number(each) for each in gone], sizes)
+            rights = [] if attached is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, DESCRIPTOR.pack(attached))]
+            self._connection.sendmsg([b"".join((head.packed(), *views[:inline]))], rights)
         except OSError as error:
             self._slots.release([slot])
             self.full = isinstance(error, BlockingIOError)
@@ -117,8 +132,11 @@ class OutgoingLine:
             return False
         self.full = False
         self._untaken += 1
-        if self._new is not None:
-            os.close(self._new)
+        self._numbers.forget(gone)
+        if lent is not None:
+            self._numbers.give(lent.segment, lent.number)
+        elif attached is not None:
+            os.close(attached)
             self._new = None
         return True
 
@@ -129,6 +147,17 @@ class OutgoingLine:
             self._new = None
         self._slots = SharedSlots()
         self._connection.close()
+
+    def _lending(self, bodies: Sequence[memoryview]) -> "_Lending | None":
+        """How the reader finds a body in lent memory; None for what lies elsewhere, and is copied."""
+        if len(bodies) != 1 or (found := self._lent.find(bodies[0])) is None:
+            return None
+        segment, offset = found
+        number = self._numbers.known(segment)
+        if number is not None:
+            return _Lending(segment, offset, number, None)
+        number = self._numbers.free()
+        return None if number is None else _Lending(segment, offset, number, segment.descriptor)
 
     def _put(self, bodies: Sequence[memoryview]) -> tuple[int, int]:
         if not self._slots.has_room(bodies):
@@ -150,106 +179,9 @@ class OutgoingLine:
             self.broken = True
 
     def _returned(self, data: bytes) -> None:
-        taken, *slots = (number for (number,) in _RETURN.iter_unpack(data)) if data and len(data) % 4 == 0 else (-1,)
+        taken, *slots = (number for (number,) in RETURNED.iter_unpack(data)) if data and len(data) % 4 == 0 else (-1,)
         if not 0 <= taken <= self._untaken:
             self.broken = True
             return
         self._untaken -= taken
         self._slots.release(slots)
-
-
-class IncomingLine:
-    """The reader's end."""
-
-    def __init__(self, connection: socket.socket, max_message_bytes: int) -> None:
-        """`connection` was accepted, is of the same user and does not block."""
-        self._connection = connection
-        self._slots = MappedSlots(max_message_bytes + ALIGNED_BYTES * MAX_TENSORS)
-        self._taken = 0
-        self._most = 0
-        self.lane: Lane | None = None
-        """None before the hello."""
-
-    def fileno(self) -> int:
-        """Readable when there is something to receive."""
-        return self._connection.fileno()
-
-    def welcome(self, token: bytes) -> bool:
-        """Take the hello; whether it was there. Raises InvalidMessage for a stranger's, EOFError when it hung up."""
-        try:
-            hello = self._connection.recv(DATAGRAM_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            raise EOFError from None
-        if not hello:
-            raise EOFError
-        if not hmac.compare_digest(hello[: len(MAGIC) + len(token)], MAGIC + token):
-            raise InvalidMessage(DropCause.WRONG_TOKEN, "a line that is not of this run")
-        try:
-            self.lane = Lane(hello[len(MAGIC) + len(token) :].decode())
-        except ValueError as error:
-            raise InvalidMessage(DropCause.MALFORMED, f"no lane: {error}") from None
-        self._most = UNTAKEN[self.lane]
-        return True
-
-    def receive(self, scratch: bytearray) -> list[memoryview] | None:
-        """The frames of the next message, small ones in `scratch`; None when there is none.
-
-        Raises InvalidMessage for what no peer of ours sends, EOFError when it hung up.
-        """
-        try:
-            n_bytes, attached, flags, _ = self._connection.recvmsg_into([scratch], _MOST_ATTACHED_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            raise EOFError from None
-        descriptors = [one for *_, data in attached for (one,) in _DESCRIPTOR.iter_unpack(data)]
-        try:
-            if not n_bytes:
-                raise EOFError
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or n_bytes < _HEAD.size or len(descriptors) > 1:
-                raise InvalidMessage(DropCause.MALFORMED, "no message of a shared line")
-            return self._frames(memoryview(scratch)[:n_bytes], descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def give_back(self) -> None:
-        """Tell the sender what was taken and let go of, when that is worth a message."""
-        released = self._slots.released
-        if self._taken * 2 < self._most and not any(map(self._slots.is_large, released)):
-            return
-        slots = [released.popleft() for _ in range(min(len(released), _MOST_RETURNED))]
-        data = b"".join(_RETURN.pack(number) for number in (self._taken, *slots))
-        try:
-            self._connection.send(data)
-            self._taken = 0
-        except BlockingIOError:
-            released.extendleft(reversed(slots))
-        except OSError:
-            self._taken = 0  # it hung up, and what it sent before is still to be read
-
-    def close(self) -> None:
-        """Memory that somebody here still holds stays."""
-        self._connection.close()
-
-    def _frames(self, data: memoryview, descriptors: list[int]) -> list[memoryview]:
-        slot, slot_bytes, inline, count = _HEAD.unpack_from(data)
-        start = _HEAD.size + count * _SIZE.size
-        if inline > count or start > data.nbytes or self._taken >= self._most:
-            raise InvalidMessage(DropCause.MALFORMED, "a shared line's message of other sizes than it says")
-        sizes = [size for (size,) in _SIZE.iter_unpack(data[_HEAD.size : start])]
-        lying = sum(sizes[:inline])
-        if lying > INLINE_BYTES or start + lying != data.nbytes or (inline < count) != (slot != _NOT_SHARED):
-            raise InvalidMessage(DropCause.WRONG_SIZE, "a shared line's message of other sizes than it says")
-        frames = []
-        for size in sizes[:inline]:
-            frames.append(data[start : start + size])
-            start += size
-        for descriptor in descriptors:
-            self._slots.add_segment(descriptor, slot_bytes)
-        if inline < count:
-            frames += self._slots.views(slot, sizes[inline:])
-        self._taken += 1
-        return frames

@@ -10,7 +10,9 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from ring_allreduce.errors import InvalidMessage
-from ring_allreduce.transport.shared_line import DATAGRAM_BYTES, IncomingLine, same_user
+from ring_allreduce.transport.shared_format import DATAGRAM_BYTES
+from ring_allreduce.transport.shared_incoming import IncomingLine
+from ring_allreduce.transport.shared_line import same_user
 from ring_allreduce.transport.shared_memory import AVAILABLE
 from ring_allreduce.transport.stats import DropCause, Lane
 

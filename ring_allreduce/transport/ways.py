@@ -12,6 +12,7 @@ from ring_allreduce.transport.congestion import LocalConnections
 from ring_allreduce.transport.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.endpoint import PeerAddress
 from ring_allreduce.transport.keys import Keys
+from ring_allreduce.transport.lent_memory import LentMemory
 from ring_allreduce.transport.shared_line import OutgoingLine, line_name
 from ring_allreduce.transport.stats import Lane
 
@@ -55,15 +56,21 @@ class Way(Protocol):
 
 
 def way_to(
-    peer: str, address: PeerAddress, lane: Lane, context: Context, token: bytes, keys: Keys | None, *, shared: bool
+    peer: str,
+    address: PeerAddress,
+    lane: Lane,
+    context: Context,
+    token: bytes,
+    keys: Keys | None,
+    lent: LentMemory | None,
 ) -> Way:
     """A lane to `peer`, which connects in the background. Raises TransportError when zmq cannot use `address`.
 
-    `shared`: by shared memory if the peer's listener is on this machine, and nothing has to be encrypted.
+    `lent`: by shared memory if the peer's listener is on this machine, and without a copy what lies there; None: never.
     """
-    if shared and keys is None:
+    if lent is not None and keys is None:
         name = line_name(address.host, address.pipeline_port, address.bulk_port)
-        line = OutgoingLine.connect(name, token, lane)
+        line = OutgoingLine.connect(name, token, lane, lent)
         if line is not None:
             return SharedWay(line)
     return ZmqWay(peer, address, lane, context, token, keys)

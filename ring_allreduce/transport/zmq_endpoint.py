@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+import torch
 import zmq
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLi
 from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.keys import Keys
+from ring_allreduce.transport.lent_memory import LentMemory
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outgoing import OutgoingPeer
 from ring_allreduce.transport.pages import keep_large_blocks
@@ -94,6 +96,7 @@ class ZmqEndpoint:
         if self._shares:
             name_of_lines = line_name(host, self.address.pipeline_port, self.address.bulk_port)
             self._shared = listen(name_of_lines, token, self.stats.dropped, limits.max_message_bytes)
+        self._lent = LentMemory(available=self._shared is not None)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_fd = self._wake_reader.fileno()
         self._wake_reader.setblocking(False)
@@ -124,8 +127,8 @@ class ZmqEndpoint:
             self._addresses[peer] = address
 
     def _way(self, peer: str, address: PeerAddress, lane: Lane, shared: bool) -> Way:
-        shared = shared and self._shares
-        return way_to(peer, address, lane, self._context, self._token, self._keys, shared=shared)
+        lent = self._lent if shared and self._shares else None
+        return way_to(peer, address, lane, self._context, self._token, self._keys, lent)
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""
@@ -134,6 +137,10 @@ class ZmqEndpoint:
             if known:
                 self._watch(known, None)
                 known.close(linger_ms=0)
+
+    def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A vector that peers of this machine read where it lies. See `Endpoint.empty`."""
+        return self._lent.empty(elements, dtype)
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         """Queue a message, and hand it to zmq at once when its turn has come. See `Endpoint.send`."""

@@ -1,5 +1,7 @@
 """Peers of one machine: bodies lie in shared memory, and strangers, liars and the dead do no harm."""
 
+import contextlib
+import fcntl
 import os
 import socket
 import struct
@@ -13,13 +15,16 @@ import zmq
 
 from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, ZmqEndpoint
 from ring_allreduce.transport.keys import KeyPair, Keys
-from ring_allreduce.transport.shared_line import MAGIC, UNTAKEN, OutgoingLine, line_name
+from ring_allreduce.transport.lent_memory import MOST_LENT, LentMemory
+from ring_allreduce.transport.shared_format import LENT, MAGIC, UNTAKEN
+from ring_allreduce.transport.shared_line import OutgoingLine, line_name
 from ring_allreduce.transport.shared_listener import MOST_UNKNOWN, SharedListener, listen
 
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = b"0123456789abcdef"
 DEADLINE_S = 20.0
+NOTHING_LENT = LentMemory(available=False)
 
 
 class Note(Message, frozen=True, kw_only=True, tag="note"):
@@ -37,8 +42,8 @@ def listener():
     found.close()
 
 
-def line_to(listener, lane=Lane.BULK):
-    line = OutgoingLine.connect(f"\0test/{os.getpid()}", TOKEN, lane)
+def line_to(listener, lane=Lane.BULK, lent=NOTHING_LENT):
+    line = OutgoingLine.connect(f"\0test/{os.getpid()}", TOKEN, lane, lent)
     assert line is not None
     listener.look()
     return line
@@ -148,6 +153,53 @@ def test_frames_of_any_size_arrive(listener, sizes):
     line.close()
 
 
+def test_what_lies_in_lent_memory_is_read_there(listener):
+    lent = LentMemory(available=True)
+    line, vector = line_to(listener, lent=lent), lent.empty(100_000, torch.float32)
+    numbers = memoryview(vector.numpy()).cast("B")
+    vector.fill_(1.0)
+    assert line.send([b"head", numbers[80_000:]])
+    assert line.send([b"again", numbers[:200_000]])
+    listener.look()
+    first, second = ([bytes(frames[0]), frames[1]] for frames in listener.take(Lane.BULK, 10))
+    assert (first[0], second[0]) == (b"head", b"again")
+    vector.fill_(2.0)
+    assert torch.frombuffer(first[1], dtype=torch.float32).tolist() == [2.0] * 80_000, "nothing was copied"
+    assert second[1].nbytes == 200_000
+    line.close()
+    assert torch.frombuffer(second[1], dtype=torch.float32)[0] == 2.0, "who reads it has it as long as it wants"
+
+
+def test_lent_memory_that_nobody_holds_any_more_is_gone_at_the_reader_too(listener):
+    lent = LentMemory(available=True)
+    line = line_to(listener, lent=lent)
+    for round_number in range(20):
+        vector = lent.empty(1 << 20, torch.uint8).fill_(round_number)
+        assert line.send([b"head", memoryview(vector.numpy())])
+        ((_, body),) = taken(listener)
+        assert body == bytes([round_number]) * (1 << 20)
+        del vector, body
+    assert line.send([b"no body"])
+    assert taken(listener) == [[b"no body"]]
+    (incoming,) = listener._lines[Lane.BULK].values()
+    assert incoming._borrowed._segments == {}
+    assert line._numbers.gone() == []
+    line.close()
+
+
+def test_an_endpoints_own_vectors_travel_uncopied_to_peers_of_this_machine():
+    with contextlib.ExitStack() as stack:
+        a, b = (stack.enter_context(contextlib.closing(endpoint(name))) for name in "ab")
+        a.connect({"b": b.address})
+        b.connect({"a": a.address})
+        vector = a.empty(100_000, torch.float32).fill_(1.0)
+        a.send("b", Lane.BULK, Note(), [vector[5:]])
+        (delivery,) = received(b, a, 1)
+        vector.fill_(3.0)
+        assert delivery.tensors[0].tolist() == [3.0] * 99_995
+        assert a.empty(10, torch.float64).dtype == torch.float64
+
+
 def test_small_messages_come_in_order_with_large_ones(listener):
     line = line_to(listener)
     frames = [[b"%d" % number, bytes(number % 3 * 40_000)] for number in range(7)]
@@ -175,7 +227,12 @@ def test_a_line_whose_reader_is_gone_takes_nothing_more(listener):
 
 
 HELLO = MAGIC + TOKEN + b"bulk"
-HEAD = struct.Struct("<IQHH")
+
+
+def head(slot, place, inline, frames, sizes=(), gone=()):
+    """As shared_format.py says, whether or not it makes sense."""
+    fixed = struct.pack("<IQHHH", slot, place, inline, frames, len(gone))
+    return fixed + struct.pack(f"<{len(gone)}I{len(sizes)}Q", *gone, *sizes)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +243,14 @@ HEAD = struct.Struct("<IQHH")
         ([MAGIC + TOKEN + b"express"], DropCause.MALFORMED),
         ([MAGIC + TOKEN + b"\xff"], DropCause.MALFORMED),
         ([HELLO, b"short"], DropCause.MALFORMED),
-        ([HELLO, HEAD.pack(0, 1 << 16, 0, 60_000)], DropCause.MALFORMED),
-        ([HELLO, HEAD.pack(0, 1 << 16, 2, 1) + bytes(8)], DropCause.MALFORMED),
-        ([HELLO, HEAD.pack(0, 1 << 16, 1, 1) + struct.pack("<Q", 5) + b"four"], DropCause.WRONG_SIZE),
-        ([HELLO, HEAD.pack(0, 1 << 16, 0, 1) + struct.pack("<Q", 5)], DropCause.MALFORMED),
-        ([HELLO, HEAD.pack((1 << 32) - 1, 1 << 16, 0, 1) + struct.pack("<Q", 5)], DropCause.WRONG_SIZE),
-        ([HELLO, HEAD.pack(7, 0, 1, 1) + struct.pack("<Q", 1) + b"x"], DropCause.WRONG_SIZE),
+        ([HELLO, head(0, 1 << 16, 0, 60_000)], DropCause.MALFORMED),
+        ([HELLO, head(0, 1 << 16, 2, 1, [0])], DropCause.MALFORMED),
+        ([HELLO, head(0, 1 << 16, 1, 1, [5]) + b"four"], DropCause.WRONG_SIZE),
+        ([HELLO, head(0, 1 << 16, 0, 1, [5])], DropCause.MALFORMED),
+        ([HELLO, head((1 << 32) - 1, 1 << 16, 0, 1, [5])], DropCause.WRONG_SIZE),
+        ([HELLO, head(7, 0, 1, 1, [1]) + b"x"], DropCause.WRONG_SIZE),
+        ([HELLO, head(LENT | 3, 0, 0, 1, [5])], DropCause.WRONG_SIZE),
+        ([HELLO, head(LENT | 3, 0, 0, 2, [5, 5], gone=[1, 2])], DropCause.WRONG_SIZE),
     ],
 )
 def test_who_says_what_no_peer_says_is_hung_up_on(listener, datagrams, cause):
@@ -211,12 +270,26 @@ def test_a_segment_that_could_shrink_is_refused(listener):
     stranger = raw(listener, HELLO)
     descriptor = os.memfd_create("trap")
     os.ftruncate(descriptor, 16 << 20)
-    message = HEAD.pack(0, 1 << 16, 0, 1) + struct.pack("<Q", 5)
+    message = head(0, 1 << 16, 0, 1, [5])
     before = len(list(Path("/proc/self/fd").iterdir()))
     socket.send_fds(stranger, [message], [descriptor])
     assert taken(listener) == []
     assert listener._dropped == {DropCause.MALFORMED: 1}
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # the line's own: none that came is left open
+    stranger.close()
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(("number", "sealed"), [(3, False), (MOST_LENT, True)])
+def test_lent_memory_that_could_shrink_or_has_no_number_is_refused(listener, number, sealed):
+    stranger = raw(listener, HELLO)
+    descriptor = os.memfd_create("trap", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 1 << 16)
+    if sealed:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    socket.send_fds(stranger, [head(LENT | number, 0, 0, 1, [5])], [descriptor])
+    assert taken(listener) == []
+    assert listener._dropped == {DropCause.MALFORMED: 1}
     stranger.close()
     os.close(descriptor)
 
@@ -227,7 +300,7 @@ def test_a_reader_that_lies_about_what_it_took_is_given_up(answer):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(name)
         listening.listen()
-        line = OutgoingLine.connect(name, TOKEN, Lane.BULK)
+        line = OutgoingLine.connect(name, TOKEN, Lane.BULK, NOTHING_LENT)
         reader, _ = listening.accept()
         for _ in range(UNTAKEN[Lane.BULK]):
             line.send([b"x"])
@@ -254,7 +327,7 @@ def test_lines_that_say_nothing_do_not_pile_up(listener):
 
 
 def test_without_a_listener_there_is_no_line():
-    assert OutgoingLine.connect(line_name("127.0.0.1", 1, 2), TOKEN, Lane.BULK) is None
+    assert OutgoingLine.connect(line_name("127.0.0.1", 1, 2), TOKEN, Lane.BULK, NOTHING_LENT) is None
 
 
 def test_a_taken_address_leaves_the_endpoint_to_tcp(listener):
@@ -323,7 +396,7 @@ def test_busy_lines_are_served_in_turn(listener):
 
 
 def test_who_minds_no_credit_is_hung_up_on(listener):
-    message = HEAD.pack((1 << 32) - 1, 0, 1, 1) + struct.pack("<Q", 1) + b"x"
+    message = head((1 << 32) - 1, 0, 1, 1, [1]) + b"x"
     stranger = raw(listener, HELLO, *[message] * 12)
     listener.look()
     (line,) = listener._lines[Lane.BULK].values()
@@ -335,7 +408,7 @@ def test_who_minds_no_credit_is_hung_up_on(listener):
 
 def test_many_who_called_before_anybody_looked_are_all_admitted(listener):
     name = f"\0test/{os.getpid()}"
-    lines = [OutgoingLine.connect(name, TOKEN, Lane.BULK) for _ in range(MOST_UNKNOWN + 40)]
+    lines = [OutgoingLine.connect(name, TOKEN, Lane.BULK, NOTHING_LENT) for _ in range(MOST_UNKNOWN + 40)]
     assert all(line is not None and line.send([b"x"]) for line in lines)
     assert len(taken(listener)) == len(lines)
     for line in lines:

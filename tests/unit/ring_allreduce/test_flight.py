@@ -33,18 +33,40 @@ def send(start=0, stop=2, weight=1.0, phase="reduce"):
     return SendChunk("b", phase, 0, start, stop, weight, ())
 
 
-def test_a_sum_is_made_where_the_chunk_lies_and_sent_from_there():
+def test_a_sum_is_made_where_its_average_will_be_and_sent_from_there():
     member, arrived = flight(), torch.tensor([5.0, 6.0])
     member.arrive(Payload(arrived, [arrived]))
     member.compute(AddOwn(2, 4))
     (sent,) = member.tensors(send(2, 4))
-    assert sent.data_ptr() == arrived.data_ptr()
     assert sent.tolist() == [35.0, 46.0]
+    assert sent.data_ptr() == member.room()[2:].data_ptr()
     member.compute(DivideChunk(2, 4, 2.0))
-    (sent,) = member.tensors(send(2, 4))
     member.compute(StoreChunk(2, 4))
+    (sent,) = member.tensors(send(2, 4))
     assert sent.tolist() == member.room()[2:].tolist() == [17.5, 23.0]
-    assert sent.data_ptr() != member.room()[2:].data_ptr(), "nothing is sent out of the average"
+    assert sent.data_ptr() == member.room()[2:].data_ptr()
+    assert arrived.tolist() == [5.0, 6.0], "what arrived may lie in its sender's memory"
+
+
+def test_a_gathered_chunk_goes_on_from_the_average():
+    member, arrived = flight(), torch.tensor([5.0, 6.0])
+    member.arrive(Payload(arrived, [arrived]))
+    member.compute(StoreChunk(2, 4))
+    (sent,) = member.tensors(send(2, 4, phase="gather"))
+    assert sent.tolist() == [5.0, 6.0]
+    assert sent.data_ptr() == member.room()[2:].data_ptr() != arrived.data_ptr()
+
+
+def test_in_a_direct_exchange_my_weighted_part_outlives_my_average():
+    member = flight(direct=True)
+    member.compute(ScaleOwn(0, 2))
+    (sent,) = member.tensors(send(phase="direct"))
+    member.compute(HoldChunk("a", 0, 0, 2))
+    member.arrive(Payload(torch.tensor([7.0, 8.0]), None))
+    member.compute(HoldChunk("b", 0, 0, 2))
+    member.compute(SumChunks(0, 2, 1.0))
+    assert member.room()[:2].tolist() == [17.0, 28.0]
+    assert sent.tolist() == [10.0, 20.0], "others may not have read it yet"
 
 
 def test_my_own_part_is_not_copied_at_weight_one_and_never_written_to():

@@ -52,8 +52,8 @@ def test_two_members_step_by_step():
     assert machine.handle(chunk(counters=(4, 1)), 0.0) == [
         AddOwn(2, 4),
         DivideChunk(2, 4, 8.0),
-        SendChunk("b", "gather", 1, 2, 4, 8.0, (4, 9)),
         StoreChunk(2, 4),
+        SendChunk("b", "gather", 1, 2, 4, 8.0, (4, 9)),
     ]
     assert machine.handle(chunk("b", "gather", 0, 0, 2, 8.0, (4, 9)), 0.0) == [
         StoreChunk(0, 2),
@@ -82,8 +82,8 @@ def test_an_early_chunk_is_held_and_goes_on_when_the_contribution_is_ready():
         TakeHeld("b", 1, 2, 4),
         AddOwn(2, 4),
         DivideChunk(2, 4, 8.0),
-        SendChunk("b", "gather", 1, 2, 4, 8.0, ()),
         StoreChunk(2, 4),
+        SendChunk("b", "gather", 1, 2, 4, 8.0, ()),
     ]
 
 

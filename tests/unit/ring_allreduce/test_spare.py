@@ -28,3 +28,17 @@ def test_what_was_not_lent_or_is_forgotten_or_comes_back_twice_is_not_used():
     empty = spare.take(0, torch.float32)
     spare.give(empty)
     assert spare.take(0, torch.float32).numel() == 0
+
+
+def test_vectors_are_made_where_they_are_told_to():
+    made = []
+
+    def empty(elements, dtype):
+        made.append(torch.zeros(elements, dtype=dtype))
+        return made[-1]
+
+    spare = Spare(empty)
+    first = spare.take(4, torch.float32)
+    spare.give(first)
+    assert spare.take(4, torch.float32) is first is made[0]
+    assert len(made) == 1
