@@ -83,7 +83,16 @@ def plan_pipeline(
                     stages = recomputing(fleet, spans, cut, in_flight)
                     if stages is not None and stages not in found:
                         found[stages] = _timed(fleet, spans, stages, averaged)
-    return max(found.values(), key=lambda p: (p.value, -len(p.stages)), default=None)
+    best = max(found.values(), key=_worth, default=None)
+    if best is None or required is not None or len(best.stages) == len(nodes):
+        return best
+    # Nodes that are left out have set the limits of the search: it may find better cuts without them.
+    again = plan_pipeline(fleet, spans, [stage.node for stage in best.stages], averaged, least)
+    return best if again is None else max(best, again, key=_worth)
+
+
+def _worth(pipeline: Pipeline) -> tuple[float, int]:
+    return pipeline.value, -len(pipeline.stages)
 
 
 def _windows_to_try(work: Workload, nodes: int) -> Sequence[int]:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.costs import ModelCosts, Workload
-from cluster_planner.fleet import Fleet, Node
+from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.order import EXACT_NODES
 from cluster_planner.pipeline import largest_fitting_window, plan_pipeline
 from cluster_planner.plan import Stage
@@ -46,6 +46,22 @@ def test_a_node_that_would_slow_the_pipeline_is_left_out(
     found = plan_pipeline(fleet, spans, fleet.names, 0.0, 2)
     assert found is not None
     assert "phone" not in [stage.node for stage in found.stages]
+
+
+def test_a_node_that_is_left_out_does_not_limit_the_others_cuts(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """The far, fast node has the least bottleneck, too far for the window; the search was held to what is near it."""
+    units = make_model(8, flops=8e3, parameter_bytes=17_000, boundary_bytes=256, boundary_gradient_bytes=256)
+    small = SpanCosts(units, make_workload(micro_batch=8, average_every=2048))
+    nodes = [make_node(name, flops_per_s=speed) for name, speed in (("far", 2e9), ("mid", 1e9), ("slow", 0.5e9))]
+    far = [Link("far", other, 0.03, 2.5e6) for other in ("mid", "slow")]
+    fleet = Fleet(tuple(nodes), (Link("mid", "slow", 0.002, 1.25e7), *far))
+    found, without = (plan_pipeline(fleet, small, names, 0.0, 2) for names in (fleet.names, ("mid", "slow")))
+    assert found is not None
+    assert without is not None
+    assert "far" not in [stage.node for stage in found.stages]
+    assert found.value == pytest.approx(without.value)
 
 
 def test_a_required_node_is_used(make_node: Callable[..., Node], spans: SpanCosts) -> None:
