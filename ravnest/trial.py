@@ -1,7 +1,7 @@
 """Trying the user's code once, on one micro-batch, before hours are planned for it.
 
-Decides what is tried: the model's own forward, the loss, the metrics, and whether the sample's factory is there. What
-fails is told with the job file, the key and the line in the user's code. Knows no stages.
+Decides what is tried: the model's own forward, the loss, the metrics, the optimizer, and whether the sample's factory
+is there. What fails is told with the job file, the key and the line in the user's code. Knows no stages.
 """
 
 import inspect
@@ -17,6 +17,7 @@ from ravnest.job import JobConfig
 from ravnest.materials import search_dirs
 from ravnest.splitting import twin_of
 from ravnest.training.losses import build_loss, build_metrics
+from ravnest.training.optimizer import build_optimizer
 
 
 def check_sample(job: JobConfig, job_file: str | Path) -> None:
@@ -50,6 +51,17 @@ def run_once(
         found = twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
     leaves = torch.utils._pytree.tree_leaves(found)
     return leaves[0] if leaves and isinstance(leaves[0], Tensor) else None
+
+
+def check_optimizer(job: JobConfig, job_file: str | Path, model: nn.Module) -> None:
+    """Raises InvalidInput at `optimizer` where it cannot train one of the model's parameters."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            try:
+                build_optimizer(job.optimizer, [(name, nn.Parameter(torch.empty_like(parameter, device="meta")))])
+            except InvalidInput as error:
+                message = f"cannot train {name!r}: {error.message}"
+                raise InvalidInput(message, path=str(job_file), key="optimizer") from None
 
 
 def check_measures(job: JobConfig, job_file: str | Path, output: Tensor | None, target: Tensor) -> None:

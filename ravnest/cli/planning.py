@@ -28,7 +28,7 @@ from ravnest.materials import (
 from ravnest.pretrained import pretrained_weights
 from ravnest.runtime.batches import arguments
 from ravnest.splitting import verify
-from ravnest.trial import check_measures, check_sample, run_once
+from ravnest.trial import check_measures, check_optimizer, check_sample, run_once
 from ravnest.workload import workload
 
 
@@ -47,6 +47,7 @@ def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, s
     args, kwargs = arguments(inputs)
     step("running the model on the first micro-batch")
     model = make_model(job, job_path, "cpu")
+    check_optimizer(job, job_path, model)
     check_measures(job, job_path, run_once(model, args, kwargs, job_path), target)
     step("capturing the model")
     captured = capture_job(job, job_path, data)

@@ -82,5 +82,9 @@ def subject(message: Message) -> tuple[str, int] | None:
             return "norm", message.update
         case m.EvaluationActivation():
             return "evaluation", message.batch
+        case m.TiedWeights():
+            return "tied weights", message.version
+        case m.TiedGradients():
+            return "tied gradients", message.update
         case _:
             return None

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import InvalidInput
-from ravnest.trial import check_measures, check_sample, run_once
+from ravnest.trial import check_measures, check_optimizer, check_sample, run_once
 from tests.support.local import tiny_job
 
 LOSSES = """
@@ -89,3 +89,13 @@ def measured(folder, monkeypatch, key, name):
 def test_a_sample_that_is_not_there_is_refused_before_training(tmp_path):
     with pytest.raises(InvalidInput, match=r"sample\.factory: no module 'nowhere_at_all'"):
         check_sample(tiny_job(sample={"factory": "nowhere_at_all:f"}), tmp_path / "job.yaml")
+
+
+def test_an_optimizer_that_cannot_train_a_parameter_is_told_with_its_name():
+    muon, matrices = tiny_job(optimizer={"name": "muon", "lr": 0.01}), nn.Linear(3, 3, bias=False)
+    check_optimizer(muon, "job.yaml", matrices)
+    model = nn.Sequential(matrices, nn.Linear(3, 3))
+    with pytest.raises(InvalidInput, match=r"^job\.yaml: optimizer: cannot train '1\.bias': .*Muon only supports 2D"):
+        check_optimizer(muon, "job.yaml", model)
+    model[1].bias.requires_grad_(False)
+    check_optimizer(muon, "job.yaml", model)

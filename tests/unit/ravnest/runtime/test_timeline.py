@@ -55,4 +55,6 @@ def test_what_is_drawn_of_the_network() -> None:
     assert subject(m.Gradient(micro_batch=4)) == ("gradient", 4)
     assert subject(m.GlobalNorm(update=5, norm_sq=1.0)) == ("norm", 5)
     assert subject(m.EvaluationActivation(evaluation=1, batch=6, batches=9)) == ("evaluation", 6)
+    assert subject(m.TiedWeights(version=7, names=("w",))) == ("tied weights", 7)
+    assert subject(m.TiedGradients(update=8, names=("w",))) == ("tied gradients", 8)
     assert subject(m.Alive()) is None
