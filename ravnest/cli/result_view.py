@@ -53,8 +53,9 @@ def _pairs(rows: list[tuple[str, str]]) -> Text:
 
 def _figures(result: RunResult) -> list[tuple[str, str]]:
     mode = ", encrypted" if result.encrypted else ""
+    since = "" if result.session_samples is None else f"; {result.session_samples:,} since it was resumed"
     return [
-        ("samples", f"{result.samples:,} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s{mode})"),
+        ("samples", f"{result.samples:,}{since} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s{mode})"),
         ("updates", f"{result.updates:,}"),
         ("rounds of averaging", f"{result.rounds:,}"),
         ("staleness", f"at most {result.max_staleness}, {result.mean_staleness:.2f} on average (updates)"),

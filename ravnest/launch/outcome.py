@@ -60,6 +60,7 @@ def finish(
         mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
         sample_text=None,
         stopped_early=control.stopped_early,
+        session_samples=None if prepared.resumed is None else control.session_samples,
         encrypted=encrypted,
         stages=_stage_figures(plan, record),
         trace_path=folder.trace if record.drawn else None,

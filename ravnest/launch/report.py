@@ -162,6 +162,8 @@ class RunResult:
     encrypted: bool = False
     windows: Mapping[str, int] = field(default_factory=dict)
     """Of each cluster, as it was at the end."""
+    session_samples: int | None = None
+    """Of a run that was resumed: how many of `samples` were made since, in `seconds`."""
 
 
 _KINDS = {

@@ -31,6 +31,11 @@ def test_a_run_stopped_early_says_how_to_go_on(result: RunResult) -> None:
     assert "held-out loss" not in text
 
 
+def test_a_resumed_run_tells_what_its_time_was_for(result: RunResult) -> None:
+    text = shown(replace(result, session_samples=1632, seconds=14.0, samples_per_s=116.6))
+    assert "20,000; 1,632 since it was resumed in 14.0 s (117/s)" in text
+
+
 def test_an_encrypted_run_says_so_beside_its_speed_and_goes_on_encrypted(result: RunResult) -> None:
     text = shown(replace(result, encrypted=True, stopped_early=True))
     assert "20,000 in 2 min 05 s (160/s, encrypted)" in text
