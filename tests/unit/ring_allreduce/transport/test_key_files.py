@@ -2,6 +2,7 @@
 
 import os
 import stat
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from ring_allreduce.transport.key_files import (
 )
 from ring_allreduce.transport.keys import KeyPair, Keys, is_key
 
-A, B = KeyPair.make(), KeyPair.make()
+A, B = KeyPair.make(), KeyPair.make()  # new in each process: no test may be named by them, for workers have to agree
 
 
 def private(path, text):
@@ -84,6 +85,7 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path, mode):
         (b"\xff\xfe", "expected text in UTF-8"),
         ("#" * (1 << 20) + "\n", "expected at most 1048576 bytes"),
     ],
+    ids=count(),
 )
 def test_a_wrong_key_file_is_told_with_its_place_and_without_its_secret(tmp_path, text, expected):
     path = private(tmp_path / "a.key", text)
@@ -103,6 +105,7 @@ def test_a_wrong_key_file_is_told_with_its_place_and_without_its_secret(tmp_path
         (f"a {A.public}\nb {A.public}\n", "b: its key is that of 'a', too"),
         (f"a {A.public.upper()}\n", "a: a key is 64 hexadecimal digits"),
     ],
+    ids=count(),
 )
 def test_a_wrong_allow_list_is_told_with_its_place(tmp_path, text, expected):
     path = private(tmp_path / "allowed.keys", text)
