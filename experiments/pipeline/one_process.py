@@ -87,8 +87,8 @@ def run(*, quick: bool) -> Part:
         )
     columns = ["model", "what", "samples/s, median (lowest–highest)", "× one process"]
     note = (
-        f"{len(os.sched_getaffinity(0))} cores. Adam, {UPDATE_BATCH} samples an update; the two take turns. The "
-        "stages' gradients are stale by one update at most, which their Adam looks ahead for; those of one process are not."
+        f"{len(os.sched_getaffinity(0))} cores. Adam, {UPDATE_BATCH} samples an update; the two take turns. The stages'"
+        " gradients are stale by one update at most, which their Adam looks ahead for; those of one process are not."
     )
     return Part("one_process", "Against one process", claims, [Table("Digits", columns, rows)], notes=[note])
 
