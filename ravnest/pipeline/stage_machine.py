@@ -278,8 +278,8 @@ class StageMachine:
         if stop_at is not None and not self._drain_reported and self.version * self.shape.update_every == stop_at:
             self._drain_reported = True
             reports.append(ins.ReportDrained(stop_at, self.version))
-        finished = self._boundary.newly_finished(self.version)
-        if finished is not None:
+        # Whoever hears it changes the weights, which an evaluation that is running reads.
+        if self.running is None and (finished := self._boundary.newly_finished(self.version)) is not None:
             reports.append(ins.ReportRoundsFinished(finished))
         return reports
 

@@ -39,6 +39,16 @@ def test_an_evaluation_takes_turns_with_both() -> None:
     assert [word for word in said if word[0] in "BFE"] == ["B0", "E1.0", "B1", "F5", "B2", "E1.1", "B3", "F6", "E1.2"]
 
 
+def test_rounds_are_reported_finished_only_when_nothing_computes() -> None:
+    """The stage then adopts the anchor, in another thread than the one that computes."""
+    machine = Bench(2, 1).machine
+    running = machine.handle(ev.EvaluationArrived(0, 0, 1), 0.0)
+    assert running == [ins.RunEvaluation(0, 0)]
+    assert machine.handle(ev.RoundsToFinish(0, 0), 0.0) == []
+    after = machine.handle(ev.EvaluationForwardFinished(0, 0), 0.0)
+    assert ins.ReportRoundsFinished(0) in after
+
+
 def test_last_stage_goes_straight_back() -> None:
     bench = Bench(3, 2)
     bench.tell(*activations(0, 1))
