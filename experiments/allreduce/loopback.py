@@ -30,8 +30,9 @@ QUICK_SIZES = (KIB, 64 * KIB, MIB, 4 * MIB)
 MEASURE_S, QUICK_MEASURE_S = 0.15, 0.05
 MOST_COUNT = 300
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-WARM = 1
-"""All-reduces before those that are timed: connections and memory are those of a run that lasts."""
+WARM, CALIBRATING = 3, 5
+"""WARM all-reduces go before those that are timed: connections and memory are those of a run that lasts, and two rounds
+of a ring have memory of their own. CALIBRATING tell how many are timed: one says more about waking processes up."""
 
 LARGE_BYTES, ENCRYPTED_UP_TO_BYTES = 16 * MIB, 64 * MIB
 PATIENCE = Patience(silence_floor_s=60.0, stall_floor_s=90.0)
@@ -135,7 +136,7 @@ def _point(processes: Loopback, n_bytes: int, quick: bool) -> tuple[dict[str, li
     kinds = [kind for kind in KINDS if kind != ENCRYPTED or n_bytes <= ENCRYPTED_UP_TO_BYTES]
     counts = {}
     for kind in kinds:
-        once_s = elapsed_s(processes.measure(kind, n_bytes, 1))  # warms up, too
+        once_s = elapsed_s(processes.measure(kind, n_bytes, CALIBRATING)) / CALIBRATING
         counts[kind] = max(1, min(MOST_COUNT, int((QUICK_MEASURE_S if quick else MEASURE_S) / once_s)))
     cpu: dict[str, list[float]] = {kind: [] for kind in kinds}
 
