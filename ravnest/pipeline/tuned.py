@@ -37,7 +37,9 @@ class TunedStage:
         self._tempo = Tempo(shape)
         self._on_window = on_window
         tunes = shape.is_first and not shape.is_last and not shape.is_synchronous
-        self._tuner = WindowTuner(shape.window, largest_window) if tunes and largest_window is not None else None
+        self._tuner = None
+        if tunes and largest_window is not None:
+            self._tuner = WindowTuner(shape.window, largest_window, shape.stages)
         self._split = split
         self._on_split = on_split
         self._split_tuner: SplitTuner | None = None

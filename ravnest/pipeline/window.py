@@ -3,13 +3,13 @@
 By Little's law the slowest stage stays busy when as many are in flight as it could serve during one round trip that
 waits for nobody:
 
-    n = (round trip − waiting) / slowest stage;  W = ceil(n · MARGIN) + SPARE
+    n = (round trip − waiting) / slowest stage;  W = ceil(n · MARGIN) + spare_for(stages)
 
 Both terms are measured for each micro-batch (tempo.py) and neither depends on W, so one look is enough and there is
 nothing to probe. Decides when to believe it:
 
 - Grow at once, but only while the slowest stage idles: the period (round trip / in flight) exceeds what it takes.
-- Shrink when LOOK_BEFORE_SHRINKING round trips say so, and by two or more, so that a rounding does not swing.
+- Shrink when LOOK_BEFORE_SHRINKING round trips say so, and by the spare or more, so that a rounding does not swing.
 - A link may be slower than any stage. What waits there is not seen as waiting, and would ask for ever more. So a
   growth that does not bring the period that it promised shows the period of that link; from then on W is sized for
   this, and not for the slowest stage, until the period falls below it. A change of latency under way can look the same,
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from ravnest.pipeline.tempo import Trip
 
 MARGIN = 1.05
-SPARE = 2
+LEAST_SPARE = 2
 LOOK_BEFORE_GROWING = 4
 LOOK_BEFORE_SHRINKING = 16
 IDLE = 1.02
@@ -46,14 +46,23 @@ class _Growth:
     promised_s: float
 
 
+def spare_for(stages: int) -> int:
+    """How many more than Little's law asks for: stages of equal speed, whose times vary, wait for each other otherwise.
+
+    The longer the pipeline, the more.
+    """
+    return max(LEAST_SPARE, stages // 2)
+
+
 class WindowTuner:
-    def __init__(self, window: int, largest: int) -> None:
+    def __init__(self, window: int, largest: int, stages: int) -> None:
         self.window = window
         self.bare_s = 0.0
         """The round trip without waiting, as last measured."""
         self.pace_s = 0.0
         """Seconds per micro-batch of the narrowest place, as last measured: a stage, or a link."""
         self._largest = max(window, largest)
+        self._spare = spare_for(stages)
         self._trips: deque[Trip] = deque(maxlen=max(LOOK_BEFORE_SHRINKING, self._largest) + 1)
         """Those injected since the window was last changed."""
         self._first = 0
@@ -112,12 +121,12 @@ class WindowTuner:
         if self._growth is not None or self._seen < LOOK_BEFORE_SHRINKING:
             return None
         wanted = self._wanted(statistics.quantiles(bare_s, n=4)[-1], self.pace_s)
-        return self._change(wanted) if wanted <= self.window - SPARE else None
+        return self._change(wanted) if wanted <= self.window - self._spare else None
 
     def _wanted(self, bare_s: float, pace_s: float) -> int:
         if pace_s <= 0:
             return self.window
-        return min(self._largest, math.ceil(MARGIN * bare_s / pace_s) + SPARE)
+        return min(self._largest, math.ceil(MARGIN * bare_s / pace_s) + self._spare)
 
     def _change(self, window: int) -> int:
         last = self._trips[-1]

@@ -9,7 +9,7 @@ from ravnest.pipeline.tempo import Trip
 from ravnest.pipeline.virtual import VirtualRun
 from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.pipeline.virtual_result import VirtualResult
-from ravnest.pipeline.window import SPARE, WindowTuner
+from ravnest.pipeline.window import LEAST_SPARE, WindowTuner, spare_for
 from ring_allreduce.transport.emulation import LinkShape
 
 EVEN = VirtualStage(forward_s=0.02, backward_s=0.04, update_s=0.01)
@@ -21,8 +21,8 @@ FAR = LinkShape(bytes_per_s=1e9, latency_s=0.1)
 class Feed:
     """Feeds round trips of a pipeline whose window is always full to a tuner."""
 
-    def __init__(self, window: int, largest: int = 64) -> None:
-        self.tuner = WindowTuner(window, largest)
+    def __init__(self, window: int, largest: int = 64, stages: int = 4) -> None:
+        self.tuner = WindowTuner(window, largest, stages)
         self.now_s = 0.0
         self.micro_batch = 0
         self.changes: list[int] = []
@@ -45,7 +45,14 @@ class Feed:
 def test_one_look_is_enough(window: int) -> None:
     feed = Feed(window)
     feed.steady(120, bare_s=1.0, busiest_s=0.1)
-    assert feed.changes == [math.ceil(1.05 * 10) + SPARE]
+    assert feed.changes == [math.ceil(1.05 * 10) + LEAST_SPARE]
+
+
+@pytest.mark.parametrize(("stages", "spare"), [(2, 2), (4, 2), (8, 4), (32, 16)])
+def test_the_longer_the_pipeline_the_more_is_spared(stages: int, spare: int) -> None:
+    feed = Feed(1, stages=stages)
+    feed.steady(120, bare_s=1.0, busiest_s=0.1)
+    assert feed.changes == [math.ceil(1.05 * 10) + spare]
 
 
 def test_a_window_that_is_nearly_right_stays() -> None:
@@ -64,7 +71,7 @@ def test_it_never_grows_beyond_what_it_may() -> None:
 def test_a_link_that_is_the_bottleneck_is_found_and_asks_for_no_more() -> None:
     feed = Feed(4)
     feed.steady(100, bare_s=1.0, busiest_s=0.1, link_s=0.2)
-    assert feed.tuner.window == math.ceil(1.05 * 1.0 / 0.2) + SPARE
+    assert feed.tuner.window == math.ceil(1.05 * 1.0 / 0.2) + LEAST_SPARE
     assert feed.tuner.pace_s == pytest.approx(0.2)
     feed.steady(1000, bare_s=1.0, busiest_s=0.1, link_s=0.2)
     # It tries again now and then, ever more rarely, and comes back each time.
@@ -76,7 +83,7 @@ def test_a_link_that_gets_faster_is_noticed() -> None:
     feed = Feed(4)
     feed.steady(100, bare_s=1.0, busiest_s=0.1, link_s=0.2)
     feed.steady(200, bare_s=1.0, busiest_s=0.1, link_s=0.05)
-    assert feed.tuner.window == math.ceil(1.05 * 10) + SPARE
+    assert feed.tuner.window == math.ceil(1.05 * 10) + LEAST_SPARE
 
 
 def run(stages: int, link: LinkShape, window: int, slow: int | None = None, **rest: object) -> VirtualResult:
@@ -111,7 +118,7 @@ def test_the_bottleneck_is_busy_once_tuned_whatever_the_plan_said(
     # From the smallest window as from the largest: a few round trips.
     assert tuned_s <= 6 * bare_s + 16 * 0.1
     needed = bare_s / (0.06 if slow is None else 0.09)
-    assert needed <= tuned <= math.ceil(1.05 * needed) + SPARE + 1
+    assert needed <= tuned <= math.ceil(1.05 * needed) + spare_for(stages) + 1
     assert busy(result, tuned_s + 2 * bare_s, result.drain_s) >= 0.97
 
 
