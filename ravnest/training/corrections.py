@@ -40,6 +40,10 @@ makes up for the lag of the momentum itself, which Nesterov's does already: ther
 DISCOUNTED_UPDATES = 500
 """Updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
 
+ONE_PASS = 0.9
+"""Below so large a part of the lead its step is taken with the optimizer's own, and m found again from what that
+leaves: with a rounding 1 / (1 − part) times as large."""
+
 _WEIGHT = "momentum_weight"
 """Our scalar beside torch's state, a tensor so that checkpoints hold it."""
 
@@ -137,11 +141,12 @@ def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
     rate = lr if nesterov else lr * (1 - longer**steps) / weight
     share = (1 - longer) / weight  # of the newest gradient in m / ω
     ahead = min(k, max(0.0, (1 + lead) * (1 - beta) / share - 1))
-    part = ahead * share / (1 - share) if ahead > 0 else 0.0  # of the rate, by which newest − m / ω counts more
+    # Of the rate, by which newest − m / ω counts more; the first gradient of all is m / ω.
+    part = ahead * share / (1 - share) if ahead > 0 and share < 1 else 0.0
     group = optimizer.param_groups[0]
     plain = not isinstance(optimizer, NAdam | SOAP) and not group["maximize"]
-    if plain and 0 < part < 1 and (not group["weight_decay"] or group["decoupled_weight_decay"]):
-        _step_once(optimizer, trained, longer, part, weight, lr=lr / weight, decay_rate=rate)
+    if plain and 0 < part < ONE_PASS and (not group["weight_decay"] or group["decoupled_weight_decay"]):
+        _step_once(optimizer, trained, longer, part, weight, lr / weight)
     else:
         _set(optimizer, lr=rate, betas=(longer, beta2))
         optimizer.step()
@@ -152,14 +157,7 @@ def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
 
 
 def _step_once(
-    optimizer: Optimizer,
-    trained: list[Parameter],
-    beta: float,
-    part: float,
-    weight: float,
-    *,
-    lr: float,
-    decay_rate: float,
+    optimizer: Optimizer, trained: list[Parameter], beta: float, part: float, weight: float, lr: float
 ) -> None:
     """Adam's or AdamW's step and the lead in one pass over the weights; `lr` is for m itself, not corrected for bias.
 
@@ -170,8 +168,9 @@ def _step_once(
     total = 1 - part + part * weight
     other = (1 - part) * beta / total
     steps = float(optimizer.state[trained[0]]["step"]) + 1
-    rate = lr * total * (1 - other**steps)
-    _set(optimizer, lr=rate, betas=(other, betas[1]), weight_decay=decay * decay_rate / rate)
+    per_lr = total * (1 - other**steps)
+    decays = decay * (1 - beta**steps) / per_lr  # at the rate that the step itself would have; `lr` may be 0
+    _set(optimizer, lr=lr * per_lr, betas=(other, betas[1]), weight_decay=decays)
     optimizer.step()
     _set(optimizer, betas=betas, weight_decay=decay)
     for p in trained:

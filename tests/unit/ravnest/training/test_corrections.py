@@ -99,6 +99,54 @@ def test_one_pass_takes_the_step_and_the_lead_that_two_take(config, staleness):
         assert torch.allclose(optimizer.state[one][key].abs(), turned.state[two][key].abs(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "adam"},
+        {"name": "adamw", "weight_decay": 0.1},
+        {"name": "adamw", "weight_decay": 0.1, "fused": True},
+    ],
+)
+def test_a_rate_of_zero_leaves_the_weights_and_keeps_the_momentum(config):
+    """Where a schedule ends at 0, updates behind the last that was expected."""
+    parameter, optimizer = make(config)
+    mirror, moved = make(config)
+    step, usual = corrected("look_ahead", optimizer), corrected("look_ahead", moved)
+    walk(parameter, step, gradients(6)[:3], 1.0)
+    walk(mirror, usual, gradients(6)[:3], 1.0)
+    before = parameter.detach().clone()
+    path = walk(parameter, step, gradients(6)[3:], 1.0, lr=0.0)
+    walk(mirror, usual, gradients(6)[3:], 1.0)
+    assert all(torch.equal(after, before) for after in path)
+    for key in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(optimizer.state[parameter][key], moved.state[mirror][key])
+
+
+@pytest.mark.parametrize("staleness", [1.0, 3.0])
+@pytest.mark.parametrize("beta", [0.9, 0.7, 0.67, 0.66667, 2 / 3])
+def test_the_momentum_is_exact_whatever_part_the_lead_has(beta, staleness):
+    """Near β₁ = 2/3 the lead is nearly all of a step, from which alone m cannot be found again."""
+    parameter, optimizer = make({"name": "adam", "betas": [beta, 0.999]})
+    step = corrected("look_ahead", optimizer)
+    longer = 1 - (1 - beta) * min(1.0, (1 + LEAD) / (1 + LEAD * staleness))
+    m = torch.zeros(SHAPE).double()
+    for update, gradient in enumerate(gradients(100)):
+        now = staleness if update else 0.0
+        walk(parameter, step, [gradient], now)
+        coefficient = longer if update else beta
+        m = coefficient * m + (1 - coefficient) * gradient.double()
+        assert torch.allclose(optimizer.state[parameter]["exp_avg"].double(), m, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.6, 0.9])
+def test_a_first_gradient_that_is_stale_has_nothing_to_lead_from(beta):
+    parameter, optimizer = make({"name": "adam", "betas": [beta, 0.999]})
+    plain, stepper = make({"name": "adam", "betas": [beta, 0.999]})
+    walk(parameter, corrected("look_ahead", optimizer), gradients(1), 1.0)
+    walk(plain, corrected("none", stepper), gradients(1), 0.0)
+    assert torch.allclose(parameter, plain, rtol=0, atol=1e-7)
+
+
 @pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0])
 @pytest.mark.parametrize(("nesterov", "decay"), [(False, 0.0), (True, 0.0), (False, 0.1)])
 def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
