@@ -1,8 +1,9 @@
 """The rings of a run as the planner times them: who passes how many bytes to whom. Pure.
 
-Decides what `tied: averaged` adds to a plan's rings: one more through all stages that have a copy of a tied parameter.
-(The run makes one for each set of such stages; the planner knows parameters by their bytes only, and counts an owner's
-in its segment's ring, too.)
+Decides what `tied: averaged` adds to a plan's rings: one more through all stages that have a copy of a tied parameter
+and not all of its uses. (The run makes one for each set of stages that have a copy, those with all uses among them,
+such as a cluster's only stage; the planner knows parameters by their bytes only, and counts an owner's in its segment's
+ring, too. Predictions differ by that, runs do not.)
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ from ring_allreduce.transport import Message
 
 
 class RunControl:
-    """One run's course. `rounds` must own rings named by their number in the plan."""
+    """One run's course. `rounds` must own rings named by their number: the plan's, then those of averaged copies."""
 
     def __init__(self, shape: RunShape, rounds: RoundOwner) -> None:
         self._shape = shape

@@ -39,7 +39,8 @@ class Parcel:
 
 
 class TiedParameters:
-    """One stage's part in it. `arrived_*` and `parcels` belong to the thread of the sockets, the rest to the other."""
+    """One stage's part in it. `arrived_*` belong to the thread of the sockets; `parcels` and `staleness` to whichever
+    has the stage's lock; the rest to the computing thread."""
 
     def __init__(self, setup: TiedSetup, weights: VersionedWeights, update_every: int, max_staleness: int) -> None:
         self._setup = setup
@@ -53,7 +54,7 @@ class TiedParameters:
         self._parcels: list[Parcel] = []
         self._used: dict[int, int] = {}  # micro-batch → version of what is borrowed
 
-    # The thread of the sockets
+    # The thread of the sockets; `parcels` also the other, when it hands over to itself
 
     def arrived_weights(self, message: m.TiedWeights, tensors: Sequence[Tensor]) -> None:
         named = dict(zip(message.names, tensors, strict=True))
@@ -94,7 +95,7 @@ class TiedParameters:
             parcels, self._parcels = self._parcels, []
         return parcels
 
-    # The compute thread
+    # The compute thread, but for `staleness`
 
     def adopt(self, micro_batch: int | None = None) -> None:
         """Before a forward, of that micro-batch in training: use the newest weights that have arrived."""
