@@ -6,7 +6,7 @@ own functions, so that the gradients are those of a whole backward; whether that
 micro-batch, and a stage for which it is not keeps to whole ones. Decides nothing about order.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,6 +49,7 @@ def whole(graph: Graph, received: Sequence[Tensor], *, keep: bool = False) -> No
     end = graph.end(received)
     if end is not None:
         end.backward(retain_graph=keep)  # type: ignore[no-untyped-call]
+        _set_apart(graph, _gradients(graph))
 
 
 @dataclass
@@ -104,6 +105,7 @@ class Splitter:
         for tensor in named.values():
             tensor.grad = None
         end.backward()  # type: ignore[no-untyped-call]
+        _set_apart(graph, _gradients(graph))
         if self.refused is None:
             self.refused = _differences(found, named)
 
@@ -132,7 +134,26 @@ class Splitter:
             if begun:
                 leaves: list[Tensor] = [graph.parameters[name] for name in names]
                 rest._calls.append(([edge for edge, _ in begun], [g for _, g in begun], leaves))
+        _set_apart(graph, rest.kept)  # which become gradients of parameters
         return rest
+
+
+def _gradients(graph: Graph) -> list[Tensor]:
+    return [parameter.grad for parameter in graph.parameters.values() if parameter.grad is not None]
+
+
+def _set_apart(graph: Graph, others: Iterable[Tensor]) -> None:
+    """Move the inputs' gradients out of memory that any of `others` lies in.
+
+    Where the paths to an input and a parameter end in views, autograd leaves one tensor on both. The next micro-batch
+    adds to the parameter's in place, and the input's may still wait to be sent by then.
+    """
+    inputs = [tensor for tensor in graph.inputs if tensor.grad is not None]
+    taken = {other.untyped_storage().data_ptr() for other in others} if inputs else set()
+    for tensor in inputs:
+        assert tensor.grad is not None
+        if tensor.grad.untyped_storage().data_ptr() in taken:
+            tensor.grad = tensor.grad.clone()
 
 
 def _note(arrived: dict[Node, tuple[Tensor | None, ...]], node: Node) -> Callable[[tuple[Tensor, ...]], None]:

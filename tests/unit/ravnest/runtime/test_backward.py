@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from ravnest.runtime.backward import Graph, Splitter, whole
 from ravnest.runtime.feed import Root
 from ravnest.runtime.frontier import NotSplittable
+from ravnest.runtime.mixed import scaled_backward
+from ravnest.training.precision import LossScale
 from ravnest.training.weights import ParameterSet
 from tests.support.local import local_run, tiny_job
 
@@ -162,6 +165,42 @@ def test_gradients_add_up_over_micro_batches_as_in_a_plain_loop():
     for rest in rests:
         rest.run()
     assert all(torch.equal(parameter.grad, expected[name]) for name, parameter in layer.named_parameters())
+
+
+class Turned(nn.Module):
+    """With one sample, autograd leaves one tensor on its parameter and its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1) + self.places.unsqueeze(1)
+
+
+def backward_in(way: str, graph: Graph, received: list[Tensor]) -> None:
+    match way:
+        case "whole":
+            whole(graph, received)
+        case "scaled":
+            scaled_backward(graph, received, LossScale(), partial(whole, keep=True))
+        case "tried":
+            Splitter().try_out(graph, received)
+        case "split":
+            Splitter().input_gradients(graph, received).run()
+
+
+@pytest.mark.parametrize("way", ["whole", "scaled", "tried", "split"])
+def test_a_gradient_that_is_sent_is_not_the_one_that_a_parameter_goes_on_adding_to(way):
+    torch.manual_seed(0)
+    layer, x = Turned(), torch.randn(1, 3, 4).requires_grad_()
+    gradient = torch.randn(3, 1, 4)
+    backward_in(way, forward(layer, x), [gradient.clone()])
+    assert torch.equal(x.grad, gradient.transpose(0, 1))
+    assert torch.equal(layer.places.grad, gradient.squeeze(1))
+    whole(forward(layer, torch.randn(1, 3, 4).requires_grad_()), [torch.ones(3, 1, 4)])
+    assert torch.equal(layer.places.grad, gradient.squeeze(1) + 1)
+    assert torch.equal(x.grad, gradient.transpose(0, 1))
 
 
 def test_a_last_stage_splits_from_its_loss():

@@ -158,6 +158,25 @@ def test_a_backward_uses_the_weights_of_its_forward():
     assert changed._weights.norm_sq() == pytest.approx(plain._weights.norm_sq(), rel=1e-6)
 
 
+@pytest.mark.parametrize("split", ["never", "always"])
+def test_what_was_sent_stays_as_it_was_while_the_next_micro_batches_are_computed(split):
+    job = tiny_job(model={"factory": "places:model"}, micro_batch=1, split_backward=split)
+    run = local_run(job, cuts=[[2]])
+    first, last = (stage.compute for stage in run.stages.values())
+    sent = []
+    for micro_batch in range(3):
+        last.forward(micro_batch, first.forward(micro_batch, ()))
+        if split == "always" and micro_batch:
+            gradients, _ = last.input_gradients(micro_batch, ())
+            last.weight_gradients(micro_batch)
+        else:
+            gradients, _ = last.backward(micro_batch, (), False)
+        sent.append((gradients, [gradient.clone() for gradient in gradients]))
+        first.backward(micro_batch, gradients, False)
+    assert "places" in last._weights.names
+    assert all(torch.equal(now, then) for pair in sent for now, then in zip(*pair, strict=True))
+
+
 def test_a_merge_gives_state_only_where_it_is_to_be_saved():
     (compute,) = computes(parts=(1,))
     for round_, save in ((1, False), (2, True)):
