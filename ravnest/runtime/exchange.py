@@ -27,10 +27,12 @@ class RoundExchange:
         self._member = RoundMember(self._segment_of)
         self._results: dict[int, dict[str, RingResult]] = {}
         self._saves: set[int] = set()
+        self._contributed: dict[int, int] = {}  # round → bytes
         self.on_ring_finished: Callable[[int, int], None] | None = None
         """Hears each (round, ring) whose average is here."""
 
     def contribute(self, round: int, contributions: Sequence[Contribution]) -> None:  # noqa: A002 - our word
+        self._contributed[round] = sum(part.vector.nbytes + part.buffers.nbytes for part in contributions)
         for part in contributions:
             segment = self._segments[part.ring]
             self._reducer.contribute(round, segment.progress.name, part.vector, part.weight, part.counters)
@@ -73,7 +75,13 @@ class RoundExchange:
 
     def merged(self, round: int) -> None:  # noqa: A002 - our word
         """The stage has merged a round: nobody can ask for it any more."""
+        self._contributed.pop(round, None)
         self._reducer.commit(round)
+
+    @property
+    def contributed_bytes(self) -> int:
+        """Of all rounds that are not merged yet."""
+        return sum(self._contributed.values())
 
 
 def _rings(segment: SegmentSetup) -> list[RingSpec]:

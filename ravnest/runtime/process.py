@@ -5,6 +5,7 @@ Two threads: the caller's owns the sockets, the other computes. Assembles the pa
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -61,19 +62,18 @@ class StageProcess:
         return self._endpoint.address
 
     def run(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Train until stopped. Raises what ended it otherwise; the endpoint is closed either way."""
-        try:
+        """Train until stopped. Raises what ended it otherwise; either way computing ends and the endpoint is closed."""
+        with ExitStack() as leaving:
+            leaving.callback(self._endpoint.close)
             self._endpoint.connect(peers)
             begin, weights, optimizer = receive_state(self._endpoint)
             executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(self._setup.threads))
+            leaving.callback(executor.close, _CLOSE_S)
             runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
             started = m.Started(process_bytes=psutil.Process().memory_info().rss)
             self._endpoint.send(m.DRIVER, Lane.PIPELINE, started)
             while not runtime.stopped:
                 runtime.turn()
-            executor.close(_CLOSE_S)
-        finally:
-            self._endpoint.close()
 
 
 def batch_source(setup: StageSetup) -> BatchSource | None:

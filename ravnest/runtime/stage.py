@@ -80,7 +80,6 @@ class StageRuntime:
         exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._work = Work(compute, exchange, self._machine, self._crossings)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
-        self._averaging: dict[int, int] = {}  # round → bytes contributed, until it is merged
         self._measure_averaging()
         self._final_round: int | None = None
         self._driver = SilenceDeadline(now())
@@ -97,28 +96,34 @@ class StageRuntime:
         return self._reports.computations
 
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
-        """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage must end."""
-        deliveries = self._endpoint.poll(timeout_s)
-        with self._lock:
-            self._sends.flush()
-            for delivery in deliveries:
-                self._take(delivery)
-            for finished in self._executor.finished():
-                self._take_finished(finished)
-            self._merge_arrived(self._exchange.pump())
-            self._outbox.flush()
-            now_s = self._now()
-            self._reports.turn(now_s)
-            if self._driver.expired(now_s):
-                raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+        """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage has stopped."""
+        try:
+            deliveries = self._endpoint.poll(timeout_s)
+            with self._lock:
+                self._sends.flush()
+                for delivery in deliveries:
+                    self._take(delivery)
+                for finished in self._executor.finished():
+                    self._take_finished(finished)
+                self._merge_arrived(self._exchange.pump())
+                self._outbox.flush()
+                now_s = self._now()
+                self._reports.turn(now_s)
+                if self._driver.expired(now_s):
+                    raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+        except BaseException:
+            with self._lock:  # or the computing thread would go on by itself
+                self.stopped = True
+            raise
 
     def _computed(self, finished: Finished) -> bool:
         """In the computing thread: go on at once, but for what concerns rounds, which the other thread moves."""
-        if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
-            return False
         with self._lock:
-            if not self.stopped:
-                self._take_finished(finished)
+            if self.stopped:
+                return True  # nobody wants it any more
+            if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
+                return False
+            self._take_finished(finished)
         return True
 
     def _take(self, delivery: Delivery) -> None:
@@ -185,8 +190,7 @@ class StageRuntime:
     def _perform(self, instruction: ins.Instruction) -> None:
         match instruction:
             case ins.SendActivation(micro_batch):
-                header = m.Activation(micro_batch=micro_batch)
-                self._send(+1, header, self._to_send.pop(("activation", micro_batch, 0)))
+                self._send(+1, m.Activation(micro_batch=micro_batch), self._to_send.pop(("activation", micro_batch, 0)))
             case ins.SendGradient(micro_batch, snapshot_round, norm_sq):
                 passage = self._tuned.passage(micro_batch)
                 gradient = m.Gradient(
@@ -241,16 +245,13 @@ class StageRuntime:
             case ins.RunWeightGradients(micro_batch):
                 self._handle(ev.WeightGradientsFinished(micro_batch))
             case ins.RunUpdate(update):
-                lr, losses = finished.result
+                (lr, losses), spent = finished.result, self._reports.spent()
                 staleness = self.compute.tied.staleness(update, self._machine.group_staleness)
-                self._reports.tell(
-                    m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=self._reports.spent())
-                )
+                self._reports.tell(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=spent))
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
                 self._reports.tell(m.SnapshotTaken(round=number, update=self._machine.version))
                 self._exchange.contribute(number, finished.result)
-                self._averaging[number] = sum(part.vector.nbytes + part.buffers.nbytes for part in finished.result)
                 self._measure_averaging()
                 self._reports.round_is(number, "in flight")
                 self._handle(ev.SnapshotFinished(number))
@@ -266,7 +267,6 @@ class StageRuntime:
     def _merged(self, number: int, state: list[StatePiece]) -> None:
         self._reports.tell(m.RoundMerged(round=number))
         self._reports.round_is(number, None)
-        self._averaging.pop(number, None)
         if number not in self._work.saving:
             return
         self._work.saving.discard(number)
@@ -297,4 +297,4 @@ class StageRuntime:
     def _measure_averaging(self) -> None:
         """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""
         anchors = sum(self.compute.segments.anchor(segment.ring).nbytes for segment in self.setup.segments)
-        self.compute.peaks.saw("averaging", anchors + 2 * sum(self._averaging.values()))
+        self.compute.peaks.saw("averaging", anchors + 2 * self._exchange.contributed_bytes)

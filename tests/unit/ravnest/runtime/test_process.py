@@ -107,3 +107,25 @@ def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(mo
     assert begun["weights"]["w"].tolist() == [1.0, 1.0]
     assert begun["optimizer"]["w", "exp_avg"].tolist() == [0.0, 0.0]
     assert any(isinstance(each.message, m.Started) for each in driver.poll(0.0))
+
+
+def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monkeypatch):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    closed = []
+
+    def lost():
+        raise NodeLost("the driver has been silent for 60 s")
+
+    leave = endpoint.close
+    monkeypatch.setattr(endpoint, "close", lambda: (closed.append("endpoint"), leave()))
+    executor = SimpleNamespace(close=lambda timeout_s: closed.append(("executor", timeout_s)))
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: executor)
+    monkeypatch.setattr(process, "assemble", lambda *given: SimpleNamespace(stopped=False, turn=lost))
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
+    with pytest.raises(NodeLost, match="silent for 60 s"):
+        StageProcess(setup, "127.0.0.1").run({})
+    assert closed == [("executor", process._CLOSE_S), "endpoint"]

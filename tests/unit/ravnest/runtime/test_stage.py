@@ -9,7 +9,7 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.launch.handout import needed
 from ravnest.materials import make_weights
 from ravnest.runtime import messages as m
-from ravnest.runtime.executor import InlineExecutor
+from ravnest.runtime.executor import Finished, InlineExecutor
 from ravnest.runtime.process import assemble, batch_source
 from ravnest.runtime.timeline import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused
@@ -22,7 +22,7 @@ from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 class Bench:
     """The real stage `name` of a pipeline of three; the others and the driver are bare endpoints."""
 
-    def __init__(self, name, timeline=False, **changes):
+    def __init__(self, name, timeline=False, executor=None, **changes):
         torch.set_num_threads(1)
         self.now_s = 0.0
         self.job = tiny_job(**changes)
@@ -35,7 +35,7 @@ class Bench:
         self.stage = assemble(
             self.setup,
             self.peers[name],
-            InlineExecutor(),
+            InlineExecutor() if executor is None else executor,
             batch_source(self.setup),
             {one: weights[one] for one in needed(self.setup)},
             {},
@@ -81,6 +81,47 @@ def test_a_first_stage_injects_only_after_go():
     bench.turn(10)
     sent = [each.message.micro_batch for each in bench.heard("c0.s1")]
     assert sent == [0, 1, 2, 3, 4, 5]  # the groups of two updates: the second is one update late
+
+
+class HeldExecutor:
+    """Computes when the test says so, as another thread would: the listener hears of it, and not the stage's turn."""
+
+    def __init__(self):
+        self.submitted = []
+
+    def listen(self, listener):
+        self._listener = listener
+
+    def submit(self, instruction, work):
+        self.submitted.append((instruction, work))
+
+    def finished(self):
+        return []
+
+    def compute(self, error=None):
+        instruction, work = self.submitted.pop(0)
+        return self._listener(Finished(instruction, error=error) if error else Finished(instruction, result=work()))
+
+
+@pytest.mark.parametrize("error", [None, RunFailed("the loss is nan")])
+def test_once_a_turn_has_raised_nothing_more_is_computed_or_sent(error):
+    executor = HeldExecutor()
+    bench = Bench("c0.s0", executor=executor)
+    bench.say(m.DRIVER, m.Go())
+    bench.turn()
+    assert executor.compute()
+    assert len(bench.heard("c0.s1")) == 1
+    assert len(executor.submitted) == 1
+    with pytest.raises(NodeLost, match="the driver has been silent"):
+        bench.turn(after_s=2 * SILENCE_FLOOR_S)
+    computations = bench.stage.computations
+    bench.heard(m.DRIVER)
+    assert executor.compute(error)  # that nobody waits for it
+    assert executor.submitted == []
+    assert bench.heard("c0.s1") == []
+    assert bench.heard(m.DRIVER) == []
+    assert bench.stage.computations == computations
+    assert bench.stage.stopped
 
 
 def test_a_middle_stage_passes_on_what_it_computes():
