@@ -105,7 +105,7 @@ class RingReducer:
         """
         message = delivery.message
         if isinstance(message, Chunk):
-            key = self._admitted(delivery.sender, message)
+            key = self._admitted(delivery, message)
             if key is not None:
                 self._done(self._flights.take(self._specs[message.ring], delivery, message))
         elif isinstance(message, HandedOn):
@@ -145,11 +145,11 @@ class RingReducer:
         """The same rings among new members, in the epoch that `endpoint` has now.
 
         Unfinished rounds are abandoned; contributions and whole averages are kept; nothing is sent. Raises
-        InvalidInput, and changes nothing, when the rings differ in name, elements or dtype.
+        InvalidInput, and changes nothing, when the rings differ in name, elements, dtype or wire.
         """
         new = require_usable(specs, self._endpoint.name)
-        shapes = {(name, spec.elements, spec.dtype) for name, spec in new.items()}
-        if shapes != {(name, spec.elements, spec.dtype) for name, spec in self._specs.items()}:
+        forms = {(name, spec.elements, spec.dtype, spec.wire) for name, spec in new.items()}
+        if forms != {(name, spec.elements, spec.dtype, spec.wire) for name, spec in self._specs.items()}:
             raise InvalidInput(f"the rings of an epoch cannot become others: {sorted(self._specs)} to {sorted(new)}")
         self._specs = new
         self._outbox.clear()
@@ -230,13 +230,17 @@ class RingReducer:
         if reason:
             raise InvalidInput(f"round {round} of ring {ring!r} is {reason}")
 
-    def _admitted(self, sender: str, message: Chunk | HandedOn) -> Key | None:
-        """Where an arrival belongs; None when its round has finished here. Raises ContributionRefused."""
-        key = message.ring, message.round
+    def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> Key | None:
+        """Where an arrival belongs; None when its round or its epoch is over. Raises ContributionRefused."""
+        sender, key = delivery.sender, (message.ring, message.round)
         if message.ring not in self._specs:
             raise ContributionRefused(sender, *key, "this member is not in the ring")
         if self._kept.closed(*key, self._endpoint.epoch):
             self.drops["of a finished round"] += 1
+            return None
+        if delivery.epoch != self._endpoint.epoch:
+            # Its memory may be in use for something else by now: nobody looks at it.
+            self.drops[f"epoch {delivery.epoch}, not {self._endpoint.epoch}"] += 1
             return None
         reason = self._kept.too_far(*key)
         if reason:
@@ -244,11 +248,8 @@ class RingReducer:
         return key
 
     def _take_piece(self, delivery: Delivery, piece: HandedOn) -> None:
-        sender, key = delivery.sender, self._admitted(delivery.sender, piece)
+        sender, key = delivery.sender, self._admitted(delivery, piece)
         if key is None:
-            return
-        if delivery.epoch != self._endpoint.epoch:
-            self.drops[f"epoch {delivery.epoch}, not {self._endpoint.epoch}"] += 1
             return
         spec = self._specs[piece.ring]
         reason = self._handovers.why_not(spec, sender, piece)

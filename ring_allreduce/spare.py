@@ -20,22 +20,22 @@ class Spare:
     def __init__(self, empty: Empty = ordinary) -> None:
         self._empty = empty
         self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-        self._lent: dict[int, Tensor] = {}
+        self._out: dict[int, Tensor] = {}
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
         """A vector (elements,) of any content."""
         free = self._free.get((elements, dtype))
         vector = free.pop() if free else self._empty(elements, dtype)
         if elements:
-            self._lent[vector.data_ptr()] = vector
+            self._out[vector.data_ptr()] = vector
         return vector
 
     def give(self, vector: Tensor) -> None:
         """Take back what nobody reads any more; a vector that was not lent is left alone."""
-        lent = self._lent.pop(vector.data_ptr(), None)
+        lent = self._out.pop(vector.data_ptr(), None)
         if lent is not None:
             self._free.setdefault((lent.numel(), lent.dtype), []).append(lent)
 
     def forget(self, vector: Tensor) -> None:
         """Somebody may go on reading it."""
-        self._lent.pop(vector.data_ptr(), None)
+        self._out.pop(vector.data_ptr(), None)

@@ -57,7 +57,7 @@ class Delivery:
     """One message that arrived. `sender` is a connected peer; `epoch` is the one it was sent in.
 
     Tensors last as long as somebody holds them. They are the receiver's, who may write to them, unless the sender, on
-    this machine, lends them (`Endpoint.empty`): who takes messages of which that may be true only reads.
+    this machine, lends them (`Endpoint.empty`): what changes there is seen here, until it is written to here.
     """
 
     sender: str
@@ -99,7 +99,8 @@ class Endpoint(Protocol):
         """A vector (elements,) of any content, which peers of this machine read where it lies when it is sent.
 
         What was sent of it must not change before the peers are done with it: not when they have the message, but when
-        something shows that they need it no more. It lasts as long as anybody holds it.
+        something shows that they need it no more. It lasts as long as anybody holds it, and a process made by fork has
+        the same memory, not a copy.
         """
         ...
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,9 @@ LEAST_LENT_BYTES = 64 << 10
 
 MOST_LENT = 1 << 12
 """Segments that one line knows at a time; bodies in more are copied."""
+
+MOST_BORROWED_BYTES = 1 << 40
+"""What a reader maps of one line's segments: no peer of ours lends more, and address space ends somewhere."""
 
 Array = ctypes.Array[ctypes.c_ubyte]
 
@@ -75,7 +79,6 @@ class LentMemory:
             segment = self._let_go.popleft()
             segment.gone = True
             self._segments.remove(segment)
-            os.close(segment.descriptor)
 
     def _array(self, n_bytes: int) -> Array | None:
         self.reap()
@@ -92,8 +95,7 @@ class LentMemory:
             return None
         segment = LentSegment(ctypes.addressof(array), n_bytes, descriptor)
         bisect.insort(self._segments, segment, key=_start)
-        # Called before the memory is unmapped: nothing else can lie there while it is still in the list.
-        weakref.finalize(array, self._let_go.append, segment).atexit = False
+        weakref.finalize(array, _let_go, segment, self._let_go).atexit = False
         return array
 
 
@@ -104,12 +106,8 @@ class LentNumbers:
         self._numbers: dict[LentSegment, int] = {}
 
     def known(self, segment: LentSegment) -> int | None:
-        """The number under which the reader has it."""
+        """The number under which the reader has it, if it does."""
         return self._numbers.get(segment)
-
-    def number(self, segment: LentSegment) -> int:
-        """That of a segment that the reader has."""
-        return self._numbers[segment]
 
     def free(self) -> int | None:
         """A number that no segment has; None when there are too many."""
@@ -122,11 +120,11 @@ class LentNumbers:
         """The reader was sent `segment`."""
         self._numbers[segment] = number
 
-    def gone(self) -> list[LentSegment]:
-        """Segments that the reader still has, and nobody here."""
-        return [segment for segment in self._numbers if segment.gone]
+    def gone(self) -> dict[LentSegment, int]:
+        """Segments that the reader still has, and nobody here, with their numbers."""
+        return {segment: number for segment, number in self._numbers.items() if segment.gone}
 
-    def forget(self, segments: list[LentSegment]) -> None:
+    def forget(self, segments: Iterable[LentSegment]) -> None:
         """The reader was told to let go of them."""
         for segment in segments:
             del self._numbers[segment]
@@ -139,11 +137,16 @@ class BorrowedMemory:
         self._segments: dict[int, mmap.mmap] = {}
 
     def add(self, number: int, descriptor: int) -> None:
-        """Map a segment. Raises InvalidMessage for one that could shrink, or a number that none can have."""
+        """Map a segment: what is written to it here stays here.
+
+        Raises InvalidMessage for one that could shrink, is too large beside the others, or has a number that none has.
+        """
         try:
             size = os.fstat(descriptor).st_size
-            if number < MOST_LENT and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                self._segments[number] = mmap.mmap(descriptor, size)
+            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+            total = size + sum(map(len, self._segments.values()))
+            if sealed and number < MOST_LENT and total <= MOST_BORROWED_BYTES:
+                self._segments[number] = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
                 return
         except (OSError, ValueError):
             pass  # no memory at all, or not to be written to
@@ -159,6 +162,14 @@ class BorrowedMemory:
     def forget(self, number: int) -> None:
         """Nobody lends it any more; who still reads it goes on having it."""
         self._segments.pop(number, None)
+
+
+def _let_go(segment: LentSegment, let_go: deque[LentSegment]) -> None:
+    """Nobody holds a tensor any more, in whatever thread. Before its memory is unmapped: what lies there next is not
+    found while the segment is still in the list.
+    """
+    os.close(segment.descriptor)
+    let_go.append(segment)
 
 
 def _start(segment: LentSegment) -> int:

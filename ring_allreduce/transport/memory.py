@@ -1,12 +1,15 @@
 """The in-process twin of the real transport: deterministic, no threads, no sockets, time given from outside.
 
 Messages pass through the same envelope, the same links and the same checks as on the wire, so what would be
-dropped there is dropped here, and a sent tensor is copied at send(). poll() never waits: a test moves its own
-clock. Where no link is emulated, the bound on queued messages counts the receiver's whole inbox in that lane.
+dropped there is dropped here. A sent tensor is copied at send(), unless it lies in memory that its endpoint lends: that
+is read where it lies, as by peers of one machine. poll() never waits: a test moves its own clock. Where no link is
+emulated, the bound on queued messages counts the receiver's whole inbox in that lane.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -89,6 +92,7 @@ class InProcessEndpoint:
         self._peers: set[str] = set()
         self._links: dict[str, EmulatedLink[Frames] | None] = {}
         self._inbox: dict[Lane, deque[Frames]] = {lane: deque() for lane in Lane}
+        self._lent: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
         for peer in peers:
@@ -102,8 +106,10 @@ class InProcessEndpoint:
             self._links.pop(peer, None)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """What is sent is copied here: ordinary memory."""
-        return torch.empty(elements, dtype=dtype)
+        """A vector that is read where it lies (below COPY_BELOW_BYTES it is copied on arrival)."""
+        vector = torch.empty(elements, dtype=dtype)
+        self._lent[vector.data_ptr()] = vector
+        return vector
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         if peer not in self._peers:
@@ -114,7 +120,7 @@ class InProcessEndpoint:
         queued = link.queued(lane) if link else receiver.inbox_length(lane) if receiver else 0
         if queued >= self._network.limits.queue_messages:
             raise PeerStalled(peer, lane.value, queued)
-        frames = [memoryview(bytearray(part)) for part in parts]
+        frames = [self._frame(part) for part in parts]
         self.stats.sent[peer, lane].add(n_bytes)
         if link:
             link.push(lane, frames, n_bytes, self._network.now())
@@ -160,3 +166,12 @@ class InProcessEndpoint:
                 receiver = self._network.find(peer)
                 if receiver:
                     receiver.put(lane, frames)
+
+    def _frame(self, part: bytes | memoryview) -> memoryview:
+        view = memoryview(part).cast("B")
+        if not view.readonly and view.nbytes:
+            start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+            for at, vector in self._lent.items():
+                if at <= start and start + view.nbytes <= at + vector.nbytes:
+                    return view
+        return memoryview(bytearray(view))

@@ -66,7 +66,8 @@ class IncomingLine:
         return True
 
     def receive(self, scratch: bytearray) -> list[memoryview] | None:
-        """The frames of the next message, small ones in `scratch`; None when there is none.
+        """The frames of the next message, small ones in `scratch`; none when it only told what is gone, None when there
+        is no message.
 
         Raises InvalidMessage for what no peer of ours sends, EOFError when it hung up.
         """

@@ -106,7 +106,10 @@ class OutgoingLine:
         return self._untaken < self._most and not self.broken
 
     def send(self, frames: Sequence[bytes | memoryview]) -> bool:
-        """Send one message, if it takes() one; whether it was sent. Nothing is kept of `frames`."""
+        """Send one message, if it takes() one; whether it was sent. Nothing is kept of `frames`.
+
+        Without frames it is no message: the reader is told what is gone, and nobody else hears of it.
+        """
         views = [memoryview(frame).cast("B") for frame in frames]
         inline = len(views)
         if sum(view.nbytes for view in views) > INLINE_BYTES:
@@ -121,8 +124,7 @@ class OutgoingLine:
             elif bodies:
                 slot, place = self._put(bodies)
                 attached = self._new
-            sizes = [view.nbytes for view in views]
-            head = Head(slot, place, inline, [self._numbers.number(each) for each in gone], sizes)
+            head = Head(slot, place, inline, [*gone.values()], [view.nbytes for view in views])
             rights = [] if attached is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, DESCRIPTOR.pack(attached))]
             self._connection.sendmsg([b"".join((head.packed(), *views[:inline]))], rights)
         except OSError as error:
@@ -139,6 +141,12 @@ class OutgoingLine:
             os.close(attached)
             self._new = None
         return True
+
+    def tend(self) -> None:
+        """Tell the reader what is gone, when no message has."""
+        self._lent.reap()
+        if self._numbers.gone() and self.takes():
+            self.send([])
 
     def close(self) -> None:
         """What was sent stays readable for the peer."""

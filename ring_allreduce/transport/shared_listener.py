@@ -72,7 +72,8 @@ class SharedListener:
                 if frames is None:
                     continue
                 most -= 1
-                yield frames
+                if frames:
+                    yield frames
                 line.give_back()
                 ready.append(descriptor)
                 lines[descriptor] = lines.pop(descriptor)

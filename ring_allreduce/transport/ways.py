@@ -93,7 +93,8 @@ class SharedWay:
         return self._line.fileno(), zmq.POLLOUT if self._line.full else zmq.POLLIN
 
     def tend(self, now_s: float) -> None:
-        """Nothing to do."""
+        """The peer hears what memory is gone."""
+        self._line.tend()
 
     def close(self, linger_ms: int) -> None:
         """The peer reads what was sent, whenever it does."""

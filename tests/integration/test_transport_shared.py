@@ -16,7 +16,7 @@ import zmq
 from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, ZmqEndpoint
 from ring_allreduce.transport.keys import KeyPair, Keys
 from ring_allreduce.transport.lent_memory import MOST_LENT, LentMemory
-from ring_allreduce.transport.shared_format import LENT, MAGIC, UNTAKEN
+from ring_allreduce.transport.shared_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
 from ring_allreduce.transport.shared_line import OutgoingLine, line_name
 from ring_allreduce.transport.shared_listener import MOST_UNKNOWN, SharedListener, listen
 
@@ -183,7 +183,57 @@ def test_lent_memory_that_nobody_holds_any_more_is_gone_at_the_reader_too(listen
     assert taken(listener) == [[b"no body"]]
     (incoming,) = listener._lines[Lane.BULK].values()
     assert incoming._borrowed._segments == {}
-    assert line._numbers.gone() == []
+    assert line._numbers.gone() == {}
+    line.close()
+
+
+def test_an_idle_line_tells_its_reader_what_is_gone(listener):
+    lent = LentMemory(available=True)
+    line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8)
+    assert line.send([b"head", memoryview(vector.numpy())])
+    assert len(taken(listener)) == 1
+    (incoming,) = listener._lines[Lane.BULK].values()
+    line.tend()
+    assert taken(listener) == []
+    assert len(incoming._borrowed._segments) == 1
+    del vector
+    line.tend()
+    assert taken(listener) == [], "nobody hears of it"
+    assert incoming._borrowed._segments == {}
+    line.tend()
+    assert line.send([b"after"])
+    assert taken(listener) == [[b"after"]]
+    line.close()
+
+
+def full_socket(line):
+    """Fill the socket of `line` with messages, which its reader does not take; how many."""
+    line._most = 1 << 30
+    count = 0
+    while line.send([b"x" * INLINE_BYTES]):
+        count += 1
+    assert line.full
+    return count
+
+
+def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(listener):
+    lent = LentMemory(available=True)
+    line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8).fill_(5)
+    (incoming,) = (line_ for line_ in listener._lines[Lane.BULK].values())
+    incoming._most = 1 << 30
+    count = full_socket(line)
+    assert not line.send([b"head", memoryview(vector.numpy())])
+    assert len(taken(listener, most=1 << 30)) == count
+    assert line.send([b"head", memoryview(vector.numpy())])
+    assert taken(listener) == [[b"head", bytes([5]) * (1 << 20)]]
+    count = full_socket(line)
+    del vector
+    line.tend()
+    assert len(incoming._borrowed._segments) == 1
+    assert len(taken(listener, most=1 << 30)) == count
+    line.tend()
+    assert taken(listener) == []
+    assert incoming._borrowed._segments == {}
     line.close()
 
 

@@ -188,3 +188,31 @@ def test_losses_at_any_moment_leave_the_survivors_with_the_mean_of_their_own(see
             result = fleet.results[name][key]
             assert result.average.unique().tolist() == [3.5]
             assert result.total_weight == 2.0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_an_epoch_that_ended_has_lent_is_not_written_to_in_the_next(whole):
+    """b is late: it still reads what a sent in the first epoch when a is at work in the second."""
+    fleet = Fleet([spec(elements=12, chunk=4)])
+    for name in "abc":
+        fleet.reducers[name].contribute(1, "r", part(name, 12), 2.0)
+    fleet.turn("a")  # c's part has come, and a's sum has gone to b
+    while whole and not fleet.reducers["a"].holding():
+        for name in "bca":
+            fleet.turn(name)
+    late = fleet.endpoints["b"].poll(0.0)
+    read = [delivery.tensors[0].clone() for delivery in late if delivery.sender == "a"]
+    assert read
+    fleet.endpoints["a"].epoch = 1
+    reducer = fleet.reducers["a"]
+    reducer.reform([spec(members="ba", elements=12, chunk=4)])
+    reducer.restart(1)
+    assert reducer.progress()["r", 1].sent > 0
+    for before, delivery in zip(read, (delivery for delivery in late if delivery.sender == "a"), strict=True):
+        assert torch.equal(delivery.tensors[0], before)
+
+
+def test_the_form_in_which_numbers_travel_stays_the_same():
+    fleet = Fleet([spec()])
+    with pytest.raises(InvalidInput, match="cannot become others"):
+        fleet.reducers["a"].reform([spec(wire="int8")])

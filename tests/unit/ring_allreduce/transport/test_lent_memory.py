@@ -1,6 +1,8 @@
 """Lent memory: found where it lies and nowhere else, let go of when nobody holds it, and numbered without repeats."""
 
+import fcntl
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.transport import lent_memory
 from ring_allreduce.transport.lent_memory import (
     LEAST_LENT_BYTES,
     MOST_LENT,
@@ -49,10 +52,22 @@ def test_memory_that_nobody_holds_is_let_go_of_and_its_descriptor_closed():
     del vector
     assert lent.find(bytes_of(part)) == (segment, 40)
     del part
-    lent.reap()
-    assert segment.gone
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(segment.descriptor)
+    assert not segment.gone
+    lent.reap()
+    assert segment.gone
+
+
+def test_what_outlives_its_endpoint_leaves_nothing_behind():
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        lent = LentMemory(available=True)
+        vector = lent.empty(LEAST_LENT_BYTES, torch.float32)
+        del lent
+        assert vector.fill_(1.0).sum() == LEAST_LENT_BYTES
+        del vector
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_without_a_descriptor_left_the_vector_is_ordinary(monkeypatch):
@@ -77,7 +92,7 @@ def test_numbers_are_given_once_and_again_only_when_forgotten(steps):
             live.append(segment)
         elif live:
             live[0].gone = True
-            assert numbers.gone() == [live[0]]
+            assert list(numbers.gone().items()) == [(live[0], numbers.known(live[0]))]
             numbers.forget([live.pop(0)])
     assert [numbers.known(segment) is not None for segment in live] == [True] * len(live)
 
@@ -99,8 +114,23 @@ def test_the_reader_sees_the_senders_numbers_within_their_bounds_only():
         with pytest.raises(InvalidMessage):
             borrowed.view(number, offset, n_bytes)
     view = borrowed.view(3, 0, 4)
+    borrowed.view(3, LEAST_LENT_BYTES - 4, 4)[:] = bytes(4)
+    assert vector.tolist() == [7] * LEAST_LENT_BYTES, "a reader that writes spoils its own copy only"
     borrowed.forget(3)
     borrowed.forget(3)
     assert bytes(view) == bytes([7] * 4)
     with pytest.raises(InvalidMessage):
         borrowed.view(3, 0, 1)
+
+
+def test_a_peer_cannot_fill_the_address_space(monkeypatch):
+    monkeypatch.setattr(lent_memory, "MOST_BORROWED_BYTES", 1 << 20)
+    borrowed = BorrowedMemory()
+    descriptor = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 1 << 19)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    borrowed.add(0, descriptor)
+    borrowed.add(1, descriptor)
+    with pytest.raises(InvalidMessage):
+        borrowed.add(2, descriptor)
+    os.close(descriptor)
