@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """Where Ctrl-C is said to have been heard: typer ends with its code, and without a word."""
+        """The one place where Ctrl-C is answered: typer itself would end with the same code, and without a word."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -68,9 +68,6 @@ def main() -> None:
     """The console script. Ends the process; prints no traceback unless RAVNEST_TRACEBACK=1."""
     try:
         app()
-    except KeyboardInterrupt:
-        typer.echo("ravnest: interrupted", err=True)
-        sys.exit(INTERRUPTED)
     except Exception as error:
         if os.environ.get("RAVNEST_TRACEBACK") == "1":
             raise

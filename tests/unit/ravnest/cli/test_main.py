@@ -34,7 +34,7 @@ def test_any_other_error_is_called_a_mistake_of_ravnest() -> None:
     assert code == 1
 
 
-def raised_by_main(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> object:
+def raised_by_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> object:
     def app() -> None:
         raise error
 
@@ -50,7 +50,6 @@ def test_main_prints_one_line_and_no_traceback(
     monkeypatch.delenv("RAVNEST_TRACEBACK", raising=False)
     assert raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml")) == 2
     assert capsys.readouterr().err == "ravnest: error: nodes.yaml: no such file\n"
-    assert raised_by_main(monkeypatch, KeyboardInterrupt()) == 130
 
 
 def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,6 +59,17 @@ def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("cluster_planner.files.load_fleet", interrupted)
     result = RUNNER.invoke(cli.app, ["plan", str(tmp_path / "nodes.yaml")])
     assert (result.exit_code, result.stderr) == (130, "ravnest: interrupted\n")
+
+
+def test_ctrl_c_ends_the_process_with_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cluster_planner.files.load_fleet", interrupted)
+    monkeypatch.setattr(sys, "argv", ["ravnest", "plan", str(tmp_path / "nodes.yaml")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 130
 
 
 def test_a_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
