@@ -68,8 +68,13 @@ class GroupMember:
         return self._endpoint is None
 
     def flat(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector for a call's numbers. The next call has it again: when one has ended well, nobody reads it."""
-        if self._endpoint is not None and (self._flat.numel() != elements or self._flat.dtype != dtype):
+        """A vector for a call's numbers. The next call has it again: when one has ended well, nobody reads it.
+
+        Raises InvalidInput where the group was closed.
+        """
+        if self._endpoint is None:
+            raise InvalidInput("this group was closed")
+        if self._flat.numel() != elements or self._flat.dtype != dtype:
             self._flat = self._endpoint.empty(elements, dtype)
         return self._flat
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, Rendezvous, RingError
+from ring_allreduce.group_call import GroupOptions
 from ring_allreduce.group_entry import address_towards
+from ring_allreduce.group_member import GroupMember
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -82,6 +84,25 @@ def test_members_that_disagree_end_with_a_clear_error():
     assert all("refused what" in str(error) for error in errors.values())
     assert "it averages 11 numbers, torch.float32, as (11,) torch.float32 [" in str(errors["b"])
     assert "], exact, and as many others something else" in str(errors["b"])
+
+
+def test_a_member_gives_each_call_a_vector_of_its_size_and_none_once_closed():
+    with Rendezvous(size=1) as rendezvous:
+        member = GroupMember(GroupOptions("a", 1, "127.0.0.1", 10.0, "exact", "fail", None), host_and_port(rendezvous))
+        first = member.flat(3, torch.float32)
+        assert member.flat(3, torch.float32) is first
+        assert member.flat(4, torch.float32).numel() == 4
+        assert member.flat(4, torch.float64).dtype == torch.float64
+        member.close()
+        with pytest.raises(InvalidInput, match="closed"):
+            member.flat(4, torch.float64)
+        with pytest.raises(InvalidInput, match="closed"):
+            member.flat(5, torch.float64)
+
+
+def host_and_port(rendezvous):
+    host, _, port = rendezvous.address.rpartition(":")
+    return host, int(port)
 
 
 def ends_of(groups, calls):
