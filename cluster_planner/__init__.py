@@ -6,8 +6,8 @@ clusters, stages, rings, spares and what to expect of them. It knows no tensor, 
 
 from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, PlannerError
-from cluster_planner.files import load_fleet, load_plan, read_validated, save_plan
-from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.files import load_fleet, load_plan, read_validated, save_fleet, save_plan
+from cluster_planner.fleet import Fleet, Link, Node, NodeData, RegionLink
 from cluster_planner.plan import (
     Cluster,
     ClusterPrediction,
@@ -30,6 +30,7 @@ __all__ = [
     "ModelCosts",
     "NoFeasiblePlan",
     "Node",
+    "NodeData",
     "Plan",
     "PlannerError",
     "Prediction",
@@ -44,6 +45,7 @@ __all__ = [
     "load_plan",
     "make_plan",
     "read_validated",
+    "save_fleet",
     "save_plan",
     "validate",
 ]

@@ -2,7 +2,7 @@
 
 Decides how a file becomes typed data, and how its faults are told: file, key, what was expected, a hint. YAML
 is read as version 1.2 reads numbers (`1e-3` is one), a key given twice is an error, and no tag makes an
-object. `save_plan` replaces the file at once or not at all.
+object. `save_plan` and `save_fleet` replace a file at once or not at all.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from cluster_planner import schema
 from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan, validate
-from cluster_planner.plan_format import fleet_from, plan_from, plan_to
+from cluster_planner.plan_format import fleet_from, fleet_to, plan_from, plan_to
 from cluster_planner.problems import problems_of
 
 Schema = TypeVar("Schema", bound=pydantic.BaseModel)
@@ -93,22 +93,28 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write plan.yaml atomically: a reader finds the old file or the whole new one. Raises `InvalidInput`."""
-    target = Path(path)
     try:
-        text = yaml.dump(
-            plan_to(plan),
-            Dumper=_Dumper,
-            sort_keys=False,
-            default_flow_style=None,
-            width=200,
-            allow_unicode=True,
-        )
+        text = _text_of(plan_to(plan))
     except yaml.representer.RepresenterError as error:
         raise InvalidInput(f"the job holds a value that YAML cannot: {error.args[-1]!r}", path=str(path)) from None
+    _replace(Path(path), text)
+
+
+def save_fleet(fleet: Fleet, path: str | os.PathLike[str], comments: Iterable[str] = ()) -> None:
+    """Write nodes.yaml atomically, `comments` as lines before everything else. Raises `InvalidInput`."""
+    head = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
+    _replace(Path(path), head + _text_of({key: value for key, value in fleet_to(fleet).items() if value}))
+
+
+def _text_of(data: dict[str, object]) -> str:
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=200, allow_unicode=True))
+
+
+def _replace(target: Path, text: str) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", text=True)
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path)) from None
+        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(target)) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -118,7 +124,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         Path(temporary).replace(target)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path)) from None
+        raise InvalidInput(f"cannot be written: {error.strerror}", path=str(target)) from None
 
 
 def _read(path: Path) -> object:

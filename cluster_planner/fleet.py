@@ -9,7 +9,7 @@ All values are SI: seconds, bytes, FLOP/s.
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cluster_planner.errors import InvalidInput
@@ -27,6 +27,17 @@ HOST_BYTES_PER_S = 2e9
 """What joins two nodes of one host where nobody measured it."""
 
 
+@dataclass(frozen=True)
+class NodeData:
+    """Where a node finds the job's data, if not where the job says."""
+
+    factory: str | None = None
+    """In place of the job's data factory; None: the same one."""
+
+    args: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Of that factory, or, of the job's own, those that replace the job's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One machine, or one GPU of it. `flops_per_s` is sustained on this job's kind of work."""
@@ -41,6 +52,7 @@ class Node:
     address: str | None = None
     region: str | None = None
     mtbf_s: float | None = None
+    data: NodeData | None = None
 
     def __post_init__(self) -> None:
         _require_positive(self, "flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s")
@@ -181,10 +193,10 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _require_positive(node: Node, *fields: str) -> None:
-    for field in fields:
-        value = getattr(node, field)
+    for name in fields:
+        value = getattr(node, name)
         if not (math.isfinite(value) and value > 0):
-            raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=f"{node.name}.{field}")
+            raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=f"{node.name}.{name}")
 
 
 def _require_sound_link(link: Link | RegionLink) -> None:

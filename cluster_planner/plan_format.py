@@ -12,7 +12,7 @@ from dataclasses import asdict
 from cluster_planner import plan as nouns
 from cluster_planner import schema
 from cluster_planner.costs import ModelCosts, Unit, Workload
-from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.fleet import Fleet, Link, Node, NodeData, RegionLink
 
 
 def bytes_per_s(mbps: float) -> float:
@@ -133,6 +133,7 @@ def _node(entry: schema.NodeEntry) -> Node:
         address=entry.address,
         region=entry.region,
         mtbf_s=None if entry.mtbf_hours is None else seconds_of_hours(entry.mtbf_hours),
+        data=None if entry.data is None else NodeData(entry.data.factory, entry.data.args),
     )
 
 
@@ -148,8 +149,13 @@ def _node_to(node: Node) -> dict[str, object]:
         "address": node.address,
         "region": node.region,
         "mtbf_hours": None if node.mtbf_s is None else _stated(seconds_of_hours, node.mtbf_s, 1 / 3600),
+        "data": None if node.data is None else _data_to(node.data),
     }
     return {key: value for key, value in entry.items() if value is not None}
+
+
+def _data_to(data: NodeData) -> dict[str, object]:
+    return ({} if data.factory is None else {"factory": data.factory}) | {"args": dict(data.args)}
 
 
 def _links_to(links: Iterable[Link | RegionLink]) -> list[dict[str, object]]:

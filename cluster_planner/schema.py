@@ -29,6 +29,13 @@ def _device(text: str) -> str:
     return text
 
 
+def _reference(text: str) -> str:
+    module, colon, attribute = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise ValueError(f"expected package.module:attribute, not {text!r}")
+    return text
+
+
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
@@ -47,6 +54,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class NodeDataEntry(Strict):
+    factory: Annotated[str, AfterValidator(_reference)] | None = None
+    args: dict[str, JsonValue] = {}
+
+
 class NodeEntry(Strict):
     name: Text
     gflops: Measured
@@ -58,6 +70,7 @@ class NodeEntry(Strict):
     address: Text | None = None
     region: Text | None = None
     mtbf_hours: Measured | None = None
+    data: NodeDataEntry | None = None
 
 
 class LinkEntry(Strict):

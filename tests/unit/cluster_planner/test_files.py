@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput
-from cluster_planner.files import load_fleet, load_plan, read_validated, save_plan
-from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.files import load_fleet, load_plan, read_validated, save_fleet, save_plan
+from cluster_planner.fleet import Fleet, Link, Node, NodeData, RegionLink
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
 
@@ -27,6 +27,7 @@ nodes:
     address: 192.0.2.10
     region: fra
     mtbf_hours: 24
+    data: {args: {path: /mnt/corpus}}
   - {name: laptop, gflops: 1e3, memory_gb: 0.5, up_mbps: 1.5e+1, down_mbps: 50, region: iad}
 links:
   - {between: [desk, laptop], latency_ms: 3.1, mbps: 93}
@@ -71,6 +72,7 @@ def test_a_fleet_is_read_in_si_units(nodes_yaml: Callable[[str], Path]) -> None:
         address="192.0.2.10",
         region="fra",
         mtbf_s=86400.0,
+        data=NodeData(None, {"path": "/mnt/corpus"}),
     )
     assert fleet.nodes[1].flops_per_s == 1e12
     assert (fleet.nodes[1].up_bytes_per_s, fleet.nodes[1].memory_bytes) == (1.875e6, 5 * 10**8)
@@ -202,6 +204,19 @@ class Choice(BaseModel):
 )
 def test_other_schemas_get_the_same_care(nodes_yaml: Callable[[str], Path], text: str, message: str) -> None:
     assert message in str(refusal(lambda: read_validated(nodes_yaml(text), Choice)))
+
+
+def test_a_fleet_comes_back_the_same_below_its_comments(nodes_yaml: Callable[[str], Path], tmp_path: Path) -> None:
+    fleet = load_fleet(nodes_yaml(NODES))
+    path = tmp_path / "measured.yaml"
+    save_fleet(fleet, path, ["measured today\nwith care"])
+    assert path.read_text().startswith("# measured today with care\nnodes:")
+    assert load_fleet(path) == fleet
+
+
+def test_a_nodes_data_factory_has_the_form_of_a_jobs(nodes_yaml: Callable[[str], Path]) -> None:
+    given = NODES.replace("{args: {path: /mnt/corpus}}", "{factory: 'home data'}")
+    assert "package.module:attribute" in str(refusal(lambda: load_fleet(nodes_yaml(given))))
 
 
 def test_a_plan_comes_back_the_same(plan: Plan, tmp_path: Path) -> None:
