@@ -39,6 +39,28 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
     console.print()
     console.print(_fleet_table(plan))
+    if (sentence := whole_models(plan)) is not None:
+        console.print()
+        console.print(sentence, style="bold", markup=False, highlight=False)
+
+
+def whole_models(plan: Plan) -> str | None:
+    """What it means that machines hold the whole model alone; None where each cluster is a pipeline."""
+    nodes = [cluster.stages[0].node for cluster in plan.clusters if len(cluster.stages) == 1]
+    if not nodes:
+        return None
+    if len(plan.clusters) == 1:
+        return f"{nodes[0]} holds the whole model: it trains alone, without a pipeline, and no tensor leaves it."
+    if len(nodes) == len(plan.clusters):
+        return (
+            "Each machine holds the whole model: this is data-parallel training, without a pipeline. Nothing travels"
+            " but what is averaged."
+        )
+    holds = f"{nodes[0]} holds" if len(nodes) == 1 else f"{', '.join(nodes[:-1])} and {nodes[-1]} each hold"
+    return (
+        f"{holds} the whole model: without a pipeline, data-parallel with the other clusters, and nothing travels"
+        " there but what is averaged."
+    )
 
 
 def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:

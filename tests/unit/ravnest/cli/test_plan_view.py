@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner.plan import Plan
-from ravnest.cli.plan_view import plan_document, show_plan
+from cluster_planner.plan import Plan, Stage
+from ravnest.cli.plan_view import plan_document, show_plan, whole_models
 
 
 def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
@@ -53,3 +53,42 @@ def test_the_document_is_plain_json(plan: Plan) -> None:
     assert read["clusters"][1]["stages"][0] == {"node": "tower", "units": [0, 3], "recomputes": False}
     assert read["rings"][2]["members"] == [["c1", 1], ["c0", 1]]
     assert read["predicted"]["clusters"][0]["stages"][1]["occupancy_s"] == 0.04
+
+
+def with_lone_stages(plan: Plan, *lone: int) -> Plan:
+    """`plan`, whose clusters with these numbers are one stage each, on their first node."""
+    whole = (0, len(plan.costs.units))
+    clusters = tuple(
+        replace(cluster, stages=(Stage(cluster.stages[0].node, whole),)) if number in lone else cluster
+        for number, cluster in enumerate(plan.clusters)
+    )
+    return replace(plan, clusters=clusters)
+
+
+def test_machines_that_hold_the_whole_model_are_named_with_what_it_means(plan: Plan) -> None:
+    assert whole_models(plan) is None
+    desk, tower = (cluster.stages[0].node for cluster in plan.clusters)
+    some = whole_models(with_lone_stages(plan, 0))
+    assert some is not None
+    assert some.startswith(f"{desk} holds the whole model: without a pipeline, data-parallel with the other clusters")
+    every = whole_models(with_lone_stages(plan, 0, 1))
+    assert every is not None
+    assert "Each machine holds the whole model: this is data-parallel training, without a pipeline." in every
+    one = with_lone_stages(plan, 0)
+    alone = whole_models(replace(one, clusters=one.clusters[:1]))
+    assert alone == f"{desk} holds the whole model: it trains alone, without a pipeline, and no tensor leaves it."
+    third = replace(plan.clusters[0], name="c2")
+    two = with_lone_stages(replace(plan, clusters=(*plan.clusters, third)), 0, 1)
+    assert f"{desk} and {tower} each hold the whole model" in str(whole_models(two))
+
+
+def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:
+    costs = plan.predicted.clusters[0]
+    one = replace(
+        with_lone_stages(plan, 0),
+        clusters=with_lone_stages(plan, 0).clusters[:1],
+        predicted=replace(plan.predicted, clusters=(replace(costs, stages=costs.stages[:1]),)),
+    )
+    out = StringIO()
+    show_plan(one, Console(file=out, width=200))
+    assert out.getvalue().endswith("\n\n" + str(whole_models(one)) + "\n")
