@@ -22,6 +22,7 @@ from cluster_planner import (
     validate,
 )
 from ravnest.job import JobConfig
+from ravnest.launch.imitation import Imitation
 from ravnest.launch.setups import stage_setups
 from ravnest.materials import search_dirs
 from ravnest.runtime.setup import StageSetup
@@ -97,9 +98,10 @@ def equal_stages(
 
 
 def endless_setups(
-    plan: Plan, job: JobConfig, captured: CapturedModel, token: bytes, *, imitate: bool
+    plan: Plan, job: JobConfig, captured: CapturedModel, token: bytes, *, imitate: Imitation | None
 ) -> dict[str, StageSetup]:
-    """The stages' setups, of one thread each, for a run that the experiment ends. `imitate`: nodes and links."""
+    """The stages' setups, of one thread each, for a run that the experiment ends. `imitate`: what of the plan's
+    machines; None: nothing."""
     return stage_setups(
         plan,
         job,

@@ -11,6 +11,7 @@ from cluster_planner import Plan
 from experiments.paced_model import MICRO_BATCH, WIDTH
 from experiments.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from ravnest.job import JobConfig, job_from_mapping
+from ravnest.launch.imitation import Imitation
 from ravnest.materials import capture_job, load_data
 from ravnest.runtime.setup import StageSetup
 from ring_allreduce.transport import LinkShape
@@ -75,7 +76,7 @@ def build(load: float, *, emulated: bool) -> Site:
         link=LINK,
         window=window(),
     )
-    setups = endless_setups(plan, job, captured, TOKEN, imitate=True)
+    setups = endless_setups(plan, job, captured, TOKEN, imitate=Imitation())
     if not emulated:
         setups = {name: replace(setup, links={}) for name, setup in setups.items()}
     return Site(plan, job, setups)

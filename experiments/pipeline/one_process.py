@@ -135,7 +135,7 @@ def _setups(job: JobConfig) -> dict[str, StageSetup]:
     plan = equal_stages(
         job, JOB_FILE, captured, clusters=1, stages=STAGES, forward_s=1e-3, link=LinkShape(1e9, 0.0), window=largest
     )
-    return endless_setups(plan, job, captured, TOKEN, imitate=False)
+    return endless_setups(plan, job, captured, TOKEN, imitate=None)
 
 
 def _plain(job: JobConfig, weights: dict[str, Tensor], threads: int, updates: int) -> float:

@@ -16,6 +16,7 @@ from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.schedules import MAX_STALENESS, UPDATE_EVERY
 from experiments.report import Cell, Claim, Panel, Part, Series, Table
 from ravnest.job import job_from_mapping
+from ravnest.launch.imitation import Imitation
 from ravnest.materials import capture_job, load_data, make_weights
 from ring_allreduce.transport import LinkShape
 
@@ -106,7 +107,7 @@ def row(setting: Setting, *, quick: bool = False) -> Row:
         link=link,
         window=window if asynchronous else flushed_window(setting),
     )
-    setups = endless_setups(plan, job, captured, TOKEN, imitate=True)
+    setups = endless_setups(plan, job, captured, TOKEN, imitate=Imitation())
     update_s = setting.update_every * MICRO_BATCH_S
     if quick:
         warm_up, updates = 1, 2

@@ -6,6 +6,7 @@ from pathlib import Path
 from cluster_planner import Plan
 from ravnest.errors import RunFailed
 from ravnest.launch import report
+from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.outcome import finish
 from ravnest.launch.preparing import Prepared, prepare
@@ -22,15 +23,15 @@ def run(
     resume: bool = False,
     out_dir: Path | None = None,
     observer: report.Observer,
-    imitate: bool = False,
+    imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
     `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
-    starts one on this machine and places every stage on it. `imitate`: pad each stage's compute and shape each link to
-    what the plan says of its node. `encrypt`: with keys made for this run; tensors travel encrypted, among its own
+    starts one on this machine and places every stage on it. `imitate`: what of the plan's machines is imitated;
+    None: nothing. `encrypt`: with keys made for this run; tensors travel encrypted, among its own
     processes alone. `timeline`: write trace.json. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
     """
     with StopOnInterrupt() as interrupt:

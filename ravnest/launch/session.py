@@ -16,6 +16,7 @@ from ravnest.launch import orders as o
 from ravnest.launch import report
 from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.handout import hand_out
+from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.loop import DriverLoop
 from ravnest.launch.membership import FailStop
@@ -44,7 +45,7 @@ def train(
     prepared: Prepared,
     address: str | None,
     *,
-    imitate: bool,
+    imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
     observer: report.Observer,

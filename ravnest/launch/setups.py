@@ -15,13 +15,14 @@ from cluster_planner.spans import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
 from ravnest.launch.copies import Copies, copies
+from ravnest.launch.imitation import Imitation, imitated_links, imitated_pace
 from ravnest.launch.rings import buffers_ring, progress_ring, ring_spec
-from ravnest.runtime.messages import DRIVER, stage_name
-from ravnest.runtime.setup import Pace, SegmentSetup, StageSetup
+from ravnest.runtime.messages import stage_name
+from ravnest.runtime.setup import SegmentSetup, StageSetup
 from ravnest.runtime.tied_setup import TiedSetup, tied_setups
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.training.schedule import expected_updates
-from ring_allreduce.transport import Keys, LinkShape
+from ring_allreduce.transport import Keys
 
 _HEADER_ALLOWANCE_BYTES = 1 << 20
 _EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
@@ -47,12 +48,13 @@ def stage_setups(
     total_samples: int | None,
     token: bytes,
     keys: Mapping[str, Keys] | None = None,
-    imitate: bool = False,
+    imitate: Imitation | None = None,
     timeline: bool = False,
 ) -> dict[str, StageSetup]:
     """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
 
     `token`: the run's secret, by which its messages are known. `keys`: of an encrypted run, by transport name.
+    `imitate`: what of the plan's machines; None: nothing.
     """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
@@ -115,8 +117,8 @@ def stage_setups(
                 ),
                 token=token,
                 keys=None if keys is None else keys[name],
-                links=_links(plan, stage.node) if imitate else {},
-                pace=_pace(plan, stage.node, stage.units) if imitate else None,
+                links=imitated_links(plan, stage.node, imitate) if imitate and imitate.links else {},
+                pace=imitated_pace(plan, stage.node, stage.units, imitate) if imitate and imitate.compute else None,
                 tied=tied[index],
                 timeline=timeline,
             )
@@ -170,30 +172,6 @@ def _keeper(plan: Plan, members: Sequence[Member]) -> Member:
 
 def _elements(specs: Sequence[TensorSpec]) -> int:
     return sum(math.prod(spec.shape) for spec in specs)
-
-
-def _flow_bytes_per_s(plan: Plan, a: str, b: str) -> float:
-    """What one flow from a to b can carry at most."""
-    fleet = plan.fleet
-    return min(fleet.link(a, b).bytes_per_s, fleet.node(a).up_bytes_per_s, fleet.node(b).down_bytes_per_s)
-
-
-def _links(plan: Plan, node: str) -> dict[str, LinkShape]:
-    """The imitated link from this node to every other stage. The driver stands beside each: it is no node."""
-    links = {}
-    for cluster in plan.clusters:
-        for index, stage in enumerate(cluster.stages):
-            if stage.node != node:
-                rate = _flow_bytes_per_s(plan, node, stage.node)
-                latency_s = plan.fleet.link(node, stage.node).latency_s
-                links[stage_name(cluster.name, index)] = LinkShape(rate, latency_s)
-    assert DRIVER not in links
-    return links
-
-
-def _pace(plan: Plan, node: str, units: tuple[int, int]) -> Pace:
-    flops = sum(unit.flops for unit in plan.costs.units[units[0] : units[1]])
-    return Pace(plan.fleet.node(node).flops_per_s, flops)
 
 
 def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:

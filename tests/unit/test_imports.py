@@ -167,6 +167,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/rings.py": WORLD | TENSORS,
     "ravnest/launch/copies.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
+    "ravnest/launch/imitation.py": WORLD | TENSORS,
     "ravnest/words.py": WORLD | TENSORS,
 }
 """File or folder → what it may not use. A module whose docstring calls it pure or sans-I/O must be here."""

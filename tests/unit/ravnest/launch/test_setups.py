@@ -6,6 +6,7 @@ import pytest
 
 from cluster_planner import Node
 from ravnest.errors import InvalidInput
+from ravnest.launch.imitation import Imitation
 from ravnest.launch.setups import check_fingerprint, stage_setups
 from ravnest.runtime.setup import Pace
 from ring_allreduce.transport import LinkShape
@@ -114,7 +115,7 @@ def test_only_an_imitation_shapes_links_and_paces_compute():
     job = tiny_job()
     setups, plan = setups_of(job, parts=(2, 1))
     assert all(not setup.links and setup.pace is None for setup in setups.values())
-    imitated = made(job, with_node(plan, "n01", down_bytes_per_s=5e5), imitate=True)["c0.s0"]
+    imitated = made(job, with_node(plan, "n01", down_bytes_per_s=5e5), imitate=Imitation())["c0.s0"]
     latency_s = plan.fleet.link("n00", "n01").latency_s
     assert imitated.links["c0.s1"] == LinkShape(5e5, latency_s)
     assert set(imitated.links) == {"c0.s1", "c1.s0"}  # the driver is no node
