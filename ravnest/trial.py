@@ -1,7 +1,8 @@
 """Trying the user's code once, on one micro-batch, before hours are planned for it.
 
 Decides what is tried: the model's own forward, the loss, the metrics, the optimizer, and whether the sample's factory
-is there. What fails is told with the job file, the key and the line in the user's code. Knows no stages.
+is there; and whether there is memory for that. What fails is told with the job file, the key and the line in the
+user's code. Knows no stages.
 """
 
 import inspect
@@ -18,12 +19,30 @@ from ravnest.materials import search_dirs
 from ravnest.splitting import twin_of
 from ravnest.training.losses import build_loss, build_metrics
 from ravnest.training.optimizer import build_optimizer
+from ravnest.words import size
 
 
 def check_sample(job: JobConfig, job_file: str | Path) -> None:
     """Raises InvalidInput where the job's `sample`, which is called after training, cannot be found."""
     if job.sample is not None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
+
+
+def check_room(job_file: str | Path, model: nn.Module, free_bytes: int) -> None:
+    """`model`: on the meta device. Raises InvalidInput where trying it would take more than `free_bytes`: the kernel
+    would end the command without a word."""
+    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    # The model beside its stages, and the gradients of three comparisons; activations come on top.
+    needed = 2 * weights + 3 * gradients
+    if needed > free_bytes:
+        raise InvalidInput(
+            f"has {size(weights)} of weights; to check it against its stages, planning holds it twice and its gradients"
+            f" three times, which takes {size(needed)}, and this machine has {size(free_bytes)} left: plan on a larger"
+            " one",
+            path=str(job_file),
+            key="model",
+        )
 
 
 def run_once(

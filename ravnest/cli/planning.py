@@ -16,6 +16,7 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
 from ravnest.errors import InvalidInput, naming
+from ravnest.free_memory import free_bytes
 from ravnest.job import load_job
 from ravnest.materials import (
     capture_job,
@@ -28,7 +29,7 @@ from ravnest.materials import (
 from ravnest.pretrained import pretrained_weights
 from ravnest.runtime.batches import arguments
 from ravnest.splitting import verify
-from ravnest.trial import check_measures, check_optimizer, check_sample, run_once
+from ravnest.trial import check_measures, check_optimizer, check_room, check_sample, run_once
 from ravnest.workload import workload
 
 
@@ -46,6 +47,7 @@ def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, s
     inputs, target = first_batch(job, job_path, data)
     args, kwargs = arguments(inputs)
     step("running the model on the first micro-batch")
+    check_room(job_path, make_model(job, job_path, "meta"), free_bytes())
     model = make_model(job, job_path, "cpu")
     check_optimizer(job, job_path, model)
     check_measures(job, job_path, run_once(model, args, kwargs, job_path), target)

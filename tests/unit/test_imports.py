@@ -27,6 +27,7 @@ PACKAGES: Mapping[str, set[str]] = {
 
 ROOMS: Mapping[str, set[str]] = {
     "errors": set(),
+    "free_memory": set(),
     "plain": set(),
     "words": set(),
     "pictures": {"plain", "errors", "words"},
@@ -37,7 +38,7 @@ ROOMS: Mapping[str, set[str]] = {
     "job": {"errors", "factories", "training"},
     "materials": {"errors", "factories", "job", "runtime", "splitting", "training"},
     "pretrained": {"errors", "job", "materials", "splitting", "training"},
-    "trial": {"errors", "factories", "job", "materials", "splitting", "training"},
+    "trial": {"errors", "factories", "job", "materials", "splitting", "training", "words"},
     "workload": {"errors", "job", "training"},
     "runtime": {"errors", "factories", "splitting", "training", "pipeline", "materials", "job"},
 }
@@ -56,7 +57,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/training/weight_files.py",
     ),
     "transformers": ("ravnest/splitting/model_source.py",),
-    "psutil": ("ravnest/runtime/process.py", "experiments/"),
+    "psutil": ("ravnest/free_memory.py", "ravnest/runtime/process.py", "experiments/"),
     "matplotlib": ("ravnest/pictures.py", "experiments/"),
     "typer": ("ravnest/cli/",),
     "rich": ("ravnest/cli/",),
@@ -166,8 +167,8 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/times.py": WORLD | TENSORS,
     "ravnest/launch/rings.py": WORLD | TENSORS,
     "ravnest/launch/copies.py": WORLD | TENSORS,
-    "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/launch/imitation.py": WORLD | TENSORS,
+    "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/words.py": WORLD | TENSORS,
 }
 """File or folder → what it may not use. A module whose docstring calls it pure or sans-I/O must be here."""

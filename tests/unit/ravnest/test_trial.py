@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import InvalidInput
-from ravnest.trial import check_measures, check_optimizer, check_sample, run_once
+from ravnest.trial import check_measures, check_optimizer, check_room, check_sample, run_once
 from tests.support.local import tiny_job
 
 LOSSES = """
@@ -99,3 +99,15 @@ def test_an_optimizer_that_cannot_train_a_parameter_is_told_with_its_name():
         check_optimizer(muon, "job.yaml", model)
     model[1].bias.requires_grad_(False)
     check_optimizer(muon, "job.yaml", model)
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_built():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(100, 99), nn.BatchNorm1d(99))
+    model[0].weight.requires_grad_(False)
+    trained = 4 * (99 + 2 * 99)
+    weights = trained + 4 * 9_900 + 4 * 2 * 99 + 8
+    needed = 2 * weights + 3 * trained
+    check_room("job.yaml", model, needed)
+    with pytest.raises(InvalidInput, match=r"^job\.yaml: model: has 41.6 kB of weights; .* 86.7 kB, .* 86.7 kB left"):
+        check_room("job.yaml", model, needed - 1)
