@@ -145,8 +145,8 @@ def assemble(
         weights,
         segments,
         source,
-        build_loss(job.loss, dirs),
-        build_metrics(job.metrics, dirs),
+        build_loss(job.loss, dirs, setup.device),
+        build_metrics(job.metrics, dirs, setup.device),
     )
     exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
     timeline = Timeline() if setup.timeline else None

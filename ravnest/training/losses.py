@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ravnest.errors import InvalidInput
@@ -57,13 +57,14 @@ class Metric:
     finish: Callable[[float], float]
 
 
-def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = ()) -> Loss:
-    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples.
+def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = (), device: str = "cpu") -> Loss:
+    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples; a module's tensors
+    (the weights of classes) are moved to `device`.
 
     Raises InvalidInput for an unknown name, and when first used for shapes that do not fit.
     """
     if isinstance(spec, FactoryConfig):
-        mean = _callable_from(spec, search_dirs, "loss")
+        mean = _callable_from(spec, search_dirs, "loss", device)
         return Loss(spec.factory, mean, _weighted_by_samples(mean))
     check_name(spec, LOSSES, "loss")
     if spec == "mse":
@@ -71,9 +72,11 @@ def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = ()) -> L
     return Loss(spec, _cross_entropy, _measure_cross_entropy)
 
 
-def build_metrics(specs: Sequence[str | FactoryConfig], search_dirs: Sequence[Path] = ()) -> tuple[Metric, ...]:
+def build_metrics(
+    specs: Sequence[str | FactoryConfig], search_dirs: Sequence[Path] = (), device: str = "cpu"
+) -> tuple[Metric, ...]:
     """The metrics of a job, in order. Factories as for losses; errors alike."""
-    return tuple(_build_metric(spec, search_dirs) for spec in specs)
+    return tuple(_build_metric(spec, search_dirs, device) for spec in specs)
 
 
 def check_name(name: str, known: Sequence[str], kind: str) -> None:
@@ -87,9 +90,9 @@ def check_name(name: str, known: Sequence[str], kind: str) -> None:
     raise InvalidInput(f"no {kind} is called {name!r}; {hint}")
 
 
-def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path]) -> Metric:
+def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path], device: str) -> Metric:
     if isinstance(spec, FactoryConfig):
-        measure = _weighted_by_samples(_callable_from(spec, search_dirs, "metrics"))
+        measure = _weighted_by_samples(_callable_from(spec, search_dirs, "metrics", device))
         return Metric(spec.factory, measure, _as_is)
     check_name(spec, METRICS, "metric")
     if spec == "accuracy":
@@ -97,10 +100,14 @@ def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path]) -> Met
     return Metric(spec, _measure_cross_entropy, _exponential)
 
 
-def _callable_from(spec: FactoryConfig, search_dirs: Sequence[Path], key: str) -> Callable[[Tensor, Tensor], Tensor]:
+def _callable_from(
+    spec: FactoryConfig, search_dirs: Sequence[Path], key: str, device: str
+) -> Callable[[Tensor, Tensor], Tensor]:
     made = call(spec, search_dirs, key=key)
     if not callable(made):
         raise InvalidInput(f"{spec.factory!r} returned {type(made).__name__}, expected a callable", key=key)
+    if isinstance(made, nn.Module):
+        made.to(device)
 
     def checked(output: Tensor, target: Tensor) -> Tensor:
         value = made(output, target)

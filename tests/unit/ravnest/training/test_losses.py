@@ -101,6 +101,22 @@ def test_factories_are_weighed_by_samples():
     assert metric.finish(metric.measure(output, target).mean) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("build", [build_loss, lambda *given: build_metrics([given[0]], *given[1:])[0]])
+def test_a_module_of_the_users_computes_where_the_stage_does(build):
+    spec = FactoryConfig(factory="torch.nn:BCEWithLogitsLoss", args={"reduction": "mean"})
+    made = []
+
+    class Weighted(torch.nn.BCEWithLogitsLoss):
+        def __init__(self, **arguments):
+            super().__init__(pos_weight=torch.ones(2), **arguments)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn, "BCEWithLogitsLoss", Weighted)
+        build(spec, (), "meta")
+    assert made[0].pos_weight.device.type == "meta"
+
+
 def test_a_factory_that_gives_no_single_number():
     loss = build_loss(FactoryConfig(factory="torch.nn:L1Loss", args={"reduction": "none"}))
     with pytest.raises(InvalidInput, match=r"'torch.nn:L1Loss' gave \(3, 2\), expected one number"):
