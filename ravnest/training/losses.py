@@ -58,9 +58,9 @@ class Metric:
 
 
 def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = (), device: str = "cpu") -> Loss:
-    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples; a module's tensors
-    (the weights of classes) are moved to `device`.
+    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples.
 
+    Tensors of a module (weights of classes) are moved to `device`.
     Raises InvalidInput for an unknown name, and when first used for shapes that do not fit.
     """
     if isinstance(spec, FactoryConfig):
