@@ -17,6 +17,7 @@ from ravnest.launch.orders import (
     Instruction,
     Phase,
     PhaseEntered,
+    RoundBegun,
     RoundDone,
     RunShape,
     Tell,
@@ -177,6 +178,7 @@ class RunControl:
         for order in orders:
             match order:
                 case OpenRound(final=False):
+                    out.append(RoundBegun(order.round, final=False))
                     for name, count in self._shape.clusters.items():
                         if name in self._drained:  # no gradient flows there that could carry a stamp
                             out += self._finish_rounds(name)
@@ -215,8 +217,11 @@ class RunControl:
             return []
         self.phase = Phase.FINISHING
         out: list[Instruction] = [PhaseEntered(self.phase)]
+        before = self._rounds.opened
         self._rounds.handle(FinishRequested(), 0.0)  # opens the last round, which every stage hears of here
         self._last_round = self._rounds.opened
+        if self._last_round > before:
+            out.append(RoundBegun(self._last_round, final=True))
         for name in self._shape.clusters:
             out += self._finish_rounds(name)
         return out

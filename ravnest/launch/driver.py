@@ -10,7 +10,7 @@ from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.outcome import finish
 from ravnest.launch.preparing import Prepared, prepare
-from ravnest.launch.ray_cluster import check_address
+from ravnest.launch.ray_session import check_address
 from ravnest.launch.session import train
 from ring_allreduce import RingError
 
@@ -26,13 +26,15 @@ def run(
     imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
+    limit: report.Limit = report.NO_LIMIT,
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
     `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
     starts one on this machine and places every stage on it. `imitate`: what of the plan's machines is imitated;
-    None: nothing. `encrypt`: with keys made for this run; tensors travel encrypted, among its own
-    processes alone. `timeline`: write trace.json. Raises InvalidInput, RunFailed, NodeLost or Interrupted.
+    None: nothing. `encrypt`: with keys made for this run; tensors travel encrypted, among its own processes alone.
+    `timeline`: write trace.json. `limit`: an earlier end than the job's own. Raises InvalidInput, RunFailed, NodeLost
+    or Interrupted.
     """
     with StopOnInterrupt() as interrupt:
         if address is not None:
@@ -46,6 +48,7 @@ def run(
                 imitate=imitate,
                 encrypt=encrypt,
                 timeline=timeline,
+                limit=limit,
                 observer=observer,
                 interrupt=interrupt,
             )

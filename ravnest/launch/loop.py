@@ -107,6 +107,8 @@ class DriverLoop:
 
     def _take(self, delivery: Delivery) -> None:
         now_s = self._now()
+        if self._training_since_s is not None:
+            self._record.at(now_s - self._training_since_s)
         message = delivery.message
         progress = not isinstance(message, m.Alive | m.Spans | m.Held)
         if isinstance(message, m.Alive):
@@ -157,6 +159,8 @@ class DriverLoop:
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case o.PhaseEntered():
                     self._record.phase(instruction.phase)
+                case o.RoundBegun():
+                    self._record.round_begun(instruction)
                 case o.RoundDone():
                     self._record.round_done(instruction)
                 case o.CheckpointBegun():

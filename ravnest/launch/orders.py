@@ -49,6 +49,14 @@ class CheckpointArrived:
 
 
 @dataclass(frozen=True)
+class RoundBegun:
+    """A round has been opened. `final`: the one that ends the run."""
+
+    round: int
+    final: bool
+
+
+@dataclass(frozen=True)
 class RoundDone:
     round: int
     samples: int
@@ -63,7 +71,7 @@ class EvaluationDone:
     final: bool
 
 
-Instruction = Tell | PhaseEntered | CheckpointBegun | CheckpointArrived | RoundDone | EvaluationDone
+Instruction = Tell | PhaseEntered | CheckpointBegun | CheckpointArrived | RoundBegun | RoundDone | EvaluationDone
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def finish(
         encrypted=encrypted,
         stages=_stage_figures(plan, record),
         trace_path=folder.trace if record.drawn else None,
+        averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
         windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
     )
     _write_summary(folder.summary, result)  # now: the user's own code below may fail
@@ -83,8 +84,20 @@ def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, 
                 parts = record.tensor_bytes[name]
                 planned = costs.memory_bytes - plan.workload.process_bytes
                 memory = report.StageMemory(planned, sum(parts.values()), parts)
-            times = record.times
-            figures.append(report.StageFigures(name, stage.node, times.steady(name), times.overall(name), memory))
+            times, counts = record.times, record.staleness.get(name, [])
+            update_s = times.update_s(name)
+            figures.append(
+                report.StageFigures(
+                    name,
+                    stage.node,
+                    times.steady(name),
+                    times.overall(name),
+                    memory,
+                    step_s=None if update_s is None else update_s / plan.workload.update_every,
+                    mean_staleness=sum(age * n for age, n in enumerate(counts)) / sum(counts) if counts else None,
+                    max_staleness=len(counts) - 1 if counts else None,
+                )
+            )
     return tuple(figures)
 
 

@@ -58,6 +58,10 @@ class RunRecord:
         self.staleness_sum = 0
         self.staleness_count = 0
         self.staleness_max = 0
+        self.staleness: dict[str, list[int]] = {}
+        """Of each stage: how many of its gradients were 0, 1, 2… updates old."""
+        self.rounds_s: list[float] = []
+        """How long each round took from being opened to its commit, but for the one that ends the run."""
         self.windows: dict[str, int] = {}
         """Of each cluster whose window was tuned: the last."""
         self.splits: dict[str, bool] = {}
@@ -80,6 +84,12 @@ class RunRecord:
         self._progress_at_s: float | None = None
         self._now_s = 0.0
         self._ended = False
+        self._opened_s: dict[int, float] = {}
+        self._last_round: int | None = None
+
+    def at(self, elapsed_s: float) -> None:
+        """What is told from now on happened at this moment, in seconds since the training began."""
+        self._now_s = elapsed_s
 
     def started(self, stage: str, message: m.Started) -> None:
         cluster, _, index = stage.rpartition(".s")
@@ -99,13 +109,17 @@ class RunRecord:
 
     def updated(self, stage: str, message: m.Updated) -> None:
         """Each stage's update: its gradients' staleness, and from a last stage the losses."""
-        self.times.told(stage, message.spent)
+        self.times.told(stage, message.spent, message.update)
         cluster, _, index = stage.rpartition(".s")
         tally = self._tallies[cluster]
         tally.max_staleness = max(tally.max_staleness, *message.staleness, 0)
         self.staleness_max = max(self.staleness_max, *message.staleness, 0)
         self.staleness_sum += sum(message.staleness)
         self.staleness_count += len(message.staleness)
+        counts = self.staleness.setdefault(stage, [])
+        for each in message.staleness:
+            counts += [0] * (each + 1 - len(counts))
+            counts[each] += 1
         fields: dict[str, object] = {
             "cluster": cluster,
             "stage": int(index),
@@ -149,8 +163,18 @@ class RunRecord:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
+    def round_begun(self, begun: o.RoundBegun) -> None:
+        self._opened_s[begun.round] = self._now_s
+        if begun.final:
+            self._last_round = begun.round
+
     def round_done(self, done: o.RoundDone) -> None:
-        self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples))
+        opened_s = self._opened_s.pop(done.round, None)
+        seconds = None if opened_s is None else self._now_s - opened_s
+        if seconds is not None and done.round != self._last_round:
+            self.rounds_s.append(seconds)
+        self.times.averaged()
+        self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples, seconds))
 
     def checkpoint(self, path: Path, round_: int) -> None:
         self.checkpoint_path = path

@@ -16,6 +16,22 @@ from ravnest.plain import plain
 
 
 @dataclass(frozen=True)
+class Limit:
+    """Where a run ends that is to end before its job says: whichever comes first. None: no such limit.
+
+    The job's own end still counts for its schedule of learning rates. A run that this limit has ended can be resumed.
+    """
+
+    samples: int | None = None
+    """Of the whole fleet."""
+    seconds: float | None = None
+    """Of training, by this machine's clock."""
+
+
+NO_LIMIT = Limit()
+
+
+@dataclass(frozen=True)
 class Phase:
     """The run has entered a phase: "starting Ray", "placing 6 stages", "training", "draining", "saving"."""
 
@@ -64,6 +80,8 @@ class RoundCommitted:
 
     round: int
     samples: int
+    seconds: float | None = None
+    """Since it was opened."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +150,11 @@ class StageFigures:
     steady: TimeShares | None
     overall: TimeShares | None
     memory: StageMemory | None = None
+    step_s: float | None = None
+    """Seconds per micro-batch in the steady state, by the stage's own clock."""
+    mean_staleness: float | None = None
+    max_staleness: int | None = None
+    """Of all gradients of the stage, in updates."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,8 @@ class RunResult:
     encrypted: bool = False
     windows: Mapping[str, int] = field(default_factory=dict)
     """Of each cluster, as it was at the end."""
+    averaging_s: float | None = None
+    """From the opening of a round to its commit, mean over this session's rounds but the last, which ends the run."""
     session_samples: int | None = None
     """Of a run that was resumed: how many of `samples` were made since, in `seconds`."""
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cluster_planner import Plan
 from ravnest.job import JobConfig
@@ -18,9 +18,10 @@ from ravnest.launch.collect import CheckpointCollector
 from ravnest.launch.handout import hand_out
 from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
+from ravnest.launch.job_code import job_code
 from ravnest.launch.loop import DriverLoop
 from ravnest.launch.membership import FailStop
-from ravnest.launch.preparing import Prepared
+from ravnest.launch.preparing import Prepared, check_same_data
 from ravnest.launch.ray_cluster import RayCluster
 from ravnest.launch.record import RunRecord
 from ravnest.launch.resume import states_for, writer_opener
@@ -39,6 +40,7 @@ from ring_allreduce.transport import KeyPair, Keys, TransportLimits, ZmqEndpoint
 
 _QUEUE_MESSAGES = 4096
 _TOKEN_BYTES = 16
+T = TypeVar("T", int, float)
 
 
 def train(
@@ -48,6 +50,7 @@ def train(
     imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
+    limit: report.Limit = report.NO_LIMIT,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
@@ -60,7 +63,9 @@ def train(
     }
     keys = run_keys([*nodes, m.DRIVER]) if encrypt else None
     observer.on(report.Phase("starting Ray", address or "on this machine"))
-    with RayCluster(address) as ray:
+    elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
+    code = None if address is None else job_code(job, plan.job_file, elsewhere)
+    with RayCluster(address, code) as ray:
         interrupt.arm()  # again: Ray has set a handler of its own
         setups = stage_setups(
             plan,
@@ -77,7 +82,9 @@ def train(
         observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
         states = states_for(setups, plan, job, resumed, prepared.pretrained)  # while the actors import torch
-        peers = {stage: address.peer for stage, address in ray.prepare(START_DEADLINE_S).items()}
+        found = ray.prepare(START_DEADLINE_S)
+        check_same_data(prepared, {stage: at.samples for stage, at in found.items()}, nodes)
+        peers = {stage: at.peer for stage, at in found.items()}
         endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
         try:
             endpoint.connect(peers)
@@ -90,7 +97,7 @@ def train(
                 del states
                 round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
                 held_out = len(prepared.data.held_out)
-                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed)
+                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit)
                 trace = RunTrace(nodes) if timeline else None
                 loop = DriverLoop(
                     endpoint=endpoint,
@@ -168,6 +175,7 @@ def run_control(
     held_out: int,
     total_samples: int | None,
     resumed: Position | None,
+    limit: report.Limit = report.NO_LIMIT,
 ) -> c.RunControl:
     rates = {
         cluster.name: predicted.samples_per_s
@@ -179,8 +187,8 @@ def run_control(
         clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
         evaluator=max(rates, key=lambda name: rates[name]),
         samples_per_update=job.micro_batch * job.update_every,
-        stop_samples=total_samples,
-        stop_s=None if job.stop.minutes is None else 60.0 * job.stop.minutes,
+        stop_samples=_earlier(total_samples, limit.samples),
+        stop_s=_earlier(None if job.stop.minutes is None else 60.0 * job.stop.minutes, limit.seconds),
         evaluate_every=job.evaluate_every,
         held_out_batches=len(batches),
         start_samples=0 if resumed is None else resumed.samples,
@@ -188,3 +196,7 @@ def run_control(
     )
     rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
     return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
+
+
+def _earlier(a: T | None, b: T | None) -> T | None:
+    return min((each for each in (a, b) if each is not None), default=None)

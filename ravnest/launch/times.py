@@ -1,7 +1,8 @@
 """Where the stages' time went, as shares: from their ledgers, as they tell them at each update. Pure.
 
 Decides what counts as the steady state: from a stage's first update, when the pipeline has filled, to its last one
-before the run drains. The whole is from its start to the last merge.
+before the run drains; and only from the first committed round on, where a stage makes an update after it. The whole
+is from its start to the last merge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +21,32 @@ class StageTimes:
 
     def __init__(self) -> None:
         self._first: dict[str, Spent] = {}
+        self._filled: dict[str, Spent] = {}
+        self._updates: dict[str, list[int]] = {}
+        """Of each stage: the numbers of its update at the steady state's two beginnings, and of the last one in it."""
         self._latest: dict[str, Spent] = {}
         self._steady: dict[str, Spent] = {}
         self._shown: dict[str, Spent] = {}
+        self._averaged = False
         self._draining = False
 
-    def told(self, stage: str, spent: Spent) -> None:
-        """A stage's ledger as of now."""
-        self._first.setdefault(stage, spent)
+    def told(self, stage: str, spent: Spent, update: int | None = None) -> None:
+        """A stage's ledger as of now, and the number of the update that it has just made."""
         self._latest[stage] = spent
-        if not self._draining:
-            self._steady[stage] = spent
+        if self._draining:
+            return
+        self._steady[stage] = spent
+        if stage not in self._first:
+            self._first[stage] = spent
+            self._updates[stage] = [update or 0] * 3
+        if not self._averaged:
+            self._updates[stage][1] = update or 0
+            self._filled[stage] = spent
+        self._updates[stage][2] = update or 0
+
+    def averaged(self) -> None:
+        """A round has been committed. The first one ends the fill: from now on links carry averages too."""
+        self._averaged = True
 
     def draining(self) -> None:
         """What comes from now on is no longer the steady state."""
@@ -38,7 +54,21 @@ class StageTimes:
 
     def steady(self, stage: str) -> TimeShares | None:
         """None where no second update came before the drain."""
-        return _shares(self._steady.get(stage, {}), self._first.get(stage, {}))
+        until, first = self._steady.get(stage, {}), self._first.get(stage, {})
+        return (_shares(until, self._filled[stage]) if self._averaged_later(stage) else None) or _shares(until, first)
+
+    def update_s(self, stage: str) -> float | None:
+        """Seconds from one update to the next in the steady state, by the stage's own clock. None as for `steady`."""
+        shares = self.steady(stage)
+        if shares is None:
+            return None
+        first, filled, last = self._updates[stage]
+        made = last - (filled if self._averaged_later(stage) else first)
+        return shares.seconds / made if made > 0 else None
+
+    def _averaged_later(self, stage: str) -> bool:
+        """Whether the stage has made an update after the first round."""
+        return self._averaged and stage in self._filled and self._updates[stage][2] > self._updates[stage][1]
 
     def overall(self, stage: str) -> TimeShares | None:
         return _shares(self._latest.get(stage, {}), {})

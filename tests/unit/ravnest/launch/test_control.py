@@ -339,3 +339,13 @@ def test_an_order_to_stop_that_comes_after_the_end_of_training_cuts_nothing_off(
     early = control()
     early.stop(evaluate=False)
     assert early.stopped_early
+
+
+def test_every_round_is_marked_when_it_opens_and_the_last_one_as_such():
+    run = control()
+    updated(run, "a", 0)
+    assert of(updated(run, "b", 0), o.RoundBegun) == [o.RoundBegun(1, final=False)]
+    ring_finished(run, 1)
+    run.stop(evaluate=True)
+    out = drained(run, "a", 1) + drained(run, "b", 1)
+    assert of(out, o.RoundBegun) == [o.RoundBegun(2, final=True)]

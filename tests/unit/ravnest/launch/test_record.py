@@ -181,3 +181,21 @@ def test_a_window_that_was_tuned_is_written_down(watched):
         "pace_s": 0.07,
     }
     assert watched.record.windows == {"a": 9}
+
+
+def test_a_round_takes_from_its_opening_to_its_commit_and_the_last_one_does_not_count(watched):
+    record = watched.record
+    for round_, opened_s, committed_s, final in ((1, 1.0, 3.0, False), (2, 4.0, 5.0, False), (3, 6.0, 20.0, True)):
+        record.at(opened_s)
+        record.round_begun(o.RoundBegun(round_, final))
+        record.at(committed_s)
+        record.round_done(o.RoundDone(round_, 24 * round_))
+    assert record.rounds_s == [2.0, 1.0]
+    assert [line["seconds"] for line in watched.lines("round")] == [2.0, 1.0, 14.0]
+
+
+def test_each_stages_gradients_are_counted_by_their_staleness(watched):
+    watched.record.updated("a.s0", update(0, staleness=(0, 2)))
+    watched.record.updated("a.s0", update(1, staleness=(2, 1)))
+    watched.record.updated("b.s0", update(0, staleness=(0,), losses=(1.0,)))
+    assert watched.record.staleness == {"a.s0": [1, 1, 2], "b.s0": [1]}

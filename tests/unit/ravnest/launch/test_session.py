@@ -1,5 +1,10 @@
-from ravnest.launch.session import run_keys
+import pytest
+
+from ravnest.launch.orders import Phase
+from ravnest.launch.report import NO_LIMIT, Limit
+from ravnest.launch.session import run_control, run_keys
 from ravnest.launch.setups import stage_setups
+from ravnest.runtime import messages as m
 from tests.support.local import captured_job, setups_of, tiny_job
 
 
@@ -29,3 +34,30 @@ def test_the_keys_of_an_encrypted_run_reach_each_stage_and_no_text() -> None:
     for name, setup in setups.items():
         assert setup.keys is keys[name]
         assert keys[name].own.secret not in repr(setup)
+
+
+@pytest.mark.parametrize(
+    ("limit", "samples_of_the_end", "seconds_of_the_end"),
+    [
+        (NO_LIMIT, 240, None),
+        (Limit(samples=100), 100, None),
+        (Limit(samples=10**6), 240, None),
+        (Limit(seconds=3.0), 240, 3.0),
+    ],
+)
+def test_a_run_ends_at_its_limit_or_at_the_jobs_end_whichever_is_earlier(
+    limit: Limit, samples_of_the_end: int, seconds_of_the_end: float | None
+) -> None:
+    job = tiny_job()
+    setups, plan = setups_of(job, parts=(2, 1))
+    run = run_control(plan, job, setups, 10, 240, None, limit)
+    for name, last in (("c0", "c0.s1"), ("c1", "c1.s0")):
+        for update in range(samples_of_the_end // (2 * job.micro_batch * job.update_every) + 1):
+            assert run.phase is Phase.TRAINING or run.samples >= samples_of_the_end, name
+            run.handle(last, m.Updated(update=update, staleness=(0,), losses=(1.0,), lr=0.1))
+    assert run.phase is Phase.DRAINING
+    timed = run_control(plan, job, setups, 10, 240, None, limit)
+    timed.tick(2.9)
+    assert timed.phase is Phase.TRAINING
+    timed.tick(3.1)
+    assert (timed.phase is Phase.DRAINING) == (seconds_of_the_end is not None)
