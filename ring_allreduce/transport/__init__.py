@@ -3,7 +3,8 @@
 Knows peers, not stages, rings or actors; zmq is imported nowhere else.
 """
 
-from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
+from ring_allreduce.transport.downlink import EmulatedDownlink
+from ring_allreduce.transport.emulation import EmulatedUplink, LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
 from ring_allreduce.transport.key_files import (
     read_allow_list,
@@ -22,7 +23,8 @@ __all__ = [
     "Codec",
     "Delivery",
     "DropCause",
-    "EmulatedLink",
+    "EmulatedDownlink",
+    "EmulatedUplink",
     "Endpoint",
     "InProcessEndpoint",
     "InProcessNetwork",
@@ -31,6 +33,7 @@ __all__ = [
     "Lane",
     "LinkShape",
     "Message",
+    "NodeShape",
     "PeerAddress",
     "Traffic",
     "TransportLimits",

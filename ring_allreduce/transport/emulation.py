@@ -1,19 +1,28 @@
-"""When a message leaves an emulated link and when it arrives: arithmetic on times, no clock, no socket.
+"""When a message leaves an imitated node, reaches the next one and is in: arithmetic on times, no clock, no socket.
 
-A message of n bytes leaves at max(now, link_free) + n / rate and arrives `latency_s` later. The lanes of a
-link share its rate; when both wait, PIPELINE goes first; within a lane the order is kept. Nothing is ever cut
-short: a PIPELINE message waits for at most the one BULK message that is already leaving.
+A message of n bytes takes its node's uplink for n / up and the pair's link for n / link from the same moment on (it is
+not stored in between), is at the other end `latency_s` and jitter later, and takes the downlink there for n / down,
+beginning with its first byte. Each of the three carries one message at a time, so none ever carries more than its
+rate; what waits for one peer's link does not stop what goes to another. Where messages wait, PIPELINE goes first, and
+within a lane those to (or from) one peer keep their order. Nothing is cut short: PIPELINE waits for at most the one
+BULK message that is already leaving.
 """
 
 import random
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, TypeVar
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.transport.stats import Lane
 
 T = TypeVar("T")
+
+RANK = {lane: rank for rank, lane in enumerate(Lane)}
+"""Who goes first."""
 
 
 @dataclass(frozen=True)
@@ -30,64 +39,167 @@ class LinkShape:
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[T]):
-    item: T
-    n_bytes: int
-    queued_at_s: float
+class NodeShape:
+    """A node's own way up and down, which all that it sends and all that it receives share."""
+
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    arriving_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """The peers that are reached through these, and how fast a message of each comes at most. Others are beside it."""
+
+    def __post_init__(self) -> None:
+        rates = (self.up_bytes_per_s, self.down_bytes_per_s, *self.arriving_bytes_per_s.values())
+        if not all(rate > 0 for rate in rates):
+            raise InvalidInput(f"a node needs rates above 0; got {self}")
 
 
-class EmulatedLink(Generic[T]):
-    """One direction of a link: items go in with their sizes and come out when they would have arrived."""
+class _Link(Generic[T]):
+    """One peer's link, and what waits for it."""
 
-    def __init__(self, shape: LinkShape, seed: str = "") -> None:
-        """`seed` makes the jitter reproducible."""
-        self._shape = shape
-        self._random = random.Random(seed)
-        self._free_at_s = 0.0
-        self._waiting: dict[Lane, deque[_Waiting[T]]] = {lane: deque() for lane in Lane}
-        self._travelling: dict[Lane, deque[tuple[float, T]]] = {lane: deque() for lane in Lane}
+    __slots__ = ("chance", "free_at_s", "in_order_s", "peer", "queued", "shape", "waiting")
 
-    def change(self, shape: LinkShape) -> None:
-        """From now on the link is of another shape; what has left keeps its time of arrival."""
-        self._shape = shape
+    def __init__(self, peer: str, shape: LinkShape, seed: str) -> None:
+        self.peer = peer
+        self.shape = shape
+        self.chance = random.Random(seed)
+        self.free_at_s = float("-inf")
+        self.in_order_s = dict.fromkeys(Lane, float("-inf"))
+        """When the last message of each lane arrives."""
+        self.waiting: dict[Lane, deque[tuple[int, T, int]]] = {lane: deque() for lane in Lane}
+        self.queued = dict.fromkeys(Lane, 0)
 
-    def push(self, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
-        """Queue `item`. `now_s` must not go backwards from call to call."""
-        self._waiting[lane].append(_Waiting(item, n_bytes, now_s))
 
-    def queued(self, lane: Lane) -> int:
-        """How many items have not arrived: those that wait for the link, and those that travel on it."""
-        return len(self._waiting[lane]) + len(self._travelling[lane])
+class EmulatedUplink(Generic[T]):
+    """All that leaves one node: items go in with their sizes and come out when they are at the other end."""
 
-    def pop_arrived(self, now_s: float) -> list[tuple[Lane, T]]:
-        """What has arrived by `now_s`, PIPELINE first, each lane in its order."""
-        self._depart(now_s)
-        arrived: list[tuple[Lane, T]] = []
-        for lane, travelling in self._travelling.items():
-            while travelling and travelling[0][0] <= now_s:
-                arrived.append((lane, travelling.popleft()[1]))
+    def __init__(self, up_bytes_per_s: float, links: Mapping[str, LinkShape], *, seed: str = "") -> None:
+        """`links`: by peer. `seed` makes the jitter reproducible. `up_bytes_per_s` may be infinite: then the links are
+        all there is."""
+        self._up_bytes_per_s = up_bytes_per_s
+        self._links: dict[str, _Link[T]] = {
+            peer: _Link(peer, shape, f"{seed}->{peer}") for peer, shape in links.items()
+        }
+        self._free_at_s = float("-inf")
+        self._busy: dict[str, _Link[T]] = {}
+        """The links for which something waits."""
+        self._travelling: list[tuple[float, int, int, _Link[T], Lane, T]] = []
+        self._numbers = count()
+
+    def __contains__(self, peer: str) -> bool:
+        """Whether there is a link to `peer`."""
+        return peer in self._links
+
+    def push(self, peer: str, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
+        """Send `item`. `now_s` must not go backwards from call to call."""
+        if self._busy:
+            self._depart(now_s)
+        link = self._links[peer]
+        link.queued[lane] += 1
+        if self._free_at_s <= now_s and link.free_at_s <= now_s and peer not in self._busy:
+            self._leave(link, lane, next(self._numbers), item, n_bytes, now_s)
+        else:
+            link.waiting[lane].append((next(self._numbers), item, n_bytes))
+            self._busy[peer] = link
+
+    def queued(self, peer: str, lane: Lane) -> int:
+        """How many items for `peer` are not at the other end: those that wait, and those that travel."""
+        return self._links[peer].queued[lane]
+
+    def pop_arrived(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
+        """What has come to the other end by `now_s`, with the moment at which it did, in the order of these."""
+        if self._busy:
+            self._depart(now_s)
+        arrived = []
+        while self._travelling and self._travelling[0][0] <= now_s:
+            at_s, _, _, link, lane, item = heappop(self._travelling)
+            link.queued[lane] -= 1
+            arrived.append((at_s, link.peer, lane, item))
         return arrived
 
     def next_due_s(self) -> float | None:
         """When pop_arrived() can next do something (an arrival or a departure); None when empty."""
-        times = [travelling[0][0] for travelling in self._travelling.values() if travelling]
-        queued = [waiting[0].queued_at_s for waiting in self._waiting.values() if waiting]
-        if queued:
-            times.append(max(self._free_at_s, min(queued)))
-        return min(times, default=None)
+        due_s = self._travelling[0][0] if self._travelling else None
+        if self._busy:
+            next_s = self._next_start_s()
+            due_s = next_s if due_s is None else min(due_s, next_s)
+        return due_s
+
+    def change(
+        self, now_s: float, *, up_bytes_per_s: float | None = None, links: Mapping[str, LinkShape] | None = None
+    ) -> None:
+        """From now on the rates are others; what has left keeps its time of arrival."""
+        self._depart(now_s)
+        self._up_bytes_per_s = up_bytes_per_s or self._up_bytes_per_s
+        for peer, shape in (links or {}).items():
+            self._links[peer].shape = shape
+
+    def forget(self, peer: str) -> None:
+        """Nothing that is under way to `peer` arrives any more."""
+        link = self._links[peer]
+        self._busy.pop(peer, None)
+        for lane in Lane:
+            link.waiting[lane].clear()
+            link.queued[lane] = 0
+        self._travelling = sorted(entry for entry in self._travelling if entry[3] is not link)
+
+    def _next_start_s(self) -> float:
+        return max(self._free_at_s, min(link.free_at_s for link in self._busy.values()))
 
     def _depart(self, now_s: float) -> None:
-        """Put on the link everything whose turn has come, deciding as at the time of each turn."""
-        while any(self._waiting.values()):
-            start_s = max(self._free_at_s, min(q[0].queued_at_s for q in self._waiting.values() if q))
-            if start_s > now_s:
-                return
-            lane = next(x for x, q in self._waiting.items() if q and q[0].queued_at_s <= start_s)
-            leaving = self._waiting[lane].popleft()
-            self._free_at_s = start_s + leaving.n_bytes / self._shape.bytes_per_s
-            jitter_s = self._random.uniform(0.0, self._shape.jitter_s) if self._shape.jitter_s else 0.0
-            arrives_s = self._free_at_s + self._shape.latency_s + jitter_s
-            travelling = self._travelling[lane]
-            if travelling:
-                arrives_s = max(arrives_s, travelling[-1][0])
-            travelling.append((arrives_s, leaving.item))
+        """Let everything leave whose turn has come, deciding as at the time of each turn.
+
+        Whatever waits was pushed before that time: each push comes here first, with its own.
+        """
+        while self._busy and (start_s := self._next_start_s()) <= now_s:
+            able = [link for link in self._busy.values() if link.free_at_s <= start_s]
+            lane, link = _first_in_turn(able)
+            number, item, n_bytes = link.waiting[lane].popleft()
+            if not any(link.waiting.values()):
+                del self._busy[link.peer]
+            self._leave(link, lane, number, item, n_bytes, start_s)
+
+    def _leave(self, link: _Link[T], lane: Lane, number: int, item: T, n_bytes: int, start_s: float) -> None:
+        shape = link.shape
+        self._free_at_s = start_s + n_bytes / self._up_bytes_per_s
+        link.free_at_s = start_s + n_bytes / shape.bytes_per_s
+        at_s = max(self._free_at_s, link.free_at_s) + shape.latency_s
+        if shape.jitter_s:
+            at_s += link.chance.uniform(0.0, shape.jitter_s)
+        at_s = link.in_order_s[lane] = max(at_s, link.in_order_s[lane])
+        heappush(self._travelling, (at_s, RANK[lane], number, link, lane, item))
+
+
+def _first_in_turn(links: Iterable[_Link[T]]) -> tuple[Lane, _Link[T]]:
+    """PIPELINE first; of one lane what was pushed first."""
+    best: tuple[int, int, Lane, _Link[T]] | None = None
+    for link in links:
+        for lane, waiting in link.waiting.items():
+            if waiting:
+                turn = (RANK[lane], waiting[0][0], lane, link)
+                best = turn if best is None or turn[:2] < best[:2] else best
+                break
+    assert best is not None
+    return best[2], best[3]
+
+
+class EmulatedLink(Generic[T]):
+    """One direction of one link, shared with none. Nothing new should use it: `EmulatedUplink` is the same and more."""
+
+    def __init__(self, shape: LinkShape, seed: str = "") -> None:
+        self._uplink: EmulatedUplink[T] = EmulatedUplink(float("inf"), {"": shape}, seed=seed)
+
+    def change(self, shape: LinkShape, now_s: float = 0.0) -> None:
+        self._uplink.change(now_s, links={"": shape})
+
+    def push(self, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
+        self._uplink.push("", lane, item, n_bytes, now_s)
+
+    def queued(self, lane: Lane) -> int:
+        return self._uplink.queued("", lane)
+
+    def pop_arrived(self, now_s: float) -> list[tuple[Lane, T]]:
+        arrived = sorted(self._uplink.pop_arrived(now_s), key=lambda each: RANK[each[2]])
+        return [(lane, item) for _, _, lane, item in arrived]
+
+    def next_due_s(self) -> float | None:
+        return self._uplink.next_due_s()

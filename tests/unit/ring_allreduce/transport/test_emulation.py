@@ -1,94 +1,192 @@
-"""Emulated links: exact times, one rate for both lanes, PIPELINE first, order within a lane."""
+"""Imitated uplinks and links: exact times, one rate for all lanes and peers, PIPELINE first, order within a lane."""
 
 import math
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
+from ring_allreduce.transport.emulation import EmulatedUplink, LinkShape, NodeShape
 from ring_allreduce.transport.stats import Lane
+
+INFINITE = float("inf")
+PIPELINE, BULK = Lane.PIPELINE, Lane.BULK
+
+rates = st.sampled_from([50.0, 100.0, 333.0, 1000.0, INFINITE])
+messages = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.1, 0.35, 2.0]),  # since the one before
+        st.sampled_from("abc"),
+        st.sampled_from(list(Lane)),
+        st.integers(0, 500),
+    ),
+    max_size=40,
+)
 
 
 def drain(link, until=1e9):
-    """All arrivals as (time, lane, item), stepping from due time to due time."""
+    """All arrivals as (time, peer, lane, item), stepping from due time to due time."""
     arrivals = []
     while (due := link.next_due_s()) is not None and due <= until:
-        arrivals += [(due, lane, item) for lane, item in link.pop_arrived(due)]
+        arrivals += link.pop_arrived(due)
     return arrivals
 
 
-def test_leaves_at_its_rate_and_arrives_later():
-    link = EmulatedLink(LinkShape(100.0, 2.0))
-    link.push(Lane.BULK, "x", 50, 10.0)
-    link.push(Lane.BULK, "y", 100, 10.0)
-    assert link.queued(Lane.BULK) == 2
-    assert drain(link) == [(12.5, Lane.BULK, "x"), (13.5, Lane.BULK, "y")]
-    assert link.queued(Lane.BULK) == 0
+def one_link(shape, up=INFINITE, seed=""):
+    return EmulatedUplink(up, {"a": shape}, seed=seed)
+
+
+def test_a_single_message_takes_the_slowest_rate_and_the_latency():
+    for up, link in ((100.0, 50.0), (50.0, 100.0), (50.0, 50.0)):
+        uplink = one_link(LinkShape(link, 2.0), up)
+        uplink.push("a", BULK, "x", 100, 10.0)
+        assert uplink.queued("a", BULK) == 1
+        assert drain(uplink) == [(14.0, "a", BULK, "x")]
+        assert uplink.queued("a", BULK) == 0
+
+
+def test_messages_follow_each_other_at_the_link_s_rate():
+    uplink = one_link(LinkShape(100.0, 2.0))
+    uplink.push("a", BULK, "x", 50, 10.0)
+    uplink.push("a", BULK, "y", 100, 10.0)
+    assert [(at_s, item) for at_s, _, _, item in drain(uplink)] == [(12.5, "x"), (13.5, "y")]
 
 
 def test_a_link_that_was_idle_starts_at_once():
-    link = EmulatedLink(LinkShape(100.0, 0.0))
-    link.push(Lane.BULK, "x", 100, 0.0)
-    assert drain(link) == [(1.0, Lane.BULK, "x")]
-    link.push(Lane.BULK, "y", 100, 50.0)
-    assert drain(link) == [(51.0, Lane.BULK, "y")]
+    uplink = one_link(LinkShape(100.0, 0.0))
+    uplink.push("a", BULK, "x", 100, 0.0)
+    assert drain(uplink) == [(1.0, "a", BULK, "x")]
+    uplink.push("a", BULK, "y", 100, 50.0)
+    assert drain(uplink) == [(51.0, "a", BULK, "y")]
+
+
+def test_two_peers_share_one_uplink():
+    uplink = EmulatedUplink(100.0, {"a": LinkShape(1000.0, 0.5), "b": LinkShape(1000.0, 0.0)})
+    for item in range(4):
+        uplink.push("ab"[item % 2], BULK, item, 100, 0.0)
+    assert drain(uplink) == [
+        (1.5, "a", BULK, 0),
+        (2.0, "b", BULK, 1),
+        (3.5, "a", BULK, 2),
+        (4.0, "b", BULK, 3),
+    ]
+
+
+def test_a_slow_link_does_not_keep_the_uplink_from_other_peers():
+    uplink = EmulatedUplink(100.0, {"a": LinkShape(10.0, 0.0), "b": LinkShape(100.0, 0.0)})
+    for peer in "aab":
+        uplink.push(peer, BULK, peer, 100, 0.0)
+    # The first takes the uplink for 1 s and its link for 10 s; the second waits for that link.
+    assert drain(uplink) == [(2.0, "b", BULK, "b"), (10.0, "a", BULK, "a"), (20.0, "a", BULK, "a")]
 
 
 def test_pipeline_waits_for_no_more_than_the_chunk_that_is_leaving():
-    link = EmulatedLink(LinkShape(100.0, 0.0))
-    for item in "abc":
-        link.push(Lane.BULK, item, 100, 0.0)
-    link.pop_arrived(0.0)
-    link.push(Lane.PIPELINE, "p", 10, 0.5)
-    assert [item for _, _, item in drain(link)] == ["a", "p", "b", "c"]
+    uplink = EmulatedUplink(100.0, {peer: LinkShape(100.0, 0.0) for peer in "ab"})
+    for item in "xyz":
+        uplink.push("a", BULK, item, 100, 0.0)
+    uplink.push("b", PIPELINE, "p", 10, 0.5)
+    assert [(at_s, item) for at_s, _, _, item in drain(uplink)] == [(1.0, "x"), (1.1, "p"), (2.1, "y"), (3.1, "z")]
 
 
 def test_late_polls_change_no_times():
-    shape = LinkShape(100.0, 1.0)
-    prompt, late = EmulatedLink(shape), EmulatedLink(shape)
-    for link in (prompt, late):
-        link.push(Lane.BULK, "a", 100, 0.0)
-        link.push(Lane.PIPELINE, "p", 100, 0.5)
-        link.push(Lane.BULK, "b", 100, 0.6)
-    assert [item for _, _, item in drain(prompt)] == ["a", "p", "b"]
-    assert late.pop_arrived(3.9) == [(Lane.PIPELINE, "p"), (Lane.BULK, "a")]
-    assert late.next_due_s() == pytest.approx(4.0)
+    prompt, late = (one_link(LinkShape(100.0, 1.0)) for _ in range(2))
+    for uplink in (prompt, late):
+        uplink.push("a", BULK, "x", 100, 0.0)
+        uplink.push("a", PIPELINE, "p", 100, 0.5)
+        uplink.push("a", BULK, "y", 100, 0.6)
+    arrivals = drain(prompt)
+    assert [item for *_, item in arrivals] == ["x", "p", "y"]
+    assert late.pop_arrived(3.9) == arrivals[:2]
+    assert late.pop_arrived(100.0) == arrivals[2:]
 
 
-@given(st.integers(0, 2**32), st.floats(0.0, 3.0))
-def test_order_rate_and_latency_hold_for_any_traffic(seed, jitter_s):
-    chance = random.Random(seed)
-    link = EmulatedLink(LinkShape(1000.0, 0.25, jitter_s), seed=str(seed))
-    now, pushed, total = 0.0, {lane: [] for lane in Lane}, 0
-    for i in range(30):
-        now += chance.choice([0.0, 0.1, 2.0])
-        lane, n_bytes = chance.choice(list(Lane)), chance.randrange(500)
-        link.push(lane, (i, now), n_bytes, now)
-        pushed[lane].append((i, now))
-        total += n_bytes
-    arrivals = drain(link)
-    for lane in Lane:
-        assert [item for _, where, item in arrivals if where is lane] == pushed[lane]
-    assert all(time >= pushed_at + 0.25 - 1e-9 for time, _, (_, pushed_at) in arrivals)
-    assert arrivals[-1][0] >= total / 1000.0 + 0.25 - 1e-9
-    assert link.next_due_s() is None
+def test_rates_change_for_what_has_not_left():
+    uplink = one_link(LinkShape(100.0, 1.0))
+    for item in "xyz":
+        uplink.push("a", BULK, item, 100, 0.0)
+    uplink.change(1.5, links={"a": LinkShape(50.0, 0.0)})
+    assert [(at_s, item) for at_s, _, _, item in drain(uplink)] == [(2.0, "x"), (3.0, "y"), (4.0, "z")]
+    uplink.change(10.0, up_bytes_per_s=10.0)
+    uplink.push("a", BULK, "w", 100, 10.0)
+    assert drain(uplink) == [(20.0, "a", BULK, "w")]
 
 
-def test_jitter_is_seeded():
-    def times(seed):
-        link = EmulatedLink(LinkShape(1e6, 0.1, 0.5), seed)
+def test_what_is_forgotten_does_not_arrive():
+    uplink = EmulatedUplink(100.0, {peer: LinkShape(100.0, 1.0) for peer in "ab"})
+    for peer in "aabb":
+        uplink.push(peer, BULK, peer, 100, 0.0)
+    uplink.forget("a")
+    assert uplink.queued("a", BULK) == 0
+    assert [item for *_, item in drain(uplink)] == ["b", "b"]
+
+
+@given(messages, rates, rates, st.sampled_from([0.0, 3.0]))
+def test_nothing_is_faster_than_its_rates_nor_lost_nor_out_of_order(traffic, up, rate, jitter_s):
+    uplink = EmulatedUplink(
+        up, {"a": LinkShape(rate, 0.25, jitter_s), "b": LinkShape(80.0, 0.0), "c": LinkShape(1e3, 1.0)}
+    )
+    shapes = {"a": (rate, 0.25), "b": (80.0, 0.0), "c": (1e3, 1.0)}
+    known, arrivals = [], []
+    now_s = 0.0
+    for number, (gap_s, peer, lane, n_bytes) in enumerate(traffic):
+        now_s += gap_s
+        if number % 3 == 0:
+            arrivals += uplink.pop_arrived(now_s)
+        uplink.push(peer, lane, number, n_bytes, now_s)
+        known.append((now_s, n_bytes))
+    arrivals += drain(uplink)
+    assert [at_s for at_s, *_ in arrivals] == sorted(at_s for at_s, *_ in arrivals)
+    assert sorted(number for *_, number in arrivals) == list(range(len(traffic)))
+    assert uplink.next_due_s() is None
+    for at_s, peer, _, number in arrivals:
+        since_s, n_bytes = known[number]
+        link, latency_s = shapes[peer]
+        assert at_s >= since_s + n_bytes / min(up, link) + latency_s - 1e-9
+    for peer in "abc":
+        for lane in Lane:
+            numbers = [number for _, to, on, number in arrivals if (to, on) == (peer, lane)]
+            assert numbers == sorted(numbers)
+            assert uplink.queued(peer, lane) == 0
+
+
+@given(messages, st.sampled_from([50.0, 100.0, 333.0]))
+def test_an_uplink_never_carries_more_than_its_rate_and_is_not_idle_while_anything_waits(traffic, up):
+    uplink = EmulatedUplink(up, {peer: LinkShape(INFINITE, 0.0) for peer in "abc"})
+    now_s = free_s = 0.0
+    for gap_s, peer, lane, n_bytes in traffic:
+        now_s += gap_s
+        uplink.push(peer, lane, n_bytes, n_bytes, now_s)
+        free_s = max(now_s, free_s) + n_bytes / up  # of one queue that is always served
+    out = [(at_s, n_bytes) for at_s, _, _, n_bytes in drain(uplink)]
+    for first in range(len(out)):
+        carried = 0
+        for at_s, n_bytes in out[first:]:
+            carried += n_bytes
+            assert carried <= up * (at_s - out[first][0]) + out[first][1] + 1e-6
+    if out:
+        assert out[-1][0] == pytest.approx(free_s)
+
+
+def test_jitter_is_seeded_and_of_each_link_its_own():
+    def times(seed, peer="a"):
+        uplink = EmulatedUplink(INFINITE, {each: LinkShape(1e6, 0.1, 0.5) for each in "ab"}, seed=seed)
         for i in range(5):
-            link.push(Lane.BULK, i, 1, float(i))
-        return [time for time, _, _ in drain(link)]
+            uplink.push(peer, BULK, i, 1, float(i))
+        return [at_s for at_s, *_ in drain(uplink)]
 
-    assert times("a") == times("a")
-    assert times("a") != times("b")
+    assert times("x") == times("x")
+    assert times("x") != times("y")
+    assert times("x") != times("x", "b")
 
 
 @pytest.mark.parametrize("bad", [(0.0, 0.0), (-1.0, 0.0), (1.0, -1.0), (math.nan, 0.0), (1.0, 0.0, -1.0)])
 def test_refuses_impossible_shapes(bad):
     with pytest.raises(InvalidInput):
         LinkShape(*bad)
+
+
+@pytest.mark.parametrize("bad", [(0.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, 1.0, {"a": 0.0})])
+def test_refuses_impossible_nodes(bad):
+    with pytest.raises(InvalidInput):
+        NodeShape(*bad)
