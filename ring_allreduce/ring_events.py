@@ -5,13 +5,14 @@ Spans are half-open element ranges of the flat vector. `own` is the member's con
 another: what arrived, or what is made of `own`. Every class prints as one line that `lines.parse_line` reads.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ring_allreduce.records import record
 
 Phase = Literal["reduce", "gather", "direct"]
 
 
-@dataclass(frozen=True)
+@record
 class ContributionReady:
     """My contribution is there, with the weight (samples) and the counters that travel with it."""
 
@@ -19,7 +20,7 @@ class ContributionReady:
     counters: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ChunkArrived:
     """A chunk from `sender`. In phase `reduce` it is a partial sum and `weight` the partial weight behind it;
     in phase `gather` it is final and `weight` the total; in phase `direct` it is the sender's weighted part."""
@@ -38,12 +39,12 @@ class ChunkArrived:
 RingEvent = ContributionReady | ChunkArrived
 
 
-@dataclass(frozen=True)
+@record
 class StoreOwn:
     """average ← own, bit by bit: the whole average of a ring with one member."""
 
 
-@dataclass(frozen=True)
+@record
 class ScaleOwn:
     """payload ← weight · own[span]."""
 
@@ -51,7 +52,7 @@ class ScaleOwn:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class HoldChunk:
     """Keep the payload, which is the part of `sender`, until TakeHeld or SumChunks asks for it."""
 
@@ -61,7 +62,7 @@ class HoldChunk:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class TakeHeld:
     """payload ← the chunk of `sender` that was held, which is held no more."""
 
@@ -71,7 +72,7 @@ class TakeHeld:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class AddOwn:
     """payload += weight · own[span]."""
 
@@ -79,7 +80,7 @@ class AddOwn:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class DivideChunk:
     """payload ← payload / total_weight; zeros when the total is zero. From here on it is final."""
 
@@ -88,7 +89,7 @@ class DivideChunk:
     total_weight: float
 
 
-@dataclass(frozen=True)
+@record
 class StoreChunk:
     """average[span] ← payload."""
 
@@ -96,7 +97,7 @@ class StoreChunk:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class SumChunks:
     """average[span] ← (Σ of all members' weighted parts, in the members' order) / total_weight; zeros when it is zero.
 
@@ -108,7 +109,7 @@ class SumChunks:
     total_weight: float
 
 
-@dataclass(frozen=True)
+@record
 class SendChunk:
     """Send the payload, which is the span [start, stop), to `to`."""
 
@@ -121,7 +122,7 @@ class SendChunk:
     counters: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class FinishRing:
     """The average is whole; `counters` are the largest of all members."""
 
@@ -129,7 +130,7 @@ class FinishRing:
     counters: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class DropChunk:
     """The chunk that arrived has no effect, and no harm is done: a duplicate, another epoch or round."""
 
@@ -137,7 +138,7 @@ class DropChunk:
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class RefuseChunk:
     """The chunk that arrived has no effect; `sender` disagrees with this member, so no ring can finish."""
 

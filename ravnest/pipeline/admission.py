@@ -29,7 +29,9 @@ from ravnest.pipeline.shape import StageShape, require
 
 class Admission:
     def __init__(self, shape: StageShape) -> None:
-        self._shape = shape
+        self._update_every = shape.update_every
+        self._max_staleness = shape.max_staleness
+        self._is_synchronous = shape.is_synchronous
         self.window = shape.window
         self.stop_at: int | None = None
         """The micro-batch that a drain keeps out, and all after it."""
@@ -40,15 +42,14 @@ class Admission:
 
     def drain(self, next_micro_batch: int) -> None:
         if self.stop_at is None:
-            update_every = self._shape.update_every
-            self.stop_at = -(-next_micro_batch // update_every) * update_every
+            self.stop_at = -(-next_micro_batch // self._update_every) * self._update_every
 
     def refusal(self, micro_batch: int, in_flight: int, version: int) -> str | None:
         """Why `micro_batch` may not be injected now: "drain", "window" or "staleness". None: inject it."""
         if self.stop_at is not None and micro_batch >= self.stop_at:
             return "drain"
-        if version < micro_batch // self._shape.update_every - self._shape.max_staleness:
+        if version < micro_batch // self._update_every - self._max_staleness:
             return "staleness"
-        if in_flight >= self.window and not self._shape.is_synchronous:
+        if in_flight >= self.window and not self._is_synchronous:
             return "window"
         return None

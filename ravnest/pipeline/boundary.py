@@ -41,6 +41,11 @@ class Boundary:
         return self.contributed - self.merged
 
     @property
+    def is_quiet(self) -> bool:
+        """There is no snapshot to take and no merge to apply, now or later, as far as is known here."""
+        return not self._due and self.merged == self._arrived and self._finish is None
+
+    @property
     def last_update(self) -> int | None:
         """After a drain: the number of updates beyond which there is none."""
         return None if self._finish is None else self._finish[1]

@@ -8,7 +8,9 @@ interleaves the two.
 from __future__ import annotations
 
 from collections import deque
+from typing import assert_never
 
+from ravnest.pipeline.events import EvaluationArrived, EvaluationCredited, EvaluationRequested
 from ravnest.pipeline.instructions import (
     CreditEvaluation,
     Instruction,
@@ -33,6 +35,19 @@ class Evaluations:
     @property
     def is_ready(self) -> bool:
         return bool(self._waiting) and len(self._uncredited) < self._window
+
+    def take(self, event: EvaluationRequested | EvaluationArrived | EvaluationCredited) -> None:
+        match event:
+            case EvaluationRequested(evaluation, batches):
+                require(self._shape.is_first, "evaluations are requested of the first stage")
+                self.requested(evaluation, batches)
+            case EvaluationArrived(evaluation, batch, batches):
+                require(not self._shape.is_first, "the first stage reads its own batches")
+                self.arrived(evaluation, batch, batches)
+            case EvaluationCredited(evaluation, batch):
+                self.credited(evaluation, batch)
+            case _:
+                assert_never(event)
 
     def requested(self, evaluation: int, batches: int) -> None:
         require(evaluation > self._newest, f"evaluation {self._newest} was requested before")

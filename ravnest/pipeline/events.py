@@ -7,10 +7,10 @@ from 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ring_allreduce.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """The stage's weights are in place. Always the first event.
 
@@ -23,14 +23,14 @@ class Started:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActivationArrived:
     """The previous stage's output for a micro-batch is here. Not for the first stage."""
 
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GradientArrived:
     """The next stage's gradient for this stage's output is here. Not for the last stage.
 
@@ -44,12 +44,12 @@ class GradientArrived:
     norm_sq: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForwardFinished:
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BackwardFinished:
     """`norm_sq`: with clipping, on the micro-batch that ends a group: the squared norm of this stage's own
     accumulated gradient, before clipping. None otherwise."""
@@ -58,50 +58,50 @@ class BackwardFinished:
     norm_sq: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InputGradientsFinished:
     """The first part of a split backward: what goes back to the previous stage is computed."""
 
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightGradientsFinished:
     """The second part: the micro-batch is in the group's gradient."""
 
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UpdateFinished:
     update: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundOpened:
     """The owner of rounds has opened one. Only the last stage hears of it: it stamps it on a gradient."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SnapshotFinished:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MergeArrived:
     """The round is committed and this stage holds the averages of all its rings."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MergeFinished:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GlobalNormArrived:
     """The squared gradient norm of one update, over all stages. The first stage makes the sum: not for it."""
 
@@ -109,12 +109,12 @@ class GlobalNormArrived:
     norm_sq: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainRequested:
     """Inject nothing beyond the group that has been begun. First stage only; asking twice is asking once."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundsToFinish:
     """After a drain, for every stage: contribute to all rounds up to `up_to` once at version `updates`.
 
@@ -126,7 +126,7 @@ class RoundsToFinish:
     updates: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EvaluationRequested:
     """Pass `batches` held-out batches through the stages. First stage only; requests queue, numbers rise."""
 
@@ -134,7 +134,7 @@ class EvaluationRequested:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EvaluationArrived:
     """The previous stage's output for one held-out batch of `batches` is here. Not for the first stage."""
 
@@ -143,13 +143,13 @@ class EvaluationArrived:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EvaluationForwardFinished:
     evaluation: int
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EvaluationCredited:
     """The last stage is done with this batch. First stage of several only."""
 
@@ -157,14 +157,14 @@ class EvaluationCredited:
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowChanged:
     """From now on the first stage keeps at most `window` micro-batches in flight. First stage only."""
 
     window: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SplitChanged:
     """From now on backwards are `split`, or whole. Only for a stage that has room for what a split one keeps."""
 

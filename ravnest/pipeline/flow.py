@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from cluster_planner.schedules import SPLIT_KEEPS
-from ravnest.pipeline.shape import StageShape, require
+from ravnest.pipeline.shape import IllegalEventError, StageShape
 
 
 class Flow:
     def __init__(self, shape: StageShape, version: int) -> None:
         self._shape = shape
+        self._update_every = shape.update_every
+        self._max_staleness = shape.max_staleness
+        self._is_synchronous = shape.is_synchronous
+        self._is_first, self._is_last = shape.is_first, shape.is_last
         self.version = version
         """Updates this stage has finished."""
         first = version * shape.update_every
@@ -38,7 +42,7 @@ class Flow:
     @property
     def accumulated(self) -> int:
         """Micro-batches of the next update that have been run backward."""
-        return self.backwards - self.version * self._shape.update_every
+        return self.backwards - self.version * self._update_every
 
     @property
     def pending(self) -> int:
@@ -57,7 +61,7 @@ class Flow:
 
     @property
     def update_due(self) -> bool:
-        return self.accumulated == self._shape.update_every
+        return self.backwards - self.version * self._update_every == self._update_every
 
     @property
     def activation_ready(self) -> bool:
@@ -70,19 +74,21 @@ class Flow:
     @property
     def may_forward(self) -> bool:
         """Whether the schedule lets the next forward come now. Asynchronous: always."""
-        shape = self._shape
-        begun = self.forwards - self.version * shape.update_every
-        return not shape.is_synchronous or (begun < shape.update_every and self.in_flight < shape.held)
+        if not self._is_synchronous:
+            return True
+        begun = self.forwards - self.version * self._update_every
+        return begun < self._update_every and self.in_flight < self._shape.held
 
     @property
     def may_backward(self) -> bool:
         """Whether the schedule lets the next backward come now: with a fixed order, when no forward may."""
-        return not (self._shape.is_synchronous and self.may_forward)
+        return not (self._is_synchronous and self.may_forward)
 
     @property
     def untouched(self) -> bool:
         """Nothing is accumulated and no live graph holds the present weights."""
-        return self.accumulated == 0 and all(weights != self._weights for _, weights in self._live)
+        newest = self._live[-1][1] if self._live else None  # they are in order
+        return newest != self._weights and self.accumulated == 0
 
     @property
     def versions_alive(self) -> int:
@@ -90,19 +96,21 @@ class Flow:
         return len({self._weights, *(weights for _, weights in self._live)})
 
     def activation_arrived(self, micro_batch: int) -> None:
-        shape = self._shape
-        require(micro_batch == self.activations, f"expected micro-batch {self.activations}")
-        oldest = micro_batch // shape.update_every - shape.max_staleness
-        require(
-            oldest * shape.update_every <= self.backwards,
-            f"injected too early: the gradients of update {oldest - 1} are not sent yet, "
-            f"so it would be staler than {shape.max_staleness}",
-        )
+        if micro_batch != self.activations:
+            raise IllegalEventError(f"expected micro-batch {self.activations}")
+        oldest = micro_batch // self._update_every - self._max_staleness
+        if oldest * self._update_every > self.backwards:
+            raise IllegalEventError(
+                f"injected too early: the gradients of update {oldest - 1} are not sent yet, "
+                f"so it would be staler than {self._max_staleness}"
+            )
         self.activations += 1
 
     def gradient_arrived(self, micro_batch: int) -> None:
-        require(micro_batch == self.gradients, f"expected the gradient of micro-batch {self.gradients}")
-        require(micro_batch < self.forwards, "its forward has not finished here")
+        if micro_batch != self.gradients:
+            raise IllegalEventError(f"expected the gradient of micro-batch {self.gradients}")
+        if micro_batch >= self.forwards:
+            raise IllegalEventError("its forward has not finished here")
         self.gradients += 1
 
     def forward_started(self) -> None:
@@ -110,21 +118,19 @@ class Flow:
 
     def forward_finished(self) -> None:
         self.forwards += 1
-        if self._shape.is_first:
+        if self._is_first:
             self.activations = self.forwards
-        if self._shape.is_last:
+        if self._is_last:
             self.gradients = self.forwards
 
     def backward_finished(self) -> None:
         self.input_gradients_finished()
-        self.weight_gradients_finished()
+        self.added += 1
 
     def input_gradients_finished(self) -> None:
         staleness = self.version - self._live.popleft()[0]
-        require(
-            staleness <= self._shape.max_staleness,
-            f"staleness {staleness} exceeds the bound of {self._shape.max_staleness}",
-        )
+        if staleness > self._max_staleness:
+            raise IllegalEventError(f"staleness {staleness} exceeds the bound of {self._max_staleness}")
         self.staleness[staleness] += 1
         self.group_staleness.append(staleness)
         self.backwards += 1

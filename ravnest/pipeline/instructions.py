@@ -19,10 +19,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from ring_allreduce.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunForward:
     """Compute. The first stage reads its own batch; the last stage computes the loss here too."""
 
@@ -32,7 +33,7 @@ class RunForward:
         return f"F{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunBackward:
     """Compute, with the weights that this micro-batch's forward used, and add to the group's gradient."""
 
@@ -42,7 +43,7 @@ class RunBackward:
         return f"B{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunInputGradients:
     """Compute the first part of a split backward: what is sent back. Its graph is kept for the second part."""
 
@@ -52,7 +53,7 @@ class RunInputGradients:
         return f"I{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunWeightGradients:
     """Compute the second part of a split backward, and add to the group's gradient."""
 
@@ -62,7 +63,7 @@ class RunWeightGradients:
         return f"W{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunUpdate:
     """Compute: one optimizer step. `norm_sq`: the global squared norm to clip by; None: do not clip."""
 
@@ -73,7 +74,7 @@ class RunUpdate:
         return f"U{self.update}{_norm(self.norm_sq)}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeSnapshot:
     """Compute: take the progress since the last snapshot and contribute it to the round."""
 
@@ -83,7 +84,7 @@ class TakeSnapshot:
         return f"SNAP{self.round}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApplyMerge:
     """Compute: add the round's correction to the weights."""
 
@@ -93,7 +94,7 @@ class ApplyMerge:
         return f"M{self.round}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunEvaluation:
     """Compute: the forward of a held-out batch, in evaluation mode, without a graph."""
 
@@ -104,7 +105,7 @@ class RunEvaluation:
         return f"E{self.evaluation}.{self.batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendActivation:
     """To the next stage."""
 
@@ -114,7 +115,7 @@ class SendActivation:
         return f"SA{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendGradient:
     """To the previous stage, with the stamp and the norm as in `GradientArrived`."""
 
@@ -127,7 +128,7 @@ class SendGradient:
         return f"SG{self.micro_batch}{stamp}{_norm(self.norm_sq)}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendGlobalNorm:
     """To the next stage."""
 
@@ -138,7 +139,7 @@ class SendGlobalNorm:
         return f"SN{self.update}{_norm(self.norm_sq)}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendEvaluation:
     """To the next stage."""
 
@@ -150,7 +151,7 @@ class SendEvaluation:
         return f"SE{self.evaluation}.{self.batch}/{self.batches}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CreditEvaluation:
     """From the last stage to the first."""
 
@@ -161,7 +162,7 @@ class CreditEvaluation:
         return f"CE{self.evaluation}.{self.batch}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportEvaluation:
     """From the last stage to the driver: all batches of this evaluation have passed."""
 
@@ -171,7 +172,7 @@ class ReportEvaluation:
         return f"RE{self.evaluation}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportDrained:
     """From the first stage to the driver: the cluster has done exactly these micro-batches and updates."""
 
@@ -182,7 +183,7 @@ class ReportDrained:
         return f"RD{self.micro_batches}/{self.updates}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportRoundsFinished:
     """From every stage to the driver: all rounds up to this one are merged and nothing is in flight."""
 
@@ -192,7 +193,7 @@ class ReportRoundsFinished:
         return f"RR{self.up_to}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fail:
     """An event that cannot be: the run must end. The machine issues nothing after it."""
 
@@ -202,16 +203,10 @@ class Fail:
         return f"FAIL{json.dumps(self.reason)}"
 
 
-Compute = (
-    RunForward
-    | RunBackward
-    | RunInputGradients
-    | RunWeightGradients
-    | RunUpdate
-    | TakeSnapshot
-    | ApplyMerge
-    | RunEvaluation
-)
+Pass = RunForward | RunBackward | RunInputGradients | RunWeightGradients
+"""A computation on one micro-batch."""
+
+Compute = Pass | RunUpdate | TakeSnapshot | ApplyMerge | RunEvaluation
 """Takes time on the stage's device: one at a time, until its Finished event."""
 
 Send = SendActivation | SendGradient | SendGlobalNorm | SendEvaluation | CreditEvaluation

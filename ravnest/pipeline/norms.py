@@ -11,13 +11,14 @@ again.
 
 from __future__ import annotations
 
-from ravnest.pipeline.shape import StageShape, require
+from ravnest.pipeline.shape import IllegalEventError, StageShape, require
 
 
 class Norms:
     def __init__(self, shape: StageShape, version: int) -> None:
         self._shape = shape
-        self._exact = shape.max_staleness == 0
+        self._clip = shape.clip
+        self._waits = shape.clip and shape.max_staleness == 0
         self._of_later_stages: dict[int, float] = {}
         self._known_update = version - 1
         self._known_norm_sq: float | None = None
@@ -47,12 +48,13 @@ class Norms:
 
     def is_ready(self, update: int) -> bool:
         """Whether the update need not wait for its norm."""
-        return not (self._shape.clip and self._exact) or self._known_update == update
+        return not self._waits or self._known_update == update
 
     @property
     def known_norm_sq(self) -> float | None:
         return self._known_norm_sq
 
     def _require_on_group_end(self, micro_batch: int, norm_sq: float | None) -> None:
-        expected = self._shape.clip and self._shape.ends_group(micro_batch)
-        require((norm_sq is not None) == expected, "a norm belongs" if expected else "no norm belongs here")
+        expected = self._clip and self._shape.ends_group(micro_batch)
+        if (norm_sq is not None) != expected:
+            raise IllegalEventError("a norm belongs" if expected else "no norm belongs here")

@@ -29,8 +29,6 @@ what they need is computed. Design §6 and §7.
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.admission import Admission
@@ -48,6 +46,8 @@ class StageMachine:
 
     def __init__(self, shape: StageShape) -> None:
         self.shape = shape
+        self._is_first, self._is_last = shape.is_first, shape.is_last
+        self._update_every = shape.update_every
         self.ledger = Ledger()
         self.running: ins.Compute | None = None
         self.failure: str | None = None
@@ -63,7 +63,7 @@ class StageMachine:
         self._boundary = Boundary(self.shape, number)
         self._evaluations = Evaluations(self.shape)
         self._evaluated_last = self._went_back = False
-        self._drain_reported = False
+        self._drain_reported = self._ends = False
 
     # What has come of it, for metrics.
 
@@ -99,17 +99,23 @@ class StageMachine:
         """What to do now: sends and reports in order, then at most one compute instruction, last."""
         if self.failure is not None:
             return []
+        before = self.running
         try:
             instructions = self._take(event)
-            instructions += self._reports()
+            if self._ends:
+                instructions += self._reports()
         except IllegalEventError as illegal:
             self.failure = f"stage {self.shape.index} of {self.shape.stages}: {event}: {illegal}"
             return [ins.Fail(self.failure)]
-        if self.started and self.running is None:
-            self.running = self._choose()
-            if self.running is not None:
-                instructions.append(self.running)
-        self.ledger.enter(self._state(), now_s, self.running)
+        running = self.running
+        if running is None:
+            if self.started:
+                self.running = running = self._choose()
+                if running is not None:
+                    instructions.append(running)
+        elif running is before:
+            return instructions  # the ledger knows
+        self.ledger.enter(self._state() if running is None else KIND_OF_COMPUTE[type(running)], now_s, running)
         return instructions
 
     def check(self) -> None:
@@ -121,49 +127,49 @@ class StageMachine:
 
     def _take(self, event: ev.Event) -> list[ins.Instruction]:
         shape, flow = self.shape, self._flow
-        require(self.started != isinstance(event, ev.Started), "Started comes first, and once")
-        match event:
-            case ev.Started(version, number):
-                require(version >= 0 and number >= 0, "versions and rounds are not negative")
-                self.started = True
-                self._begin(version, number)
+        if not self.started and not isinstance(event, ev.Started):
+            raise IllegalEventError("Started comes first")
+        match event:  # the frequent ones first
+            case ev.ForwardFinished(micro_batch):
+                self._finish_pass(ins.RunForward, micro_batch)
+                flow.forward_finished()
+                if not self._is_last:
+                    return [ins.SendActivation(micro_batch)]
+            case ev.BackwardFinished(micro_batch, norm_sq):
+                self._finish_pass(ins.RunBackward, micro_batch)
+                flow.backward_finished()
+                return self._gradient_made(micro_batch, norm_sq)
             case ev.ActivationArrived(micro_batch):
-                require(not shape.is_first, "the first stage reads its own batches")
+                require(not self._is_first, "the first stage reads its own batches")
                 last = self._boundary.last_update
-                require(last is None or micro_batch < last * shape.update_every, "the cluster has drained")
+                require(last is None or micro_batch < last * self._update_every, "the cluster has drained")
                 flow.activation_arrived(micro_batch)
             case ev.GradientArrived(micro_batch, stamp, norm_sq):
-                require(not shape.is_last, "the last stage makes its own gradients")
+                require(not self._is_last, "the last stage makes its own gradients")
                 flow.gradient_arrived(micro_batch)
                 self._norms.gradient_arrived(micro_batch, norm_sq)
                 if stamp is not None:
                     require(shape.ends_group(micro_batch), "a stamp belongs on the end of a group")
                     self._boundary.stamp(stamp, micro_batch // shape.update_every)
-            case ev.ForwardFinished(micro_batch):
-                self._finish(ins.RunForward(micro_batch))
-                flow.forward_finished()
-                if not shape.is_last:
-                    return [ins.SendActivation(micro_batch)]
-            case ev.BackwardFinished(micro_batch, norm_sq):
-                self._finish(ins.RunBackward(micro_batch))
-                flow.backward_finished()
-                return self._gradient_made(micro_batch, norm_sq)
+            case ev.Started(version, number):
+                require(not self.started, "Started comes once")
+                require(version >= 0 and number >= 0, "versions and rounds are not negative")
+                self.started = True
+                self._begin(version, number)
             case ev.InputGradientsFinished(micro_batch):
-                self._finish(ins.RunInputGradients(micro_batch))
+                self._finish_pass(ins.RunInputGradients, micro_batch)
                 flow.input_gradients_finished()
                 return self._gradient_made(micro_batch, None)
             case ev.WeightGradientsFinished(micro_batch):
-                self._finish(ins.RunWeightGradients(micro_batch))
+                self._finish_pass(ins.RunWeightGradients, micro_batch)
                 flow.weight_gradients_finished()
             case ev.UpdateFinished(update):
-                require(
-                    isinstance(self.running, ins.RunUpdate) and self.running.update == update,
-                    f"running is {self.running}",
-                )
+                if not isinstance(self.running, ins.RunUpdate) or self.running.update != update:
+                    raise IllegalEventError(f"running is {self.running}")
                 self.running = None
                 flow.update_finished()
             case ev.RoundOpened(number):
-                require(shape.is_last, "only the last stage stamps rounds")
+                require(self._is_last, "only the last stage stamps rounds")
                 self._boundary.round_opened(number)
             case ev.SnapshotFinished(number):
                 self._finish(ins.TakeSnapshot(number))
@@ -175,71 +181,68 @@ class StageMachine:
                 self._boundary.merge_finished(number)
                 flow.merge_finished()
             case ev.GlobalNormArrived(update, global_norm_sq):
-                require(not shape.is_first, "the first stage makes the sum")
+                require(not self._is_first, "the first stage makes the sum")
                 self._norms.global_norm_arrived(update, global_norm_sq, flow.backwards // shape.update_every)
-                if not shape.is_last:
+                if not self._is_last:
                     return [ins.SendGlobalNorm(update, global_norm_sq)]
             case ev.DrainRequested():
-                require(shape.is_first, "only the first stage drains")
+                self._ends = True
+                require(self._is_first, "only the first stage drains")
                 self._admission.drain(flow.forwards + isinstance(self.running, ins.RunForward))
             case ev.RoundsToFinish(up_to, updates):
-                require(not shape.is_first or self._drain_reported, "the cluster has not drained")
+                self._ends = True
+                require(not self._is_first or self._drain_reported, "the cluster has not drained")
                 require(flow.activations <= updates * shape.update_every, "more was injected than that")
                 self._boundary.finish(up_to, updates, self.version)
             case ev.WindowChanged(window):
-                require(shape.is_first, "only the first stage has a window")
+                require(self._is_first, "only the first stage has a window")
                 self._admission.change_window(window)
             case ev.SplitChanged(split):
                 require(shape.room > 0, "this stage has no room for split backwards")
                 self.splits = split
-            case _:
-                return self._take_evaluation(event)
-        return []
-
-    def _take_evaluation(
-        self,
-        event: ev.EvaluationRequested | ev.EvaluationArrived | ev.EvaluationForwardFinished | ev.EvaluationCredited,
-    ) -> list[ins.Instruction]:
-        match event:
-            case ev.EvaluationRequested(evaluation, batches):
-                require(self.shape.is_first, "evaluations are requested of the first stage")
-                self._evaluations.requested(evaluation, batches)
-            case ev.EvaluationArrived(evaluation, batch, batches):
-                require(not self.shape.is_first, "the first stage reads its own batches")
-                self._evaluations.arrived(evaluation, batch, batches)
             case ev.EvaluationForwardFinished(evaluation, batch):
                 self._finish(ins.RunEvaluation(evaluation, batch))
                 return self._evaluations.finished()
-            case ev.EvaluationCredited(evaluation, batch):
-                self._evaluations.credited(evaluation, batch)
             case _:
-                assert_never(event)
+                self._evaluations.take(event)
         return []
 
     def _finish(self, compute: ins.Compute) -> None:
-        require(self.running == compute, f"running is {self.running}")
+        if self.running != compute:
+            raise IllegalEventError(f"running is {self.running}")
+        self.running = None
+
+    def _finish_pass(self, kind: type[ins.Pass], micro_batch: int) -> None:
+        running = self.running
+        if not isinstance(running, kind) or running.micro_batch != micro_batch:
+            raise IllegalEventError(f"running is {running}")
         self.running = None
 
     def _gradient_made(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
         """What goes back to the stage before is computed; `norm_sq` as in BackwardFinished."""
-        shape, update = self.shape, micro_batch // self.shape.update_every
+        stamp = None
+        update, rest = divmod(micro_batch + 1, self._update_every)
         total = self._norms.backward_finished(micro_batch, norm_sq)
-        if shape.is_last and shape.ends_group(micro_batch):
-            self._boundary.stamp_open_round(update)
-        if not shape.is_first:
-            stamp = self._boundary.stamp_of(update) if shape.ends_group(micro_batch) else None
+        if not rest:  # it ends a group
+            if self._is_last:
+                self._boundary.stamp_open_round(update - 1)
+            stamp = self._boundary.stamp_of(update - 1)
+        if not self._is_first:
             return [ins.SendGradient(micro_batch, stamp, total)]
-        if total is not None and not shape.is_last:
-            return [ins.SendGlobalNorm(update, total)]
+        if total is not None and not self._is_last:
+            return [ins.SendGlobalNorm(update - 1, total)]
         return []
 
     def _choose(self) -> ins.Compute | None:
-        flow = self._flow
-        step = self._boundary.next_step(flow.version, flow.untouched)
-        if step is not None:
-            return step
+        flow, boundary = self._flow, self._boundary
+        held = False
+        if not boundary.is_quiet:
+            step = boundary.next_step(flow.version, flow.untouched)
+            if step is not None:
+                return step
+            held = boundary.holds(flow.version)
         forward = False
-        if not self._boundary.holds(flow.version):
+        if not held:
             if flow.update_due:
                 if flow.pending:
                     return ins.RunWeightGradients(flow.added)
@@ -247,23 +250,22 @@ class StageMachine:
                     return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
             else:
                 if flow.may_forward:
-                    forward = self._refusal() is None if self.shape.is_first else flow.activation_ready
-                if flow.backward_ready and flow.may_backward and not (forward and self._went_back):
+                    forward = self._refusal() is None if self._is_first else flow.activations > flow.forwards
+                if flow.gradients > flow.backwards and not (forward and self._went_back) and flow.may_backward:
                     return self._backward()
         if self._evaluations.is_ready and not (forward and self._evaluated_last):
             self._evaluated_last, self._went_back = True, False
             return self._evaluations.start()
-        if forward and flow.has_room_to_forward:
+        if forward and (flow.backwards == flow.added or flow.has_room_to_forward):
             self._evaluated_last = self._went_back = False
             flow.forward_started()
             return ins.RunForward(flow.forwards)
-        return ins.RunWeightGradients(flow.added) if flow.pending else None
+        return ins.RunWeightGradients(flow.added) if flow.backwards != flow.added else None
 
     def _backward(self) -> ins.Compute:
         """Of the oldest micro-batch that is ready, or what has to come before it."""
         flow, shape = self._flow, self.shape
-        measured = shape.clip and shape.ends_group(flow.backwards)
-        splits = self.splits and not measured and flow.has_room_to_split
+        splits = self.splits and not (shape.clip and shape.ends_group(flow.backwards)) and flow.has_room_to_split
         if flow.pending and not splits:
             return ins.RunWeightGradients(flow.added)
         self._went_back = True
@@ -284,9 +286,7 @@ class StageMachine:
         return reports
 
     def _state(self) -> str:
-        """What the ledger is to call the time from now on."""
-        if self.running is not None:
-            return KIND_OF_COMPUTE[type(self.running)]
+        """What the ledger is to call the time from now on, in which nothing is computed."""
         if not self.started:
             return "start"
         if self._boundary.holds(self.version):
@@ -295,6 +295,6 @@ class StageMachine:
             return "norm"
         if self._boundary.last_update == self.version:
             return "drain"
-        if self.shape.is_first and self._flow.may_forward:
+        if self._is_first and self._flow.may_forward:
             return self._refusal() or "input"
         return "input"

@@ -8,20 +8,19 @@ machine's events and answers; steers nothing.
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.shape import StageShape
+from ring_allreduce.records import record
 
 RECENT = 9
 """Of each kind of computation: the last so many count, by their median, so that a slow first one does not."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Passage:
     """What a gradient tells of its micro-batch's way through the stage that sends it and all stages behind."""
 
@@ -31,7 +30,7 @@ class Passage:
     """The most that one of these stages takes for a micro-batch, its share of an update included."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trip:
     """One micro-batch's way from the first stage's forward to the end of its backward there."""
 
@@ -44,13 +43,45 @@ class Trip:
     """Just before it ended, itself included."""
 
 
+_NOTHING = Passage()
+
+
+class _Recent:
+    """How long the last computations of one kind took."""
+
+    __slots__ = ("_last_s", "_median_s")
+
+    def __init__(self) -> None:
+        self._last_s: deque[float] = deque(maxlen=RECENT)
+        self._median_s: float | None = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._last_s.append(seconds)
+        self._median_s = None
+
+    @property
+    def median_s(self) -> float:
+        if self._median_s is None:
+            ordered = sorted(self._last_s)
+            half = len(ordered) // 2
+            self._median_s = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+        return self._median_s
+
+
 class Tempo:
     """One stage's. `handled` takes every event after the machine has, with what the machine answered."""
 
     def __init__(self, shape: StageShape) -> None:
-        self._shape = shape
-        kinds = (ins.RunForward, ins.RunBackward, ins.RunInputGradients, ins.RunWeightGradients, ins.RunUpdate)
-        self._recent_s: dict[type[ins.Compute], deque[float]] = {kind: deque(maxlen=RECENT) for kind in kinds}
+        self._is_first, self._is_last = shape.is_first, shape.is_last
+        self._update_every = shape.update_every
+        self._forward, self._backward, self._input, self._weight, self._update = (_Recent() for _ in range(5))
+        self._recent: dict[type[ins.Compute], _Recent] = {
+            ins.RunForward: self._forward,
+            ins.RunBackward: self._backward,
+            ins.RunInputGradients: self._input,
+            ins.RunWeightGradients: self._weight,
+            ins.RunUpdate: self._update,
+        }
         self._split = False
         """Whether the last backward was."""
         self.behind_s = 0.0
@@ -59,23 +90,20 @@ class Tempo:
         self._injected_s: dict[int, float] = {}
         self._ready_s: dict[int, float] = {}
         """When what the micro-batch needs next came: its activation, then its gradient."""
-        self._passages: dict[int, Passage] = {}
-        """Of micro-batches whose backward has not ended here: what is known of them so far."""
+        self._queued_s: dict[int, float] = {}
+        """Of micro-batches whose backward has not ended here: how long they waited so far, here and behind."""
+        self._busiest_s: dict[int, float] = {}
+        """The most that a stage takes for such a micro-batch, this one and those behind."""
 
     @property
     def busy_s(self) -> float:
         """Seconds of this stage that one micro-batch takes, of late."""
-        if self._split:
-            backward_s = self.recent_s(ins.RunInputGradients) + self.recent_s(ins.RunWeightGradients)
-        else:
-            backward_s = self.recent_s(ins.RunBackward)
-        update_s = self.recent_s(ins.RunUpdate)
-        return self.recent_s(ins.RunForward) + backward_s + update_s / self._shape.update_every
+        backward_s = self._input.median_s + self._weight.median_s if self._split else self._backward.median_s
+        return self._forward.median_s + backward_s + self._update.median_s / self._update_every
 
     def recent_s(self, kind: type[ins.Compute]) -> float:
         """Seconds that one of these computations takes, of late; 0 where there was none."""
-        recent = self._recent_s[kind]
-        return statistics.median(recent) if recent else 0.0
+        return self._recent[kind].median_s
 
     def handled(
         self, event: ev.Event, answers: Sequence[ins.Instruction], now_s: float, carried: Passage | None = None
@@ -86,50 +114,54 @@ class Tempo:
                 self._ready_s[micro_batch] = now_s
             case ev.GradientArrived(micro_batch):
                 self._ready_s[micro_batch] = now_s
-                told = carried or Passage()
-                self.behind_s = told.busiest_s
-                self._add(micro_batch, told)
+                told = carried or _NOTHING
+                self.behind_s = busiest_s = told.busiest_s
+                self._queued_s[micro_batch] = self._queued_s.get(micro_batch, 0.0) + told.queued_s
+                self._busiest_s[micro_batch] = max(self._busiest_s.get(micro_batch, 0.0), busiest_s)
             case ev.ForwardFinished(micro_batch):
-                self._recent_s[ins.RunForward].append(now_s - self._began_s)
-                if self._shape.is_last:
+                self._forward.add(now_s - self._began_s)
+                if self._is_last:
                     self._ready_s[micro_batch] = now_s
             case ev.BackwardFinished(micro_batch):
-                self._recent_s[ins.RunBackward].append(now_s - self._began_s)
-                self._split = False
-                self._add(micro_batch, Passage(0.0, self.busy_s))
+                self._backward.add(now_s - self._began_s)
+                self._gradient_made(micro_batch, split=False)
             case ev.InputGradientsFinished(micro_batch):
-                self._recent_s[ins.RunInputGradients].append(now_s - self._began_s)
-                self._split = True
-                self._add(micro_batch, Passage(0.0, self.busy_s))
+                self._input.add(now_s - self._began_s)
+                self._gradient_made(micro_batch, split=True)
             case ev.WeightGradientsFinished():
-                self._recent_s[ins.RunWeightGradients].append(now_s - self._began_s)
+                self._weight.add(now_s - self._began_s)
             case ev.UpdateFinished():
-                self._recent_s[ins.RunUpdate].append(now_s - self._began_s)
+                self._update.add(now_s - self._began_s)
             case _:
                 pass
-        if answers and isinstance(answers[-1], ins.Compute):
+        if answers:
             self._begun(answers[-1], now_s)
 
-    def _begun(self, compute: ins.Compute, now_s: float) -> None:
-        self._began_s = now_s
-        if isinstance(compute, ins.RunForward) and self._shape.is_first:
-            self._injected_s[compute.micro_batch] = now_s
-        elif isinstance(compute, ins.RunForward | ins.RunBackward | ins.RunInputGradients):
-            self._add(compute.micro_batch, Passage(now_s - self._ready_s.pop(compute.micro_batch)))
+    def _gradient_made(self, micro_batch: int, *, split: bool) -> None:
+        self._split = split
+        self._busiest_s[micro_batch] = max(self._busiest_s.get(micro_batch, 0.0), self.busy_s)
 
-    def _add(self, micro_batch: int, more: Passage) -> None:
-        known = self._passages.get(micro_batch, Passage())
-        self._passages[micro_batch] = Passage(known.queued_s + more.queued_s, max(known.busiest_s, more.busiest_s))
+    def _begun(self, last: ins.Instruction, now_s: float) -> None:
+        """`last` is the computation that was begun, if any was."""
+        match last:
+            case ins.RunForward(micro_batch) if self._is_first:
+                self._injected_s[micro_batch] = self._began_s = now_s
+            case ins.RunForward(micro_batch) | ins.RunBackward(micro_batch) | ins.RunInputGradients(micro_batch):
+                self._began_s = now_s
+                waited_s = now_s - self._ready_s.pop(micro_batch)
+                self._queued_s[micro_batch] = self._queued_s.get(micro_batch, 0.0) + waited_s
+            case _ if isinstance(last, ins.Compute):
+                self._began_s = now_s
 
     def passage(self, micro_batch: int) -> Passage:
         """What to tell with the gradient of a micro-batch that has just been computed; forgotten with this call."""
-        return self._passages.pop(micro_batch)
+        return Passage(self._queued_s.pop(micro_batch, 0.0), self._busiest_s.pop(micro_batch))
 
     def trip(self, micro_batch: int, now_s: float, in_flight: int) -> Trip:
         """First stage: the way of a micro-batch whose backward has just ended; forgotten with this call.
 
         `in_flight`: before it ended.
         """
-        passage = self._passages.pop(micro_batch)
+        passage = self.passage(micro_batch)
         seconds = now_s - self._injected_s.pop(micro_batch)
         return Trip(micro_batch, now_s, seconds, passage.queued_s, passage.busiest_s, in_flight)

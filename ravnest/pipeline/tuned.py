@@ -34,6 +34,7 @@ class TunedStage:
         when to split backwards, once `may_split` was called; `on_split`: told each time that it is decided anew.
         """
         self.machine = StageMachine(shape)
+        self._is_first = shape.is_first
         self._tempo = Tempo(shape)
         self._on_window = on_window
         tunes = shape.is_first and not shape.is_last and not shape.is_synchronous
@@ -54,19 +55,20 @@ class TunedStage:
 
     def handle(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
         """`carried`: with GradientArrived, what the gradient told."""
-        in_flight = self.machine.in_flight
-        answers = self.machine.handle(event, now_s)
-        if self.machine.failure is not None:
+        machine = self.machine
+        in_flight = machine.in_flight if self._is_first else 0
+        answers = machine.handle(event, now_s)
+        if machine.failure is not None:
             return answers
         self._tempo.handled(event, answers, now_s, carried)
-        if isinstance(event, ev.BackwardFinished) and self.machine.shape.is_first:
+        if self._is_first and isinstance(event, ev.BackwardFinished):
             trip = self._tempo.trip(event.micro_batch, now_s, in_flight)
             window = None if self._tuner is None else self._tuner.take(trip)
             if window is not None:
                 answers += self.handle(ev.WindowChanged(window), now_s)
                 if self._on_window is not None and self._tuner is not None:
                     self._on_window(self._tuner)
-        elif isinstance(event, ev.BackwardFinished | ev.InputGradientsFinished) and self._split_tuner is not None:
+        elif self._split_tuner is not None and isinstance(event, ev.BackwardFinished | ev.InputGradientsFinished):
             answers += self._decide_split(self._split_tuner, now_s)
         return answers
 

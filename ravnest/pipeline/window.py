@@ -24,6 +24,7 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from ravnest.pipeline.tempo import Trip
 
@@ -82,7 +83,7 @@ class WindowTuner:
         self._seen += 1
         if self._seen < LOOK_BEFORE_GROWING:
             return None
-        look = list(self._trips)[-LOOK_BEFORE_SHRINKING:]
+        look = list(islice(reversed(self._trips), LOOK_BEFORE_SHRINKING))[::-1]
         bare_s = [each.seconds - each.queued_s for each in look]
         self.bare_s = statistics.median(bare_s[-2 * LOOK_BEFORE_GROWING :])
         self.pace_s = max(trip.busiest_s, self._link_s)
@@ -110,9 +111,11 @@ class WindowTuner:
             return None
         doubted = self._seen > self.window << self._vain
         pace_s = busiest_s if doubted else self.pace_s
-        period_s = statistics.median(each.seconds for each in look) / max(each.in_flight for each in look)
         wanted = self._wanted(self.bare_s, pace_s)
-        if wanted <= self.window or period_s <= pace_s * (IDLE if pace_s == busiest_s else SAME):
+        if wanted <= self.window:
+            return None
+        period_s = statistics.median(each.seconds for each in look) / max(each.in_flight for each in look)
+        if period_s <= pace_s * (IDLE if pace_s == busiest_s else SAME):
             return None
         self._growth = _Growth(self.window, self.bare_s, max(pace_s, period_s * self.window / wanted))
         return self._change(wanted)
@@ -120,6 +123,8 @@ class WindowTuner:
     def _shrunk(self, bare_s: list[float]) -> int | None:
         if self._growth is not None or self._seen < LOOK_BEFORE_SHRINKING:
             return None
+        if self._wanted(min(bare_s), self.pace_s) > self.window - self._spare:
+            return None  # nor would the quartile, which is no shorter
         wanted = self._wanted(statistics.quantiles(bare_s, n=4)[-1], self.pace_s)
         return self._change(wanted) if wanted <= self.window - self._spare else None
 
