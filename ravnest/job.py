@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
+from cluster_planner.fleet import Node
 from cluster_planner.problems import problems_of
 from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
 from ravnest.errors import InvalidInput
@@ -34,6 +35,7 @@ __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
     "StopConfig",
+    "data_of_node",
     "differs",
     "job_from_mapping",
     "load_job",
@@ -225,6 +227,15 @@ class JobConfig(Section):
 def load_job(path: str | os.PathLike[str]) -> JobConfig:
     """The job of a job.yaml. Raises cluster_planner's InvalidInput, a line for each fault."""
     return read_validated(path, JobConfig)
+
+
+def data_of_node(job: JobConfig, node: Node) -> JobConfig:
+    """The job as that node reads its data: with its own factory, or with the job's and its own arguments over it."""
+    if node.data is None:
+        return job
+    args = dict(node.data.args) if node.data.factory is not None else {**job.data.args, **node.data.args}
+    given = {"factory": node.data.factory or job.data.factory, "args": args}
+    return job.model_copy(update={"data": FactoryConfig.model_validate(given)})
 
 
 def differs(job: JobConfig, path: str | os.PathLike[str]) -> bool:

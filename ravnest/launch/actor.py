@@ -8,7 +8,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ravnest.runtime.setup import StageAddress, StageSetup
 from ring_allreduce.transport import PeerAddress
@@ -25,7 +26,12 @@ class StageOutcome:
 class StageActor:
     """One stage of one cluster, in a process of its own."""
 
-    def __init__(self, setup: StageSetup, host: str) -> None:
+    def __init__(self, setup: StageSetup, host: str, shipped: str | None = None) -> None:
+        """`shipped`: the name of the job file in the folder that this process works in, where Ray brought the job's
+        code; None: it lies here where it lies for the driver."""
+        if shipped is not None:
+            here = Path.cwd()
+            setup = replace(setup, job_file=str(here / shipped), search_dirs=(str(here),))
         self._setup = setup
         self._host = host
 
@@ -37,7 +43,9 @@ class StageActor:
         )  # torch's import: here, so that actors import in parallel
 
         self._process = StageProcess(self._setup, self._host)
-        return StageAddress(self._process.address, socket.gethostname(), os.getpid(), len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        samples = self._process.samples
+        return StageAddress(self._process.address, socket.gethostname(), os.getpid(), cores, samples)
 
     def run(self, peers: Mapping[str, PeerAddress]) -> StageOutcome:
         """Train. Every failure is an outcome, not an exception, so that the driver can name the stage in one line."""

@@ -2,6 +2,7 @@
 goes on. Whatever is wrong with the user's input is told here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,19 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
             path=str(folder.path),
         )
     return Prepared(plan, plan_path, job, data, captured, folder, resumed, pretrained, total)
+
+
+def check_same_data(
+    prepared: Prepared, samples: Mapping[str, tuple[int, int] | None], nodes: Mapping[str, str]
+) -> None:
+    """Raises InvalidInput where a stage reads other numbers of samples than are read here: stages would then take
+    different samples for the same one. `samples`: (training, held-out) by stage, `nodes`: where each runs."""
+    here = (len(prepared.data.train), len(prepared.data.held_out))
+    for stage, found in samples.items():
+        if found is not None and found != here:
+            raise InvalidInput(
+                f"{nodes[stage]!r} reads {found[0]:,} training and {found[1]:,} held-out samples, and this machine"
+                f" {here[0]:,} and {here[1]:,}: all must read the same data (`data` of that node in nodes.yaml)",
+                path=str(prepared.plan_path),
+                key=f"nodes.{nodes[stage]}.data",
+            )

@@ -92,6 +92,11 @@ class BatchSource:
         self._sampler = sampler
         self._held_out_spans = held_out_spans
 
+    @property
+    def samples(self) -> tuple[int, int]:
+        """How many there are, in the training and in the held-out set."""
+        return len(self._train), len(self._held_out)
+
     def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
         return self._in_order(*fetch(self._train, self._sampler.batch(micro_batch)))
 

@@ -61,6 +61,11 @@ class StageProcess:
     def address(self) -> PeerAddress:
         return self._endpoint.address
 
+    @property
+    def samples(self) -> tuple[int, int] | None:
+        """Of the training and the held-out set, where this stage reads them."""
+        return None if self._source is None else self._source.samples
+
     def run(self, peers: Mapping[str, PeerAddress]) -> None:
         """Train until stopped. Raises what ended it otherwise; either way computing ends and the endpoint is closed."""
         with ExitStack() as leaving:

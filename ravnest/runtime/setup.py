@@ -126,3 +126,5 @@ class StageAddress:
     hostname: str
     pid: int
     cores: int
+    samples: tuple[int, int] | None = None
+    """Of the training and the held-out set as they are read there; None where they are not."""

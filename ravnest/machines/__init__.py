@@ -1,0 +1,1 @@
+"""What machines can do and whether they fit a plan: `ravnest profile` and `ravnest doctor`."""

@@ -1,0 +1,103 @@
+"""What measured times say of links and machines: latency, jitter, sustained rates, and how far to trust them.
+
+Pure arithmetic on samples. Decides which part of a transfer counts, and when a figure is called uncertain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+UNCERTAIN = 0.25
+"""A figure whose samples spread by more than this share of it is called uncertain."""
+
+WARM_UP_PINGS = 2
+"""The first round trips hold the connecting, too."""
+
+SLOW_START_SHARE = 0.4
+"""Of a transfer, at its beginning, that tells nothing of the sustained rate."""
+
+SLICES = 6
+"""Of the rest, whose rates show how steady it was."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure in SI units; `spread` is the range of the middle 80 % of its samples, as a share of it."""
+
+    value: float
+    spread: float
+
+    @property
+    def is_uncertain(self) -> bool:
+        return self.spread > UNCERTAIN
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One way, in seconds. `jitter_s`: by how much a message may be later, at most, were it uniform."""
+
+    seconds: float
+    jitter_s: float
+
+
+def latency(round_trips_s: Sequence[float]) -> Latency:
+    """Half of the shortest round trip: what the way takes when nothing delays it. Raises ValueError without samples.
+
+    Were each way's delay uniform from 0 to J, round trips would exceed the shortest by J in the median.
+    """
+    kept = list(round_trips_s[WARM_UP_PINGS:]) or list(round_trips_s)
+    if not kept:
+        raise ValueError("no round trip was measured")
+    return Latency(min(kept) / 2, median(kept) - min(kept))
+
+
+def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Estimate:
+    """The rate, in bytes/s, at which a transfer went once it was under way.
+
+    `arrivals`: (when, bytes that had arrived by then), in order; `until_s`: when the last byte was handed over, after
+    which the transfer may starve. Raises ValueError where too little arrived to tell.
+    """
+    kept = [(at_s, total) for at_s, total in arrivals if at_s <= until_s]
+    if len(kept) < 3:
+        kept = list(arrivals)
+    if len(kept) < 3:
+        raise ValueError(f"only {len(kept)} blocks arrived")
+    begin_s = kept[0][0] + SLOW_START_SHARE * (kept[-1][0] - kept[0][0])
+    steady = [point for point in kept if point[0] >= begin_s]
+    if len(steady) < 3:
+        steady = kept[-3:]
+    rate = _rate(steady)
+    pieces = min(SLICES, (len(steady) - 1) // 2)
+    edges = [round(i * (len(steady) - 1) / pieces) for i in range(pieces + 1)] if pieces > 1 else []
+    rates = [_rate(steady[a : b + 1]) for a, b in pairwise(edges)]
+    return Estimate(rate, _spread(rates, rate))
+
+
+def together(estimates: Sequence[Estimate]) -> Estimate:
+    """The sum of rates that were measured at once; its spread is theirs, weighed by their rates."""
+    total = sum(estimate.value for estimate in estimates)
+    return Estimate(total, sum(estimate.value * estimate.spread for estimate in estimates) / total if total else 0.0)
+
+
+def typical(values: Sequence[float]) -> Estimate:
+    """The median of repeated measurements of one thing. Raises ValueError without any."""
+    if not values:
+        raise ValueError("nothing was measured")
+    middle = median(values)
+    return Estimate(middle, _spread(values, middle))
+
+
+def _rate(points: Sequence[tuple[float, int]]) -> float:
+    seconds = points[-1][0] - points[0][0]
+    if seconds <= 0:
+        raise ValueError("all blocks arrived at one moment: the transfer was too short")
+    return (points[-1][1] - points[0][1]) / seconds
+
+
+def _spread(values: Sequence[float], around: float) -> float:
+    if len(values) < 2 or around <= 0:
+        return 0.0
+    ordered = sorted(values)
+    edge = len(ordered) // 10
+    return (ordered[-1 - edge] - ordered[edge]) / around

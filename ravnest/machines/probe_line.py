@@ -1,0 +1,153 @@
+"""A node's end of all measurements of links: an endpoint of the transport, and the thread that owns it.
+
+Answers pings and blocks of others at any time, and drives one measurement of its own at a time to its deadline. Shared
+memory is off: what is measured is the way that stages on different machines take.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+
+from ravnest.errors import NodeLost
+from ravnest.machines.probe_messages import Arrived, Block, Ping, Pong, codec
+from ravnest.machines.probes import LARGEST_BLOCK_BYTES, RoundTrips, Transfer
+from ring_allreduce import PeerStalled
+from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
+
+_POLL_S = 0.25
+_CLOSE_S = 5.0
+_QUEUE_MESSAGES = 1 << 14
+
+
+@dataclass(frozen=True)
+class PingTimes:
+    """What pinging one peer came to; lists in order of time."""
+
+    round_trips_s: tuple[float, ...]
+    clock_offsets_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a transfer came to, on the sender's clock: by peer, (when, bytes so far), and when sending ended."""
+
+    by_peer: Mapping[str, tuple[tuple[float, int], ...]]
+    until_s: float
+
+
+class ProbeLine:
+    """Use from one thread; `close` it."""
+
+    def __init__(self, name: str, host: str, token: bytes) -> None:
+        """Binds as a stage does: two free ports of `host`. Raises TransportError where it cannot."""
+        self.name = name
+        self._tasks: SimpleQueue[tuple[RoundTrips | Transfer, float, Future[None]]] = SimpleQueue()
+        self._peers: SimpleQueue[tuple[Mapping[str, PeerAddress], Future[None]]] = SimpleQueue()
+        self._closing = False
+        self._transfers = 0
+        ready: Future[ZmqEndpoint] = Future()
+        self._thread = Thread(target=self._serve, args=(name, host, token, ready), name="probe", daemon=True)
+        self._thread.start()
+        self._endpoint = ready.result(_CLOSE_S)
+        self.address = self._endpoint.address
+
+    def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        asked: Future[None] = Future()
+        self._peers.put((peers, asked))
+        self._endpoint.wake()
+        asked.result(_CLOSE_S)
+
+    def ping(self, peer: str, lane: Lane, count: int, deadline_s: float) -> PingTimes:
+        """Raises NodeLost when `count` answers have not come within `deadline_s`."""
+        task = RoundTrips(peer, lane, count)
+        self._drive(task, deadline_s, peer)
+        return PingTimes(tuple(task.round_trips_s), tuple(task.clock_offsets_s))
+
+    def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> Arrivals:
+        """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`."""
+        self._transfers += 1
+        task = Transfer(self._transfers, peers, seconds, time.monotonic())
+        self._drive(task, deadline_s, ", ".join(peers))
+        return Arrivals({peer: tuple(points) for peer, points in task.arrivals.items()}, task.until_s)
+
+    def close(self) -> None:
+        self._closing = True
+        self._endpoint.wake()
+        self._thread.join(_CLOSE_S)
+
+    def _drive(self, task: RoundTrips | Transfer, deadline_s: float, whom: str) -> None:
+        asked: Future[None] = Future()
+        self._tasks.put((task, time.monotonic() + deadline_s, asked))
+        self._endpoint.wake()
+        try:
+            asked.result(deadline_s + _CLOSE_S)
+        except TimeoutError:
+            raise NodeLost(f"{self.name} got no answer from {whom} within {deadline_s:.0f} s") from None
+
+    def _serve(self, name: str, host: str, token: bytes, ready: "Future[ZmqEndpoint]") -> None:
+        try:
+            limits = TransportLimits(max_message_bytes=2 * LARGEST_BLOCK_BYTES, queue_messages=_QUEUE_MESSAGES)
+            endpoint = ZmqEndpoint(name, codec=codec(), token=token, host=host, limits=limits, shared_memory=False)
+        except Exception as error:  # noqa: BLE001 - raised where the line is asked for
+            ready.set_exception(error)
+            return
+        ready.set_result(endpoint)
+        try:
+            self._loop(endpoint)
+        finally:
+            endpoint.close()
+
+    def _loop(self, endpoint: ZmqEndpoint) -> None:
+        content = torch.randint(0, 256, (LARGEST_BLOCK_BYTES,), dtype=torch.uint8, generator=torch.Generator())
+        task: RoundTrips | Transfer | None = None
+        asked: Future[None] = Future()
+        deadline_s = 0.0
+        while not self._closing:
+            now_s = time.monotonic()
+            wait_s = _POLL_S if task is None else min(_POLL_S, max(0.0, task.due_s(now_s) - now_s))
+            for delivery in endpoint.poll(wait_s):
+                self._answer(endpoint, delivery)
+                if task is not None:
+                    task.handle(delivery.sender, delivery.message, time.monotonic())
+            self._meet(endpoint)
+            if task is None:
+                try:
+                    task, deadline_s, asked = self._tasks.get_nowait()
+                except Empty:
+                    continue
+            now_s = time.monotonic()
+            for each in task.turn(now_s, time.time()):
+                endpoint.send(each.peer, each.lane, each.message, [content[: each.n_bytes]] if each.n_bytes else [])
+            if task.done:
+                asked.set_result(None)
+                task = None
+            elif now_s > deadline_s:
+                asked.set_exception(TimeoutError())
+                task = None
+
+    def _meet(self, endpoint: ZmqEndpoint) -> None:
+        while not self._peers.empty():
+            peers, asked = self._peers.get()
+            try:
+                endpoint.connect(peers)
+                asked.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised where it was asked for
+                asked.set_exception(error)
+
+    def _answer(self, endpoint: ZmqEndpoint, delivery: Delivery) -> None:
+        message: Any = delivery.message
+        try:
+            match message:
+                case Ping():
+                    endpoint.send(delivery.sender, Lane.PIPELINE, Pong(number=message.number, wall_s=time.time()))
+                case Block():
+                    answer = Arrived(transfer=message.transfer, number=message.number)
+                    endpoint.send(delivery.sender, Lane.PIPELINE, answer)
+        except PeerStalled:
+            return  # a peer that takes no answers any more has its own deadline to find out
