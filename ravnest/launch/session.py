@@ -19,7 +19,6 @@ from ravnest.launch.handout import hand_out
 from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.job_code import job_code
-from ravnest.launch.job_code import job_code
 from ravnest.launch.loop import DriverLoop
 from ravnest.launch.membership import FailStop
 from ravnest.launch.preparing import Prepared, check_same_data
