@@ -1,11 +1,11 @@
 """Weights that a new run takes from files: a checkpoint of its own model, or of the one it fine-tunes.
 
-Decides where a job's `initial_weights` lies, and joins what it holds to what the model has beside it: buffers that are
-never saved, and weights that the job declares new. Which names fit which is training.matching's.
+Decides where a job's `initial_weights` lies, and joins what files hold to what the model has beside it: buffers that are
+never saved, and weights that the job declares new. Serves those who use a run's weights, too. Which names fit which is training.matching's.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -33,15 +33,20 @@ _WORDS = {
 }
 
 
+def word(dtype: torch.dtype) -> str:
+    """In safetensors' words: F32, BF16, I64."""
+    return _WORDS.get(dtype, str(dtype))
+
+
 class PretrainedWeights(Mapping[str, Tensor]):
     """A start by name, in the files' precision. A tensor is read when it is asked for, and not kept."""
 
-    def __init__(self, job: JobConfig, job_file: str, files: WeightFiles, places: Mapping[str, str]) -> None:
+    def __init__(self, files: WeightFiles, places: Mapping[str, str], make: Callable[[], Mapping[str, Tensor]]) -> None:
+        """`make`: gives what no file holds, among others."""
         self.files = files
         self.places = places
         """Weight → its name in the files."""
-        self._job = job
-        self._job_file = job_file
+        self._make = make
 
     def __getitem__(self, name: str) -> Tensor:
         return self.files.read(self.places[name]) if name in self.places else self._made[name]
@@ -56,9 +61,7 @@ class PretrainedWeights(Mapping[str, Tensor]):
     @cached_property
     def _made(self) -> dict[str, Tensor]:
         """What no file holds. New weights cost the memory of the whole model for a moment, as a start from the seed."""
-        assert self._job.initial_weights is not None
-        make = make_weights if self._job.initial_weights.new else make_buffers
-        return {name: tensor for name, tensor in make(self._job, self._job_file).items() if name not in self.places}
+        return {name: tensor for name, tensor in self._make().items() if name not in self.places}
 
 
 def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
@@ -75,7 +78,7 @@ def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedM
     saved = (*program.parameters, *(spec for spec in program.buffers if spec.persistent))
     try:
         places = match(
-            {spec.name: Form(spec.shape, _WORDS.get(spec.dtype, str(spec.dtype))) for spec in saved},
+            {spec.name: Form(spec.shape, word(spec.dtype)) for spec in saved},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
             new=config.new,
             ignored=config.ignored,
@@ -83,7 +86,27 @@ def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedM
         )
     except InvalidInput as error:
         raise InvalidInput(error.message, path=str(files.path), key=error.key) from None
-    return PretrainedWeights(job, str(job_file), files, places)
+    make = make_weights if config.new else make_buffers
+    return PretrainedWeights(files, places, partial(make, job, job_file))
+
+
+def saved_weights(job: JobConfig, job_file: str | Path, files: WeightFiles) -> PretrainedWeights:
+    """`files` as weights of the job's model under all their names, checked by their headers alone.
+
+    Raises InvalidInput, at the file and the tensor's name, where they are not this model's, whole.
+    """
+    model = make_model(job, job_file, "meta")
+    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    try:
+        places = match(
+            {name: Form(tuple(tensor.shape), word(tensor.dtype)) for name, tensor in state.items()},
+            {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
+            conventions=Conventions(tied_names(model), dropped_names(model)),
+            whole=True,
+        )
+    except InvalidInput as error:
+        raise InvalidInput(error.message, path=str(files.path), key=error.key) from None
+    return PretrainedWeights(files, places, partial(make_buffers, job, job_file))
 
 
 def _found(config: InitialWeightsConfig, job_file: str | Path) -> Path:

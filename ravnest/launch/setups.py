@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cluster_planner import Plan, Ring
+from cluster_planner import Cluster, Plan, Ring
 from cluster_planner.circuits import Member
 from cluster_planner.pipeline import largest_fitting_window
 from cluster_planner.spans import SpanCosts
@@ -36,6 +36,17 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
             path=str(plan_path),
             key="fingerprint",
         )
+
+
+def evaluation_batch(job: JobConfig, captured: CapturedModel) -> int:
+    """Samples of one held-out batch."""
+    return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
+
+
+def evaluating_cluster(plan: Plan) -> Cluster:
+    """The fastest by the plan."""
+    rates = [predicted.samples_per_s for predicted in plan.predicted.clusters]
+    return plan.clusters[rates.index(max(rates))]
 
 
 def stage_setups(
@@ -90,7 +101,7 @@ def stage_setups(
                 job_file=plan.job_file,
                 search_dirs=tuple(str(path) for path in search_dirs),
                 program=programs[name],
-                evaluation_batch=job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1),
+                evaluation_batch=evaluation_batch(job, captured),
                 evaluation_short_last=captured.batch_is_dynamic,
                 segments=(
                     *(

@@ -98,20 +98,28 @@ class BatchSource:
         return len(self._train), len(self._held_out)
 
     def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        return self._in_order(*fetch(self._train, self._sampler.batch(micro_batch)))
+        return self._ordered(*fetch(self._train, self._sampler.batch(micro_batch)))
 
     def held_out(self, batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        return self._in_order(*fetch(self._held_out, self._held_out_spans[batch]))
+        return self._ordered(*fetch(self._held_out, self._held_out_spans[batch]))
 
-    def _in_order(self, inputs: Inputs, target: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        if isinstance(inputs, tuple):
-            return inputs, target
+    def _ordered(self, inputs: Inputs, target: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         if self._input_names is None:
-            return (), target
-        if inputs.keys() != set(self._input_names):
-            wanted, found = ", ".join(self._input_names), ", ".join(inputs)
-            raise InvalidInput(f"a sample has the inputs {found}; the model was captured with {wanted}", key=_KEY)
-        return tuple(inputs[name] for name in self._input_names), target
+            return (inputs if isinstance(inputs, tuple) else ()), target
+        return in_order(inputs, self._input_names), target
+
+
+def in_order(inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, ...]:
+    """As a first stage takes them. `names`: the order of those that are given by keyword.
+
+    Raises InvalidInput where a sample has others.
+    """
+    if isinstance(inputs, tuple):
+        return inputs
+    if inputs.keys() != set(names):
+        wanted, found = ", ".join(names), ", ".join(inputs)
+        raise InvalidInput(f"a sample has the inputs {found}; the model was captured with {wanted}", key=_KEY)
+    return tuple(inputs[name] for name in names)
 
 
 def sample_batch(data: Any, size: int) -> tuple[Inputs, Tensor]:

@@ -43,10 +43,12 @@ def match(
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
     conventions: Conventions | None = None,
+    whole: bool = False,
 ) -> dict[str, str]:
     """Each weight's stored name; without those that are missing and `new`.
 
     new, ignored: patterns (`classifier.*`) of weights that may be missing, and of stored tensors that nobody takes.
+    whole: nobody may declare any such, and errors do not advise it.
     Raises InvalidInput, at the name of the first, for missing, surplus, and ambiguous names, and for other forms.
     """
     conventions = conventions or Conventions()
@@ -65,9 +67,8 @@ def match(
             missing.append(name)
     if missing:
         others = "" if len(missing) == 1 else f"; so are {_some(missing[1:])}"
-        raise InvalidInput(
-            f"is missing{others}. What is to start from the seed instead goes into initial_weights.new", key=missing[0]
-        )
+        advice = "" if whole else ". What is to start from the seed instead goes into initial_weights.new"
+        raise InvalidInput(f"is missing{others}{advice}", key=missing[0])
     aliases = {stored_as(one) for several in conventions.same.values() for one in several}
     known = {*found.values(), *aliases, *(stored_as(name) for name in conventions.same)}
     surplus = [
@@ -77,9 +78,8 @@ def match(
     ]
     if surplus:
         others = "" if len(surplus) == 1 else f"; so are {_some(surplus[1:])}"
-        raise InvalidInput(
-            f"is no weight of the model{others}. What is not wanted goes into initial_weights.ignored", key=surplus[0]
-        )
+        advice = "" if whole else ". What is not wanted goes into initial_weights.ignored"
+        raise InvalidInput(f"is no weight of the model{others}{advice}", key=surplus[0])
     for name, place in found.items():
         _check(wanted[name], stored[place], place)
     return found
