@@ -155,6 +155,8 @@ class StageFigures:
     mean_staleness: float | None = None
     max_staleness: int | None = None
     """Of all gradients of the stage, in updates."""
+    late_share: float | None = None
+    """By how much this machine was late, of the computing that it imitated; None where it imitated none."""
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/orders.py": WORLD | TENSORS,
     "ravnest/launch/membership.py": WORLD | TENSORS,
     "ravnest/launch/times.py": WORLD | TENSORS,
+    "ravnest/launch/rehearsal.py": WORLD | TENSORS,
     "ravnest/launch/rings.py": WORLD | TENSORS,
     "ravnest/launch/copies.py": WORLD | TENSORS,
     "ravnest/launch/imitation.py": WORLD | TENSORS,

@@ -1,0 +1,92 @@
+from io import StringIO
+
+from rich.console import Console
+
+from ravnest.cli.rehearsal_view import show_rehearsal, verdict
+from ravnest.launch.rehearsal import ClusterRehearsal, Compared, Rehearsal, StageRehearsal
+
+
+def stage(name: str, node: str = "desk", late_share: float | None = 0.004) -> StageRehearsal:
+    return StageRehearsal(
+        stage=name,
+        node=node,
+        step_s=Compared(0.0507, 0.0512),
+        busy=Compared(1.0, 0.97),
+        memory_bytes=Compared(2_000_000, 1_900_000),
+        waiting={"input": 0.001, "window": 0.02},
+        mean_staleness=0.98,
+        max_staleness=1,
+        late_share=late_share,
+    )
+
+
+def cluster(name: str, *stages: StageRehearsal) -> ClusterRehearsal:
+    rates = Compared(79.0, 78.2)
+    return ClusterRehearsal(name, rates, Compared(0.0507, 0.0512), f"{name}.s0", Compared(1.0, 0.97), 0.5, 1, stages)
+
+
+def rehearsal(
+    *clusters: ClusterRehearsal,
+    faithful: bool | None = True,
+    late: tuple[str, ...] = (),
+    steady: bool = True,
+    speed: float = 10.0,
+) -> Rehearsal:
+    return Rehearsal(
+        speed=speed,
+        steady=steady,
+        faithful=faithful,
+        most_late_share=0.31 if late else 0.004,
+        late_stages=late,
+        suggested_speed=6.1 if late else None,
+        samples_per_s=Compared(158.0, 156.4),
+        averaging_s=Compared(0.135, 0.291),
+        rounds=11,
+        staleness_bound=1,
+        clusters=clusters,
+    )
+
+
+def shown(made: Rehearsal) -> str:
+    out = StringIO()
+    show_rehearsal(made, Console(file=out, width=80))
+    return out.getvalue()
+
+
+def test_predicted_and_achieved_stand_side_by_side_for_fleet_clusters_and_stages() -> None:
+    text = shown(rehearsal(cluster("c0", stage("c0.s0")), cluster("c1", stage("c1.s0"))))
+    for figure in ("158 → 156", "79 → 78.2", "50.7 ms → 51.2 ms", "100% → 97%", "135 ms → 291 ms", "2 MB → 1.9 MB"):
+        assert figure in text
+    assert "10 times the speed; in the plan's time" in " ".join(text.split())
+    assert "window 2%" in text
+    assert "input" not in text  # nothing worth naming
+    assert "kept up: the latest stage took 0.4% more" in " ".join(text.split())
+
+
+def test_a_single_cluster_has_no_fleet_and_no_averaging() -> None:
+    text = shown(rehearsal(cluster("c0", stage("c0.s0")), speed=1.0))
+    assert "fleet" not in text
+    assert "round of averaging" not in text
+    assert "times the speed" not in text
+
+
+def test_a_machine_too_small_is_said_loudly_with_stages_shares_and_a_speed() -> None:
+    late = rehearsal(cluster("c0", stage("c0.s0", late_share=0.31)), faithful=False, late=("c0.s0",))
+    (line,) = verdict(late)
+    assert line.startswith("NOT FAITHFUL")
+    for word in ("c0.s0 on desk 31.0%", "more than 2%", "--speed 6.1"):
+        assert word in line
+
+
+def test_what_is_not_known_is_said_and_shown_as_a_dash() -> None:
+    unknown = rehearsal(cluster("c0", stage("c0.s0", late_share=None)), faithful=None, steady=False)
+    short, late = verdict(unknown)
+    assert "--minutes" in short
+    assert "not known" in late
+    assert "–" in shown(unknown)
+
+
+def test_nothing_is_cut_off_in_80_columns() -> None:
+    text = shown(rehearsal(cluster("c10", stage("c10.s11", "the-raspberry-pi-in-the-cellar"))))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
