@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from ravnest.cli.export import export
 from ravnest.cli.plan import plan
+from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
 from ravnest.cli.run import run
 
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
 app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
+app.command(epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
 app.command(epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
 app.command(epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 

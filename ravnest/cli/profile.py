@@ -1,0 +1,106 @@
+"""`ravnest profile`: measure this machine, or every node of a Ray cluster, and write nodes.yaml.
+
+Decides the command's options, and that no file of a user's is replaced unasked. What is measured is
+ravnest.machines's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cluster_planner.fleet import Fleet
+
+INCOMPLETE = 1
+
+
+def profile(
+    job: Annotated[
+        Path | None,
+        typer.Option("--job", metavar="PATH", help="Measure speed with this job's units; else a small transformer's."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RAY_ADDRESS", envvar="RAY_ADDRESS", help="A running Ray cluster; without one, this machine alone."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Where to write.")] = Path(
+        "nodes.yaml"
+    ),
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write measured figures into the file that is there; keep all else of it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+    peers: Annotated[
+        int, typer.Option(min=2, help="With how many others each node exchanges, where there are more than 12 nodes.")
+    ] = 6,
+    seconds: Annotated[float, typer.Option(min=0.5, max=60.0, help="Of each transfer.")] = 4.0,
+    seed: Annotated[int, typer.Option(help="Of the choice of peers.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as one JSON document.")] = False,
+) -> None:
+    """Measure machines and what joins them: speed, free memory, latencies and rates. Writes nodes.yaml."""
+    from rich.console import Console
+
+    from ravnest.errors import InvalidInput
+    from ravnest.job import load_job
+
+    known = _known(output, merge=merge, force=force)
+    wanted = None if job is None else load_job(job)
+    from ravnest.cli.machines import crew_at
+    from ravnest.cli.profile_view import comments, profile_document, show_profile
+    from ravnest.cli.steps import Steps
+    from ravnest.machines.measured_fleet import merged
+    from ravnest.machines.profiling import Asked
+    from ravnest.machines.profiling import profile as measure
+
+    names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
+    asked = Asked(wanted, job, peers, seconds, seed)
+    with (
+        redirect_stdout(sys.stderr) if as_json else nullcontext(),
+        Steps(Console(stderr=True, quiet=as_json)) as steps,
+        crew_at(address, wanted, job, names) as crew,
+    ):
+        found = measure(crew, asked, steps.begin)
+    from cluster_planner.files import save_fleet
+
+    fleet = found.fleet if known is None else merged(found.fleet, known)
+    if not output.parent.is_dir():
+        raise InvalidInput("there is no such folder", path=str(output.parent), key="--output")
+    save_fleet(fleet, output, comments(found))
+    if as_json:
+        json.dump(profile_document(found, output), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        show_profile(found, Console())
+        Console(soft_wrap=True).print(f"\nWrote [bold]{output}[/bold]. Next: ravnest plan {output}", highlight=False)
+    if found.missing:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
+    """The fleet to merge into. Refuses, before anything is measured, what would cost the user a file."""
+    from cluster_planner.files import load_fleet
+    from ravnest.errors import InvalidInput
+
+    if merge and force:
+        raise InvalidInput("give one of --merge and --force")
+    if output.is_dir():
+        raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="--output")
+    if not output.exists():
+        return None
+    if merge:
+        return load_fleet(output)
+    if force:
+        return None
+    raise InvalidInput(
+        "is there already: --merge writes what is measured into it, --force replaces it, -o names another file",
+        path=str(output),
+        key="--output",
+    )

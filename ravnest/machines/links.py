@@ -1,0 +1,172 @@
+"""Measures what joins the nodes: pings between pairs, a transfer each way, and from and to several peers at once.
+
+Decides the order of the measurements, how many run at the same time, and their deadlines; figures are estimates.py's.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ravnest.machines.crew import Call, Crew, Unanswered
+from ravnest.machines.estimates import Estimate, Latency, latency, sustained, together
+from ravnest.machines.facts import MachineFacts
+from ravnest.machines.pairing import Pair, all_pairs, in_rounds, sampled_pairs
+
+LISTEN_S = 60.0
+PINGS, PING_DEADLINE_S = 30, 20.0
+TRANSFER_GRACE_S = 20.0
+ALL_PAIRS_UP_TO = 12
+PINGED_PEERS = 24
+STAR_PEERS = 4
+_TOKEN_BYTES = 16
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Star:
+    """One node and the peers that it exchanges with at the same time."""
+
+    center: str
+    peers: tuple[str, ...]
+
+
+@dataclass
+class LinksMeasured:
+    """`rates`: bytes/s by (sender, receiver); `sent`, `received`: of one node with several peers at once; `failed`:
+    what could not be measured, (sender, receiver) → why."""
+
+    latencies: dict[Pair, Latency] = field(default_factory=dict)
+    rates: dict[Pair, Estimate] = field(default_factory=dict)
+    sent: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
+    received: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
+    failed: dict[Pair, str] = field(default_factory=dict)
+
+
+def measure_links(
+    crew: Crew, facts: Mapping[str, MachineFacts], *, peers: int, seconds: float, seed: int, step: Step
+) -> LinksMeasured:
+    """Of all nodes in `facts`. `peers`: with whom each node transfers, where there are too many nodes for all pairs."""
+    return _Measuring(crew, list(facts), concurrently(facts), peers, seconds, seed, step).run()
+
+
+def concurrently(facts: Mapping[str, MachineFacts]) -> int:
+    """How many measurements may run at once: nodes that share one machine share its processors, too."""
+    machines = [each.machine_id for each in facts.values()]
+    crowded = [name for name, each in facts.items() if machines.count(each.machine_id) > 1]
+    return len(facts) if not crowded else max(1, facts[crowded[0]].cores // 2)
+
+
+class _Measuring:
+    def __init__(
+        self, crew: Crew, names: list[str], at_once: int, peers: int, seconds: float, seed: int, step: Step
+    ) -> None:
+        self._crew, self._names, self._at_once = crew, names, at_once
+        self._peers, self._seconds, self._seed, self._step = peers, seconds, seed, step
+        self._found = LinksMeasured()
+
+    def run(self) -> LinksMeasured:
+        self._meet()
+        pairs = self._pairs(PINGED_PEERS, None)
+        rounds = in_rounds(pairs, set, self._at_once)
+        self._step(f"latencies of {len(pairs)} pairs")
+        for together_ in rounds:
+            self._ping(together_)
+            self._ping([(b, a) for a, b in together_])
+        measurable = set(self._found.latencies)
+        pairs = [pair for pair in self._pairs(self._peers, self._distance) if pair in measurable]
+        rounds = in_rounds(pairs, set, self._at_once)
+        self._step(f"rates of {len(pairs)} pairs, each way, {self._seconds:g} s each")
+        for together_ in rounds:
+            self._transfer(together_)
+            self._transfer([(b, a) for a, b in together_])
+        self._stars()
+        return self._found
+
+    def _pairs(self, peers: int, distance: Callable[[str, str], float] | None) -> list[Pair]:
+        if len(self._names) <= max(ALL_PAIRS_UP_TO, peers + 1):
+            return [_pair(*pair) for round_ in all_pairs(self._names) for pair in round_]
+        return sampled_pairs(self._names, peers, self._seed, distance)
+
+    def _distance(self, a: str, b: str) -> float:
+        known = self._found.latencies.get(_pair(a, b))
+        return float("inf") if known is None else known.seconds
+
+    def _meet(self) -> None:
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        answers = self._crew.ask([Call(name, "listen", (token,)) for name in self._names], LISTEN_S)
+        addresses = {}
+        for name, answer in zip(self._names, answers, strict=True):
+            if isinstance(answer, Unanswered):
+                self._found.failed[name, name] = answer.reason
+            else:
+                addresses[name] = answer
+        self._names = list(addresses)
+        self._crew.ask([Call(name, "meet", (addresses,)) for name in self._names], LISTEN_S)
+
+    def _ping(self, pairs: Sequence[Pair]) -> None:
+        calls = [Call(a, "ping", (b, "PIPELINE", PINGS, PING_DEADLINE_S)) for a, b in pairs]
+        for pair, answer in zip(pairs, self._crew.ask(calls, 2 * PING_DEADLINE_S), strict=True):
+            if isinstance(answer, Unanswered):
+                self._found.failed[pair] = answer.reason
+                continue
+            found, key = latency(answer.round_trips_s), _pair(*pair)
+            before = self._found.latencies.get(key)
+            # The other direction measures the same round trip: the less disturbed of the two counts.
+            self._found.latencies[key] = found if before is None or found.seconds < before.seconds else before
+
+    def _transfer(self, pairs: Sequence[Pair]) -> None:
+        wanted = [pair for pair in pairs if pair not in self._found.failed]
+        calls = [self._sending(a, (b,)) for a, b in wanted]
+        answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+        for (a, b), answer in zip(wanted, answers, strict=True):
+            self._note({(a, b): answer})
+
+    def _stars(self) -> None:
+        rates = self._found.rates
+        stars = [star for name in self._names if len((star := star_of(name, rates, sending=True)).peers) > 1]
+        if stars:
+            self._step(f"rates of {len(stars)} nodes with several peers at once")
+        for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
+            calls = [self._sending(star.center, star.peers) for star in round_]
+            answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+            for star, answer in zip(round_, answers, strict=True):
+                if not isinstance(answer, Unanswered):
+                    parts = [sustained(answer.by_peer[peer], answer.until_s) for peer in star.peers]
+                    self._found.sent[star.center] = star, together(parts)
+        stars = [star for name in self._names if len((star := star_of(name, rates, sending=False)).peers) > 1]
+        for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
+            pairs = [(peer, star.center) for star in round_ for peer in star.peers]
+            calls = [self._sending(peer, (center,)) for peer, center in pairs]
+            answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+            by_pair = dict(zip(pairs, answers, strict=True))
+            for star in round_:
+                of_star = [(by_pair[peer, star.center]) for peer in star.peers]
+                if not any(isinstance(answer, Unanswered) for answer in of_star):
+                    parts = [sustained(answer.by_peer[star.center], answer.until_s) for answer in of_star]
+                    self._found.received[star.center] = star, together(parts)
+
+    def _sending(self, sender: str, peers: tuple[str, ...]) -> Call:
+        slowest = max((self._found.latencies[_pair(sender, peer)].seconds for peer in peers), default=0.0)
+        seconds = max(self._seconds, 30 * slowest)
+        return Call(sender, "transfer", (peers, seconds, seconds + TRANSFER_GRACE_S))
+
+    def _note(self, answers: Mapping[Pair, object]) -> None:
+        for (a, b), answer in answers.items():
+            if isinstance(answer, Unanswered):
+                self._found.failed[a, b] = answer.reason
+                continue
+            try:
+                self._found.rates[a, b] = sustained(answer.by_peer[b], answer.until_s)  # type: ignore[attr-defined]
+            except ValueError as error:
+                self._found.failed[a, b] = str(error)
+
+
+def star_of(name: str, rates: Mapping[Pair, Estimate], *, sending: bool) -> Star:
+    """`name` and those with whom it had the highest rates."""
+    there = {(b if sending else a): rate.value for (a, b), rate in rates.items() if name == (a if sending else b)}
+    return Star(name, tuple(sorted(there, key=lambda peer: (-there[peer], peer))[:STAR_PEERS]))
+
+
+def _pair(a: str, b: str) -> Pair:
+    return (a, b) if a <= b else (b, a)
