@@ -38,3 +38,14 @@ def open_delivery(
         return None
     stats.received[opened.sender, lane].add(opened.n_bytes)
     return Delivery(opened.sender, opened.epoch, opened.message, opened.tensors)
+
+
+def still_wanted(delivery: Delivery, peers: Container[str], epoch: int, stats: TransportStats) -> bool:
+    """Whether a delivery that was held back since it was opened may still have an effect; counted when not."""
+    if delivery.sender not in peers:
+        stats.dropped[DropCause.UNKNOWN_SENDER] += 1
+        return False
+    if delivery.epoch < epoch:
+        stats.dropped[DropCause.OLDER_EPOCH] += 1
+        return False
+    return True

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput, PeerStalled, UnknownPeer
-from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
+from ring_allreduce.transport.emulated_node import EmulatedNode
+from ring_allreduce.transport.emulation import LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
 from ring_allreduce.transport.envelope import TOKEN_BYTES, Envelope
 from ring_allreduce.transport.inbound import open_delivery
 from ring_allreduce.transport.message import Codec, Message
-from ring_allreduce.transport.stats import Lane, TransportStats
+from ring_allreduce.transport.stats import Lane, Lateness, TransportStats
 
 Frames = list[memoryview]
 
@@ -33,12 +34,15 @@ class InProcessNetwork:
         *,
         now: Callable[[], float] = lambda: 0.0,
         links: Mapping[tuple[str, str], LinkShape] | None = None,
+        nodes: Mapping[str, NodeShape] | None = None,
         limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """`now`: the virtual clock. `links`: (sender, receiver) → shape; other pairs deliver at once."""
+        """`now`: the virtual clock. `links`: (sender, receiver) → shape; other pairs deliver at once. `nodes`: the own
+        ways up and down of some endpoints (emulated_node.py)."""
         self.now = now
         self.limits = limits
         self._links = dict(links or {})
+        self._nodes = dict(nodes or {})
         self._endpoints: dict[str, InProcessEndpoint] = {}
 
     def endpoint(self, name: str, codec: Codec, token: bytes = bytes(TOKEN_BYTES)) -> "InProcessEndpoint":
@@ -55,10 +59,10 @@ class InProcessNetwork:
         for endpoint in self._endpoints.values():
             endpoint.connect(addresses)
 
-    def link(self, sender: str, receiver: str) -> EmulatedLink[Frames] | None:
-        """A new emulated link when the pair has a shape."""
-        shape = self._links.get((sender, receiver))
-        return None if shape is None else EmulatedLink(shape, seed=f"{sender}->{receiver}")
+    def surroundings(self, name: str, lateness: Lateness) -> EmulatedNode[Frames, Frames]:
+        """What lies between the endpoint of that name and the others."""
+        links = {receiver: shape for (sender, receiver), shape in self._links.items() if sender == name}
+        return EmulatedNode(name, links, self._nodes.get(name), lateness)
 
     def find(self, name: str) -> "InProcessEndpoint | None":
         """The endpoint of that name, unless it was closed: then what is sent to it is lost, as on a wire."""
@@ -74,9 +78,11 @@ class InProcessNetwork:
         return min((time for time in times if time is not None), default=None)
 
     def deliver_due(self) -> None:
-        """Move everything that has crossed its link by now into the inbox of its receiver."""
+        """Move everything that has crossed all emulated ways by now into the inbox of its receiver."""
         for endpoint in list(self._endpoints.values()):
-            endpoint.release_due()
+            endpoint.leave_due()
+        for endpoint in list(self._endpoints.values()):
+            endpoint.enter_due()
 
 
 class InProcessEndpoint:
@@ -90,20 +96,19 @@ class InProcessEndpoint:
         self._network = network
         self._envelope = Envelope(codec, token, network.limits.max_message_bytes)
         self._peers: set[str] = set()
-        self._links: dict[str, EmulatedLink[Frames] | None] = {}
+        self._node = network.surroundings(name, self.stats.lateness)
         self._inbox: dict[Lane, deque[Frames]] = {lane: deque() for lane in Lane}
         self._lent: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
         for peer in peers:
-            if peer != self.name and peer not in self._peers:
+            if peer != self.name:
                 self._peers.add(peer)
-                self._links[peer] = self._network.link(self.name, peer)
 
     def disconnect(self, peers: Iterable[str]) -> None:
         for peer in peers:
             self._peers.discard(peer)
-            self._links.pop(peer, None)
+            self._node.forget(peer)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
         """A vector that is read where it lies (below COPY_BELOW_BYTES it is copied on arrival)."""
@@ -115,17 +120,17 @@ class InProcessEndpoint:
         if peer not in self._peers:
             raise UnknownPeer(peer)
         parts, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
-        link = self._links[peer]
+        shaped = self._node.shapes(peer)
         receiver = self._network.find(peer)
-        queued = link.queued(lane) if link else receiver.inbox_length(lane) if receiver else 0
+        queued = self._node.queued(peer, lane) if shaped else receiver.inbox_length(lane) if receiver else 0
         if queued >= self._network.limits.queue_messages:
             raise PeerStalled(peer, lane.value, queued)
         frames = [self._frame(part) for part in parts]
         self.stats.sent[peer, lane].add(n_bytes)
-        if link:
-            link.push(lane, frames, n_bytes, self._network.now())
+        if shaped:
+            self._node.push(peer, lane, frames, n_bytes, self._network.now())
         elif receiver:
-            receiver.put(lane, frames)
+            receiver.came(self.name, lane, frames)
 
     def poll(self, timeout_s: float) -> list[Delivery]:
         """What has arrived by now, PIPELINE first. Never waits, whatever `timeout_s` says."""
@@ -153,19 +158,27 @@ class InProcessEndpoint:
         return len(self._inbox[lane])
 
     def next_due_s(self) -> float | None:
-        """When the next message that this endpoint sent is due."""
-        times = [link.next_due_s() for link in self._links.values() if link]
-        return min((time for time in times if time is not None), default=None)
+        """When the next message that this endpoint sent, or is about to receive, is due."""
+        return self._node.next_due_s()
 
-    def release_due(self) -> None:
-        """Hand over what has crossed this endpoint's outgoing links."""
-        for peer, link in self._links.items():
-            if link is None:
-                continue
-            for lane, frames in link.pop_arrived(self._network.now()):
-                receiver = self._network.find(peer)
-                if receiver:
-                    receiver.put(lane, frames)
+    def came(self, sender: str, lane: Lane, frames: Frames) -> None:
+        """A message has come as far as this endpoint's downlink."""
+        if self._node.delays(sender):
+            self._node.came(sender, lane, frames, sum(frame.nbytes for frame in frames), self._network.now())
+        else:
+            self.put(lane, frames)
+
+    def leave_due(self) -> None:
+        """Hand over what has crossed this endpoint's uplink and links."""
+        for peer, lane, frames in self._node.left(self._network.now()):
+            receiver = self._network.find(peer)
+            if receiver:
+                receiver.came(self.name, lane, frames)
+
+    def enter_due(self) -> None:
+        """Put into the inbox what has crossed this endpoint's downlink."""
+        for lane, frames in self._node.entered(self._network.now()):
+            self.put(lane, frames)
 
     def _frame(self, part: bytes | memoryview) -> memoryview:
         view = memoryview(part).cast("B")

@@ -1,4 +1,4 @@
-"""Outgoing messages of one peer: two bounded queues in front of its two lanes, perhaps behind an emulated link.
+"""Outgoing messages of one peer: two bounded queues in front of its two lanes, perhaps behind an emulated uplink.
 
 Decides what is handed over and when: PIPELINE before BULK, and little of BULK at a time, so that a PIPELINE message
 waits for at most a few chunks that are already on their way. It does not decide when to try: the endpoint calls.
@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ring_allreduce.errors import PeerStalled
-from ring_allreduce.transport.emulation import EmulatedLink, LinkShape
-from ring_allreduce.transport.endpoint import TransportLimits
+from ring_allreduce.transport.emulated_node import EmulatedNode
+from ring_allreduce.transport.endpoint import Delivery, TransportLimits
 from ring_allreduce.transport.stats import Lane
 from ring_allreduce.transport.ways import Parts, Way
 
@@ -24,10 +24,9 @@ class OutgoingPeer:
         peer: str,
         connect: Callable[[Lane, bool], Way],
         limits: TransportLimits,
-        link: LinkShape | None,
-        seed: str,
+        node: EmulatedNode[Parts, Delivery],
     ) -> None:
-        """`connect`: makes a lane to it, by shared memory if told that it may. `seed`: of the link's jitter."""
+        """`connect`: makes a lane to it, by shared memory if told that it may. `node`: what has to be passed first."""
         self.peer = peer
         self._connect = connect
         self.ways: dict[Lane, Way] = {}
@@ -38,24 +37,28 @@ class OutgoingPeer:
             self.close(linger_ms=0)
             raise
         self._limits = limits
-        self._link: EmulatedLink[Parts] | None = EmulatedLink(link, seed) if link else None
+        self._node = node
         self._waiting: dict[Lane, deque[Parts]] = {lane: deque() for lane in Lane}
         self._refused: set[Lane] = set()
         self._tend_at_s = float("-inf")
 
     def queued(self, lane: Lane) -> int:
         """Messages that are still here."""
-        return len(self._waiting[lane]) + (self._link.queued(lane) if self._link else 0)
+        return len(self._waiting[lane]) + self._node.queued(self.peer, lane)
 
     def push(self, lane: Lane, parts: Parts, n_bytes: int, now_s: float) -> None:
         """Queue one message. Raises PeerStalled when the lane's queue is full."""
         if self.queued(lane) >= self._limits.queue_messages:
             self._refused.add(lane)
             raise PeerStalled(self.peer, lane.value, self.queued(lane))
-        if self._link:
-            self._link.push(lane, parts, n_bytes, now_s)
+        if self._node.shapes(self.peer):
+            self._node.push(self.peer, lane, parts, n_bytes, now_s)
         else:
             self._waiting[lane].append(parts)
+
+    def left(self, lane: Lane, parts: Parts) -> None:
+        """A message has passed the node's uplink and the link to this peer."""
+        self._waiting[lane].append(parts)
 
     def flush(self, now_s: float) -> None:
         """Hand over what is due, as far as the lanes take it."""
@@ -63,9 +66,6 @@ class OutgoingPeer:
             self._tend_at_s = now_s + TEND_EVERY_S
             for way in self.ways.values():
                 way.tend(now_s)
-        if self._link:
-            for lane, parts in self._link.pop_arrived(now_s):
-                self._waiting[lane].append(parts)
         for lane, waiting in self._waiting.items():
             if waiting and not self._drain(lane):
                 return  # BULK stays behind PIPELINE: they share the way to this peer
@@ -73,10 +73,6 @@ class OutgoingPeer:
     def blocked_lane(self) -> Lane | None:
         """The lane that has to take more before flush() can go on."""
         return next((lane for lane, waiting in self._waiting.items() if waiting), None)
-
-    def next_due_s(self) -> float | None:
-        """When the emulated link has something to hand over; None without one."""
-        return self._link.next_due_s() if self._link else None
 
     def room_again(self) -> bool:
         """Whether a lane that refused a message is at most half full now; True once for each refusal."""

@@ -39,6 +39,18 @@ class Traffic:
         self.n_bytes += n_bytes
 
 
+@dataclass
+class Lateness:
+    """How much later than it should have been what was emulated was handed on."""
+
+    messages: int = 0
+    late_s: float = 0.0
+
+    def saw(self, late_s: float) -> None:
+        self.messages += 1
+        self.late_s += late_s
+
+
 def _traffic() -> defaultdict[tuple[str, Lane], Traffic]:
     return defaultdict(Traffic)
 
@@ -50,3 +62,5 @@ class TransportStats:
     sent: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
     received: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
     dropped: Counter[DropCause] = field(default_factory=Counter)
+    lateness: Lateness = field(default_factory=Lateness)
+    """Of emulated links."""

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from ring_allreduce.errors import TransportError, UnknownPeer
 from ring_allreduce.transport.doorkeeper import Context, Doorkeeper, guard, proven_name
-from ring_allreduce.transport.emulation import LinkShape
+from ring_allreduce.transport.emulated_node import EmulatedNode
+from ring_allreduce.transport.emulation import LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
 from ring_allreduce.transport.envelope import Envelope
-from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.inbound import open_delivery, still_wanted
 from ring_allreduce.transport.keys import Keys
 from ring_allreduce.transport.lent_memory import LentMemory
 from ring_allreduce.transport.message import Codec, Message
@@ -30,7 +31,7 @@ from ring_allreduce.transport.pages import keep_large_blocks
 from ring_allreduce.transport.shared_line import line_name
 from ring_allreduce.transport.shared_listener import listen
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
-from ring_allreduce.transport.ways import Watch, Way, endpoint_url, way_to
+from ring_allreduce.transport.ways import Parts, Watch, Way, endpoint_url, way_to
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 """Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
@@ -53,17 +54,18 @@ class ZmqEndpoint:
         host: str = "127.0.0.1",
         limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
         links: Mapping[str, LinkShape] | None = None,
+        node: NodeShape | None = None,
         keys: Keys | None = None,
         shared_memory: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
-        `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `links`: emulated
-        outgoing links by peer. `keys`: encrypt everything, and hear only the members of their allow-list, of which
-        `name` is one. `shared_memory`: use it with peers of this machine, network namespace and user, unless there are
-        keys. Raises InvalidInput for a token of another length or an allow-list without this member,
-        TransportError when `host` cannot be bound.
+        `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `links`, `node`:
+        what is emulated, see emulated_node.py. `keys`: encrypt everything, and hear only the members of their
+        allow-list, of which `name` is one. `shared_memory`: use it with peers of this machine, network namespace and
+        user, unless there are keys. Raises InvalidInput for a token of another length or an allow-list without this
+        member, TransportError when `host` cannot be bound.
         """
         if keys is not None:
             keys.require_own_name(name)
@@ -74,7 +76,7 @@ class ZmqEndpoint:
         self._token = token
         self._keys = keys
         self._limits = limits
-        self._links = dict(links or {})
+        self._node: EmulatedNode[Parts, Delivery] = EmulatedNode(name, links or {}, node, self.stats.lateness)
         self._now = now
         self._peers: dict[str, OutgoingPeer] = {}
         self._addresses: dict[str, PeerAddress] = {}
@@ -120,8 +122,7 @@ class ZmqEndpoint:
         for peer, address in others.items():
             if peer in self._peers and self._addresses[peer] == address:
                 continue
-            link, seed = self._links.get(peer), f"{self.name}->{peer}"
-            outgoing = OutgoingPeer(peer, partial(self._way, peer, address), self._limits, link, seed)
+            outgoing = OutgoingPeer(peer, partial(self._way, peer, address), self._limits, self._node)
             self.disconnect([peer])
             self._peers[peer] = outgoing
             self._addresses[peer] = address
@@ -136,6 +137,7 @@ class ZmqEndpoint:
             known = self._peers.pop(peer, None)
             if known:
                 self._watch(known, None)
+                self._node.forget(peer)
                 known.close(linger_ms=0)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
@@ -166,7 +168,8 @@ class ZmqEndpoint:
             now_s = self._now()
             if woken or roomy or now_s >= deadline_s:
                 return []
-            wait_s = min([deadline_s, *self._due_times()]) - now_s
+            due_s = self._node.next_due_s()
+            wait_s = (deadline_s if due_s is None else min(deadline_s, due_s)) - now_s
             ready = self._poller.poll(max(0, math.ceil(wait_s * 1000)))
             # A wake that came before is still in its pipe, and ends the wait at once.
             woken = any(who == self._wake_fd for who, _ in ready) and self._drain_wakes()
@@ -217,6 +220,8 @@ class ZmqEndpoint:
 
     def _flush(self) -> None:
         now_s = self._now()
+        for peer, lane, parts in self._node.left(now_s):
+            self._peers[peer].left(lane, parts)
         for outgoing in self._peers.values():
             outgoing.flush(now_s)
             self._watch(outgoing, outgoing.blocked_lane())
@@ -260,11 +265,18 @@ class ZmqEndpoint:
             if self._shared is not None:
                 for views in self._shared.take(lane, TAKEN_PER_POLL[lane]):
                     self._open(views, lane, deliveries, None)
+        for _, delivery in self._node.entered(self._now()):
+            if still_wanted(delivery, self._peers, self.epoch, self.stats):
+                deliveries.append(delivery)
         return deliveries
 
     def _open(self, views: list[memoryview], lane: Lane, deliveries: list[Delivery], proven: str | None) -> None:
         delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats, proven)
-        if delivery is not None:
+        if delivery is None:
+            return
+        if self._node.delays(delivery.sender):
+            self._node.came(delivery.sender, lane, delivery, sum(view.nbytes for view in views), self._now())
+        else:
             deliveries.append(delivery)
 
     def _drain_wakes(self) -> bool:
@@ -272,10 +284,6 @@ class ZmqEndpoint:
             return bool(self._wake_reader.recv(4096))
         except BlockingIOError:
             return False
-
-    def _due_times(self) -> list[float]:
-        times = [outgoing.next_due_s() for outgoing in self._peers.values()]
-        return [time_s for time_s in times if time_s is not None]
 
 
 def _router(context: Context, host: str, lane: Lane, limits: TransportLimits, keys: Keys | None) -> "zmq.Socket[bytes]":

@@ -13,7 +13,7 @@ import pytest
 import torch
 import zmq
 
-from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, ZmqEndpoint
+from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
 from ring_allreduce.transport.keys import KeyPair, Keys
 from ring_allreduce.transport.lent_memory import MOST_LENT, LentMemory
 from ring_allreduce.transport.shared_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
@@ -102,6 +102,71 @@ def test_large_tensors_lie_in_shared_memory_unless_told_otherwise(choice):
         (delivery,) = received(b, a, 1)
         assert torch.equal(delivery.tensors[0], sent)
         assert shared(delivery.tensors[0]) == (choice in ("default", "emulated"))
+    finally:
+        a.close()
+        b.close()
+
+
+@pytest.mark.parametrize("way", ["lent memory", "shared memory", "tcp", "keys"])
+@pytest.mark.parametrize("narrow", ["uplink", "downlink"])
+def test_no_way_goes_around_what_is_emulated(way, narrow):
+    options = {name: {"shared_memory": way != "tcp"} for name in "abc"}
+    if way == "keys":
+        pairs = {name: KeyPair.make() for name in options}
+        allowed = {name: pair.public for name, pair in pairs.items()}
+        options = {name: {"keys": Keys(pairs[name], allowed)} for name in options}
+    fast, slow = 1e9, 1e6
+    node = NodeShape(
+        slow if narrow == "uplink" else fast, slow if narrow == "downlink" else fast, {"b": fast, "c": fast}
+    )
+    links = {peer: LinkShape(fast, 0.0) for peer in "bc"}
+    a, b, c = (
+        endpoint(name, **options[name], **({"node": node, "links": links} if name == "a" else {})) for name in "abc"
+    )
+    ends = {"a": a, "b": b, "c": c}
+    try:
+        for end in ends.values():
+            end.connect({name: other.address for name, other in ends.items()})
+        made = {
+            name: end.empty(100_000, torch.uint8) if way == "lent memory" else torch.empty(100_000, dtype=torch.uint8)
+            for name, end in ends.items()
+        }
+        pairs_ways = [("a", "b"), ("a", "c")] if narrow == "uplink" else [("b", "a"), ("c", "a")]
+        began_s, count = time.monotonic(), 0
+        for number in range(2):
+            for source, target in pairs_ways:
+                ends[source].send(target, Lane.BULK, Note(number=number), [made[source].fill_(7)])
+        while count < 4:
+            assert time.monotonic() < began_s + DEADLINE_S
+            for end in ends.values():
+                for delivery in end.poll(0.005):
+                    count += 1
+                    assert int(delivery.tensors[0].sum()) == 700_000
+        took_s = time.monotonic() - began_s
+        assert took_s >= (0.4 if narrow == "uplink" else 0.3)  # a downlink begins with the first byte that comes
+        assert a.stats.lateness.messages == 4
+    finally:
+        for end in ends.values():
+            end.close()
+
+
+def test_what_was_held_up_of_a_peer_that_was_forgotten_is_dropped():
+    a = endpoint("a", node=NodeShape(1e9, 1e6, {"b": 1e9}))
+    b = endpoint("b")
+    try:
+        a.connect({"b": b.address})
+        b.connect({"a": a.address})
+        b.send("a", Lane.BULK, Note(), [torch.zeros(200_000, dtype=torch.uint8)])
+        end_s = time.monotonic() + DEADLINE_S
+        while not a.stats.received["b", Lane.BULK].messages:
+            assert time.monotonic() < end_s
+            b.poll(0)
+            assert a.poll(0) == []
+        a.disconnect(["b"])
+        while not a.stats.dropped:
+            assert time.monotonic() < end_s
+            assert a.poll(0.05) == []
+        assert a.stats.dropped == {DropCause.UNKNOWN_SENDER: 1}
     finally:
         a.close()
         b.close()

@@ -142,6 +142,7 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/statistics.py": WORLD | TENSORS,
     "ring_allreduce/outer.py": WORLD,
     "ring_allreduce/transport/downlink.py": WORLD | TENSORS,
+    "ring_allreduce/transport/emulated_node.py": WORLD | TENSORS,
     "ring_allreduce/transport/emulation.py": (WORLD | TENSORS) - {"random"},  # its jitter has a seed
     "ring_allreduce/transport/inbound.py": WORLD | TENSORS,
     "ravnest/pipeline/": WORLD | TENSORS,
