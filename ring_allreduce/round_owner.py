@@ -44,6 +44,7 @@ class RoundOwner:
         self._average_every = average_every
         self._max_lag = max_lag
         self._samples: dict[str, int] = {}
+        self._total = 0
         self._next_open_at = average_every
         self._opened = 0
         self._final = False
@@ -75,7 +76,9 @@ class RoundOwner:
         match event:
             case SamplesReported():
                 # Reports are running totals: one that was overtaken by a later one says nothing new.
-                self._samples[event.cluster] = max(event.samples, self._samples.get(event.cluster, 0))
+                known = self._samples.get(event.cluster, 0)
+                self._samples[event.cluster] = max(event.samples, known)
+                self._total += max(0, event.samples - known)
                 return self._open_when_due()
             case FinishRequested():
                 return self._request_finish()
@@ -84,7 +87,7 @@ class RoundOwner:
                 return out + self._open_when_due()
 
     def _open_when_due(self) -> list[OwnerInstruction]:
-        total = sum(self._samples.values())
+        total = self._total
         held_back = self._opened - self.committed > self._max_lag or self._membership.failed
         if self._final or held_back or total < self._next_open_at:
             return []
@@ -98,7 +101,7 @@ class RoundOwner:
             return []
         self._final = True
         # Clusters go on working after a round opens, so any sample at all may be unaveraged.
-        return [self._open()] if any(self._samples.values()) else []
+        return [self._open()] if self._total else []
 
     def _open(self) -> OpenRound:
         self._opened += 1

@@ -53,6 +53,11 @@ class Ledger:
         self._since_s: float | None = None
         self._began_s = 0.0
 
+    @property
+    def state(self) -> str:
+        """What the stage does or awaits, since it last changed."""
+        return self._state
+
     def enter(self, state: str, now_s: float, running: Compute | None = None) -> None:
         """From `now_s` on the stage does or awaits `state`; `running` is the computation where it does one."""
         if self._since_s is None:

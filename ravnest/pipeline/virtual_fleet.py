@@ -1,8 +1,8 @@
 """What a virtual run needs to know of a fleet: durations, bytes, links and rings; no tensors, no machines.
 
-Given explicitly, or read off a plan (virtual_plan.py). One stage is one node. A stage is named
-`cluster.index`, as in "c0.1". A link is one-way and belongs to one pair of stages: an uplink that several
-pairs share is not modelled.
+Given explicitly, or read off a plan (virtual_plan.py). A stage is named `cluster.index`, as in "c0.1". A link is
+one-way and belongs to one pair of stages; a node's uplink and downlink are shared by all that it sends and receives.
+Where no node is named for a stage, its links are all there is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ class VirtualStage:
     input_gradients_s: float = 0.0
     """The parts of a split backward."""
     weight_gradients_s: float = 0.0
+    room: int | None = None
+    """StageShape's, where backwards may be split. None: as much as is in flight at most, and one split backward."""
+
+
+@dataclass(frozen=True)
+class VirtualNode:
+    """What all stages on one machine share."""
+
+    up_bytes_per_s: float
+    down_bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class VirtualCluster:
     name: str
     window: int
     stages: tuple[VirtualStage, ...]
+    largest_window: int | None = None
+    """Up to which it is tuned while running; None: the fleet's."""
 
     def stage_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}.{index}" for index in range(len(self.stages)))
@@ -53,6 +65,11 @@ class VirtualRing:
     members: tuple[str, ...]
     elements: int
     chunk_elements: int
+    element_bytes: float = PARAMETER_BYTES
+    shares: tuple[float, ...] | None = None
+    """The part of the vector in each member's block; None: equal blocks."""
+    direct: bool = False
+    """Everyone sends its part to everyone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +87,9 @@ class VirtualFleet:
     clip: bool = False
     links: Mapping[tuple[str, str], LinkShape] = field(default_factory=dict)
     """From one stage to another."""
+    nodes: Mapping[str, VirtualNode] = field(default_factory=dict)
+    node_of: Mapping[str, str] = field(default_factory=dict)
+    """Stage → name in `nodes`."""
     schedule: Schedule = "async"
     split_backward: SplitBackward = "never"
     default_link: LinkShape = INSTANT

@@ -65,6 +65,19 @@ class EmulatedDownlink(Generic[T]):
             arrived.append((at_s, lane, item))
         return arrived
 
+    def pop_begun(self, now_s: float) -> list[tuple[float, Lane, T]]:
+        """What has begun to enter by `now_s`, in any order, with the moment at which it is in: for who keeps a
+        calendar."""
+        if self._waiting:
+            self._serve(now_s)
+        begun = [(at_s, lane, item) for at_s, _, _, lane, item in self._entering]
+        self._entering.clear()
+        return begun
+
+    def next_begin_s(self) -> float | None:
+        """When pop_begun() can next do something; None when nothing waits."""
+        return self._free_at_s if self._waiting else None
+
     def next_due_s(self) -> float | None:
         """When pop_arrived() can next do something; None when empty."""
         due_s = self._entering[0][0] if self._entering else None

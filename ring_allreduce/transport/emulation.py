@@ -56,17 +56,23 @@ class NodeShape:
 class _Link(Generic[T]):
     """One peer's link, and what waits for it."""
 
-    __slots__ = ("chance", "free_at_s", "in_order_s", "peer", "queued", "shape", "waiting")
+    __slots__ = ("_chance", "_seed", "free_at_s", "in_order_s", "peer", "queued", "shape", "waiting")
 
     def __init__(self, peer: str, shape: LinkShape, seed: str) -> None:
         self.peer = peer
         self.shape = shape
-        self.chance = random.Random(seed)
+        self._seed = seed
+        self._chance: random.Random | None = None  # most links need none, and it is large
         self.free_at_s = float("-inf")
         self.in_order_s = dict.fromkeys(Lane, float("-inf"))
         """When the last message of each lane arrives."""
         self.waiting: dict[Lane, deque[tuple[int, T, int]]] = {lane: deque() for lane in Lane}
         self.queued = dict.fromkeys(Lane, 0)
+
+    def jitter_s(self) -> float:
+        if self._chance is None:
+            self._chance = random.Random(self._seed)
+        return self._chance.uniform(0.0, self.shape.jitter_s)
 
 
 class EmulatedUplink(Generic[T]):
@@ -76,9 +82,10 @@ class EmulatedUplink(Generic[T]):
         """`links`: by peer. `seed` makes the jitter reproducible. `up_bytes_per_s` may be infinite: then the links are
         all there is."""
         self._up_bytes_per_s = up_bytes_per_s
-        self._links: dict[str, _Link[T]] = {
-            peer: _Link(peer, shape, f"{seed}->{peer}") for peer, shape in links.items()
-        }
+        self._seed = seed
+        self._links: dict[str, _Link[T]] = {}
+        for peer, shape in links.items():
+            self.add(peer, shape)
         self._free_at_s = float("-inf")
         self._busy: dict[str, _Link[T]] = {}
         """The links for which something waits."""
@@ -88,6 +95,10 @@ class EmulatedUplink(Generic[T]):
     def __contains__(self, peer: str) -> bool:
         """Whether there is a link to `peer`."""
         return peer in self._links
+
+    def add(self, peer: str, shape: LinkShape) -> None:
+        """A link to one more peer."""
+        self._links[peer] = _Link(peer, shape, f"{self._seed}->{peer}")
 
     def push(self, peer: str, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
         """Send `item`. `now_s` must not go backwards from call to call."""
@@ -115,6 +126,22 @@ class EmulatedUplink(Generic[T]):
             link.queued[lane] -= 1
             arrived.append((at_s, link.peer, lane, item))
         return arrived
+
+    def pop_left(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
+        """What has left by `now_s`, in any order, with the moment at which it will be at the other end: for who keeps
+        a calendar. Nothing that left later comes sooner within its lane."""
+        if self._busy:
+            self._depart(now_s)
+        left = []
+        for at_s, _, _, link, lane, item in self._travelling:
+            link.queued[lane] -= 1
+            left.append((at_s, link.peer, lane, item))
+        self._travelling.clear()
+        return left
+
+    def next_start_s(self) -> float | None:
+        """When pop_left() can next do something; None when nothing waits."""
+        return self._next_start_s() if self._busy else None
 
     def next_due_s(self) -> float | None:
         """When pop_arrived() can next do something (an arrival or a departure); None when empty."""
@@ -164,7 +191,7 @@ class EmulatedUplink(Generic[T]):
         link.free_at_s = start_s + n_bytes / shape.bytes_per_s
         at_s = max(self._free_at_s, link.free_at_s) + shape.latency_s
         if shape.jitter_s:
-            at_s += link.chance.uniform(0.0, shape.jitter_s)
+            at_s += link.jitter_s()
         at_s = link.in_order_s[lane] = max(at_s, link.in_order_s[lane])
         heappush(self._travelling, (at_s, RANK[lane], number, link, lane, item))
 

@@ -154,6 +154,6 @@ def test_a_run_is_deterministic() -> None:
 
 def test_a_run_that_can_never_reach_its_end_says_so() -> None:
     run = VirtualRun(two_clusters())
-    run._rounds.drained = lambda cluster, updates: None  # type: ignore[method-assign] # a driver that forgets
+    run.rounds.drained = lambda told: None  # type: ignore[method-assign] # a driver that forgets
     with pytest.raises(RunFailed, match=r"the end is not reached: c0\.0 at update"):
         run.run(64)

@@ -1,0 +1,147 @@
+"""The links of a virtual run: when a message is in, by the arithmetic with which the transport imitates links.
+
+Decides only which of the uplinks and downlinks of `ring_allreduce.transport` a message takes. Stages of one host share
+its uplink and its downlink, and reach each other beside both. Knows no machine: a message is an action and its
+argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ravnest.pipeline.virtual_clock import Action, VirtualClock
+from ravnest.pipeline.virtual_fleet import VirtualFleet
+from ring_allreduce.transport.downlink import EmulatedDownlink
+from ring_allreduce.transport.emulation import EmulatedUplink, LinkShape
+from ring_allreduce.transport.stats import Lane
+
+UNLIMITED = float("inf")
+
+
+class _Path:
+    """From one stage to another. The uplink and the downlink are shared with others; the link is not."""
+
+    __slots__ = ("downlink", "link", "shape", "uplink")
+
+    def __init__(self, uplink: _Uplink, downlink: _Downlink | None, link: str, shape: LinkShape) -> None:
+        self.uplink = uplink
+        self.downlink = downlink
+        self.link = link
+        self.shape = shape
+        uplink.emulated.add(link, shape)
+
+
+class _Downlink:
+    __slots__ = ("clock", "emulated", "wakes_s")
+
+    def __init__(self, clock: VirtualClock, bytes_per_s: float) -> None:
+        self.clock = clock
+        self.emulated: EmulatedDownlink[tuple[Action, Any]] = EmulatedDownlink(bytes_per_s)
+        self.wakes_s = UNLIMITED
+
+    def came(self, message: tuple[Lane, int, float, tuple[Action, Any]]) -> None:
+        """The last byte of a message has come."""
+        lane, n_bytes, bytes_per_s, item = message
+        self.emulated.push(lane, item, n_bytes, self.clock.now_s, bytes_per_s)
+        self.serve()
+
+    def woken(self, _: None) -> None:
+        self.wakes_s = UNLIMITED
+        self.serve()
+
+    def serve(self) -> None:
+        clock, emulated = self.clock, self.emulated
+        now_s = clock.now_s
+        for at_s, _, (action, argument) in emulated.pop_begun(now_s):
+            clock.at(at_s, action, argument)
+        begins_s = emulated.next_begin_s()
+        if begins_s is not None and begins_s < self.wakes_s:
+            self.wakes_s = begins_s
+            clock.at(begins_s, self.woken, None)
+
+
+class _Uplink:
+    __slots__ = ("bytes_per_s", "clock", "emulated", "wakes_s")
+
+    def __init__(self, clock: VirtualClock, bytes_per_s: float, seed: str) -> None:
+        self.clock = clock
+        self.bytes_per_s = bytes_per_s
+        self.emulated: EmulatedUplink[tuple[_Path, int, tuple[Action, Any]]] = EmulatedUplink(
+            bytes_per_s, {}, seed=seed
+        )
+        self.wakes_s = UNLIMITED
+
+    def woken(self, _: None) -> None:
+        self.wakes_s = UNLIMITED
+        self.serve()
+
+    def serve(self) -> None:
+        clock, emulated = self.clock, self.emulated
+        for at_s, _, lane, (path, n_bytes, item) in emulated.pop_left(clock.now_s):
+            downlink = path.downlink
+            if downlink is None:
+                clock.at(at_s, *item)
+            else:
+                clock.at(at_s, downlink.came, (lane, n_bytes, min(self.bytes_per_s, path.shape.bytes_per_s), item))
+        starts_s = emulated.next_start_s()
+        if starts_s is not None and starts_s < self.wakes_s:
+            self.wakes_s = starts_s
+            clock.at(starts_s, self.woken, None)
+
+
+class VirtualNetwork:
+    """All links of a fleet."""
+
+    def __init__(self, fleet: VirtualFleet, clock: VirtualClock) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._default_link = fleet.default_link
+        self._paths: dict[tuple[str, str], _Path] = {}
+        self._nodes: dict[str, tuple[_Uplink, _Downlink]] = {}
+        self.bytes_sent: dict[Lane, int] = dict.fromkeys(Lane, 0)
+
+    def transmit(self, source: str, target: str, lane: Lane, n_bytes: int, action: Action, argument: Any) -> None:
+        """Call `action` with `argument` when a message has travelled from one stage to another."""
+        path = self._paths.get((source, target)) or self._path(source, target)
+        self.bytes_sent[lane] += n_bytes
+        uplink = path.uplink
+        uplink.emulated.push(path.link, lane, (path, n_bytes, (action, argument)), n_bytes, self._clock.now_s)
+        uplink.serve()
+
+    def change_link(self, shape: LinkShape) -> None:
+        """From now on every link that the fleet does not name is of this shape."""
+        self._default_link = shape
+        for (source, target), path in self._paths.items():
+            if (source, target) not in self._fleet.links:
+                path.shape = shape
+                path.uplink.emulated.change(self._clock.now_s, links={path.link: shape})
+                path.uplink.serve()
+
+    def change_node(self, name: str, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
+        """From now on a node's uplink and downlink have these rates."""
+        uplink, downlink = self._ends(name)
+        uplink.emulated.change(self._clock.now_s, up_bytes_per_s=up_bytes_per_s)
+        uplink.bytes_per_s = up_bytes_per_s
+        uplink.serve()
+        downlink.emulated.change(self._clock.now_s, down_bytes_per_s)
+        downlink.serve()
+
+    def _path(self, source: str, target: str) -> _Path:
+        here, there = self._fleet.node_of.get(source), self._fleet.node_of.get(target)
+        shape = self._fleet.links.get((source, target), self._default_link)
+        link = f"{source}>{target}"
+        if here is None or there is None or here == there:
+            path = _Path(_Uplink(self._clock, UNLIMITED, link), None, link, shape)
+        else:
+            path = _Path(self._ends(here)[0], self._ends(there)[1], link, shape)
+        self._paths[source, target] = path
+        return path
+
+    def _ends(self, name: str) -> tuple[_Uplink, _Downlink]:
+        if name not in self._nodes:
+            node = self._fleet.nodes[name]
+            self._nodes[name] = (
+                _Uplink(self._clock, node.up_bytes_per_s, name),
+                _Downlink(self._clock, node.down_bytes_per_s),
+            )
+        return self._nodes[name]
