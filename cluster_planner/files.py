@@ -91,6 +91,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         return plan
 
 
+def holds_plan(path: str | os.PathLike[str]) -> bool:
+    """Whether the file looks like a plan rather than a list of nodes. Raises `InvalidInput` where it is neither."""
+    data = _read(Path(path))
+    keys = data.keys() if isinstance(data, dict) else set()
+    if "clusters" in keys:
+        return True
+    if "nodes" in keys:
+        return False
+    raise InvalidInput("is neither a plan.yaml nor a nodes.yaml", path=str(path))
+
+
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write plan.yaml atomically: a reader finds the old file or the whole new one. Raises `InvalidInput`."""
     try:

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 
 from cluster_planner.errors import PlannerError
 from cluster_planner.files import read_validated
-from cluster_planner.fleet import Node
+from cluster_planner.fleet import NodeData
 from cluster_planner.problems import problems_of
 from cluster_planner.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
 from ravnest.errors import InvalidInput
@@ -229,12 +229,12 @@ def load_job(path: str | os.PathLike[str]) -> JobConfig:
     return read_validated(path, JobConfig)
 
 
-def data_of_node(job: JobConfig, node: Node) -> JobConfig:
-    """The job as that node reads its data: with its own factory, or with the job's and its own arguments over it."""
-    if node.data is None:
+def data_of_node(job: JobConfig, own: NodeData | None) -> JobConfig:
+    """The job as a node reads its data: with its `own` factory, or with the job's and its own arguments over it."""
+    if own is None:
         return job
-    args = dict(node.data.args) if node.data.factory is not None else {**job.data.args, **node.data.args}
-    given = {"factory": node.data.factory or job.data.factory, "args": args}
+    args = dict(own.args) if own.factory is not None else {**job.data.args, **own.args}
+    given = {"factory": own.factory or job.data.factory, "args": args}
     return job.model_copy(update={"data": FactoryConfig.model_validate(given)})
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ravnest.cli.doctor import doctor
 from ravnest.cli.export import export
 from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
 app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
 app.command(epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
+app.command(epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)
 app.command(epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
 app.command(epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 

@@ -79,7 +79,7 @@ class RayCluster:
         shipped = Path(plan.job_file).name if self._session.ships_code else None
         for stage, setup in setups.items():
             node = found[nodes[stage]]
-            at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]))
+            at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]).data)
             there = remote.options(**options, **self._session.on_node(node))
             self._actors[stage] = there.remote(replace(setup, job=at_node), node.address, shipped)
 

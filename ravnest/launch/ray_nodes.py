@@ -19,8 +19,11 @@ class RayCrew:
         """`names`: what nodes of given addresses are called; others have the name of their resource, else of their
         host."""
         self._ray = session.ray
-        alive = [node for node in session.nodes() if node.alive]
-        named = named_nodes(alive, names)
+        everyone = session.nodes()
+        named = named_nodes([node for node in everyone if node.alive], names)
+        self.host = session.host
+        """The address of this process."""
+        self.dead: Sequence[RayNode] = [node for node in everyone if not node.alive]
         self.members: Sequence[Member] = tuple(Member(name, node.address, node.cores) for name, node in named.items())
         self.lost: dict[str, str] = {}
         remote = self._ray.remote(MachineAgent)

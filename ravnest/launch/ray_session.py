@@ -39,12 +39,19 @@ class RayNode:
 
 
 def check_address(address: str) -> None:
-    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so.
+    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so."""
+    silence = silence_at(address)
+    if silence is not None:
+        raise InvalidInput(f"no Ray cluster answers at {address} ({silence})", key=_KEY)
+
+
+def silence_at(address: str) -> str | None:
+    """Why nothing listens at `address`; None where something does. Raises InvalidInput for what is no address.
 
     "auto", which Ray understands as the cluster of this machine, is left to it.
     """
     if address == "auto":
-        return
+        return None
     host, _, port = address.rpartition(":")
     valid = host and "/" not in host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
     if not valid:
@@ -52,8 +59,8 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInput(f"no Ray cluster answers at {address} ({reason})", key=_KEY) from None
+        return error.strerror or str(error)
+    return None
 
 
 class RaySession:

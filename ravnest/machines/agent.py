@@ -6,6 +6,7 @@ errors of ravnest's alone; who calls has a deadline.
 
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ravnest.machines.work import Work
 
 CONNECT_S = 5.0
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,16 @@ class MachineAgent:
         self._probe().connect(peers)
 
     def reach(self, peers: Mapping[str, PeerAddress]) -> dict[str, Reach]:
-        """Plain TCP connections, one after the other."""
-        return {
-            peer: Reach(_connects(at.host, at.pipeline_port), _connects(at.host, at.bulk_port))
-            for peer, at in peers.items()
-        }
+        """By plain TCP connections."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            tried = {
+                peer: [pool.submit(_connects, at.host, port) for port in (at.pipeline_port, at.bulk_port)]
+                for peer, at in peers.items()
+            }
+            return {peer: Reach(pipeline.result(), bulk.result()) for peer, (pipeline, bulk) in tried.items()}
 
-    def ping(self, peer: str, lane: str, count: int, deadline_s: float) -> "PingTimes":
-        return self._probe().ping(peer, Lane[lane], count, deadline_s)
+    def ping(self, peer: str, lane: str, count: int, seconds: float, deadline_s: float) -> "PingTimes":
+        return self._probe().ping(peer, Lane[lane], count, seconds, deadline_s)
 
     def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> "Arrivals":
         return self._probe().transfer(peers, seconds, deadline_s)

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from ravnest.machines.crew import Call, Crew, Unanswered
 from ravnest.machines.estimates import Estimate, Latency, latency, sustained, together
 from ravnest.machines.facts import MachineFacts
-from ravnest.machines.pairing import Pair, all_pairs, in_rounds, sampled_pairs
+from ravnest.machines.pairing import ALL_PAIRS_UP_TO, Pair, all_pairs, in_rounds, sampled_pairs
 
 LISTEN_S = 60.0
-PINGS, PING_DEADLINE_S = 30, 20.0
+PINGS, PING_S, PING_DEADLINE_S = 30, 1.5, 20.0
 TRANSFER_GRACE_S = 20.0
-ALL_PAIRS_UP_TO = 12
 PINGED_PEERS = 24
 STAR_PEERS = 4
 _TOKEN_BYTES = 16
@@ -105,7 +104,7 @@ class _Measuring:
         self._crew.ask([Call(name, "meet", (addresses,)) for name in self._names], LISTEN_S)
 
     def _ping(self, pairs: Sequence[Pair]) -> None:
-        calls = [Call(a, "ping", (b, "PIPELINE", PINGS, PING_DEADLINE_S)) for a, b in pairs]
+        calls = [Call(a, "ping", (b, "PIPELINE", PINGS, PING_S, PING_DEADLINE_S)) for a, b in pairs]
         for pair, answer in zip(pairs, self._crew.ask(calls, 2 * PING_DEADLINE_S), strict=True):
             if isinstance(answer, Unanswered):
                 self._found.failed[pair] = answer.reason

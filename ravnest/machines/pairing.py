@@ -14,6 +14,9 @@ Pair = tuple[str, str]
 Distance = Callable[[str, str], float]
 T = TypeVar("T")
 
+ALL_PAIRS_UP_TO = 12
+"""Nodes; beyond, pairs are sampled."""
+
 
 def all_pairs(names: Sequence[str]) -> list[list[Pair]]:
     """Rounds that hold each pair once: the circle method of round-robin tournaments.

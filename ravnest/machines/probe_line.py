@@ -63,9 +63,9 @@ class ProbeLine:
         self._endpoint.wake()
         asked.result(_CLOSE_S)
 
-    def ping(self, peer: str, lane: Lane, count: int, deadline_s: float) -> PingTimes:
-        """Raises NodeLost when `count` answers have not come within `deadline_s`."""
-        task = RoundTrips(peer, lane, count)
+    def ping(self, peer: str, lane: Lane, count: int, seconds: float, deadline_s: float) -> PingTimes:
+        """For `seconds`, and `count` times at least. Raises NodeLost when that is not done within `deadline_s`."""
+        task = RoundTrips(peer, lane, count, seconds, time.monotonic())
         self._drive(task, deadline_s, peer)
         return PingTimes(tuple(task.round_trips_s), tuple(task.clock_offsets_s))
 

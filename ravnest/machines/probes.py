@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ravnest.machines.probe_messages import Arrived, Block, Ping, Pong
 from ring_allreduce.transport import Lane, Message
 
-GAP_S = 0.02
+GAP_S = 0.005
 """Between an answer and the next ping, so that pings do not queue behind each other."""
 
 LEAST_BLOCK_BYTES, LARGEST_BLOCK_BYTES = 1 << 15, 1 << 22
@@ -34,10 +34,11 @@ class Outgoing:
 
 
 class RoundTrips:
-    """Pings one peer, one at a time. `round_trips_s` fills in order; `clock_offsets_s` beside it: the peer's clock less
-    ours, were the answer given in the middle of its round trip."""
+    """Pings one peer, one at a time, at least `count` times and for `seconds`: the more, the likelier is one that
+    nothing delayed. `round_trips_s` fills in order; `clock_offsets_s` beside it: the peer's clock less ours, were the
+    answer given in the middle of its round trip."""
 
-    def __init__(self, peer: str, lane: Lane, count: int) -> None:
+    def __init__(self, peer: str, lane: Lane, count: int, seconds: float, now_s: float) -> None:
         self.peer = peer
         self.round_trips_s: list[float] = []
         self.clock_offsets_s: list[float] = []
@@ -46,10 +47,8 @@ class RoundTrips:
         self._sent_s: float | None = None
         self._sent_wall_s = 0.0
         self._next_s = float("-inf")
-
-    @property
-    def done(self) -> bool:
-        return len(self.round_trips_s) >= self._count
+        self._until_s = now_s + seconds
+        self.done = False
 
     def turn(self, now_s: float, wall_s: float) -> list[Outgoing]:
         if self.done or self._sent_s is not None or now_s < self._next_s:
@@ -66,6 +65,7 @@ class RoundTrips:
         self.round_trips_s.append(round_trip_s)
         self.clock_offsets_s.append(message.wall_s - (self._sent_wall_s + round_trip_s / 2))
         self._sent_s, self._next_s = None, now_s + GAP_S
+        self.done = len(self.round_trips_s) >= self._count and now_s >= self._until_s
 
     def due_s(self, now_s: float) -> float:
         return float("inf") if self._sent_s is not None else max(now_s, self._next_s)

@@ -1,0 +1,137 @@
+"""`ravnest doctor`: say by name what would make a run fail, before it does.
+
+Decides the command's options, what is checked without a plan or without a cluster, and the exit codes: 0 when
+nothing would fail, 1 when something would.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ravnest.job import JobConfig
+    from ravnest.machines.checkup import Needs
+    from ravnest.machines.doctoring import Checked
+
+WOULD_FAIL = 1
+
+
+def doctor(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[PLAN_OR_NODES_YAML]", help="What the machines are to fit.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RAY_ADDRESS", envvar="RAY_ADDRESS", help="A running Ray cluster; without one, this machine alone."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON document.")] = False,
+) -> None:
+    """Say per node and pair what would make a run fail: reachability, versions, tokens, memory, devices, code, data."""
+    from rich.console import Console
+
+    from cluster_planner.files import holds_plan, load_fleet, load_plan
+    from ravnest.job import job_from_mapping
+
+    plan = load_plan(file) if file is not None and holds_plan(file) else None
+    fleet = load_fleet(file) if file is not None and plan is None else None
+    job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
+    from ravnest.cli.doctor_view import doctor_document, show_doctor
+    from ravnest.cli.steps import Steps
+    from ravnest.machines.checkup import Needs, needs_of_fleet, needs_of_plan
+
+    needs = Needs(()) if fleet is None else needs_of_fleet(fleet)
+    needs = needs if plan is None else needs_of_plan(plan)
+    job_file = None if plan is None else Path(plan.job_file)
+    with (
+        redirect_stdout(sys.stderr) if as_json else nullcontext(),
+        Steps(Console(stderr=True, quiet=as_json)) as steps,
+    ):
+        if address is None:
+            checked = _alone(needs, job, job_file, steps.begin)
+        else:
+            checked = _together(address, needs, job, job_file, steps.begin)
+    if as_json:
+        json.dump(doctor_document(checked), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        show_doctor(checked, Console())
+    if checked.would_fail:
+        raise typer.Exit(WOULD_FAIL)
+
+
+def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]) -> Checked:
+    """Without a cluster, a run would place all stages on this machine."""
+    import os
+
+    from ravnest.machines.checkup import Needs as Own
+    from ravnest.machines.checkup import Wanted
+    from ravnest.machines.crew import LocalCrew
+    from ravnest.machines.doctoring import check_jobs, check_machines
+    from ravnest.machines.facts import machine_facts
+    from ravnest.machines.findings import THIS_MACHINE
+    from ravnest.machines.ray_settings import settings_findings
+
+    memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
+    devices = sorted({node.device for node in needs.nodes} - {"cpu"})
+    nodes = [Wanted(THIS_MACHINE, device=device) for device in devices or ["cpu"]]
+    own = Own(nodes[:1], memory_bytes=memory)
+    crew = LocalCrew(THIS_MACHINE, len(os.sched_getaffinity(0)))
+    checked = check_machines(crew, own, machine_facts(), None, step)
+    checked.findings += settings_findings(joins=False)
+    if job is not None and job_file is not None:
+        step("importing the job's code and reading its data")
+        checked.findings += check_jobs(crew, own, job, job_file, [])
+    return checked
+
+
+def _together(
+    address: str, needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
+) -> Checked:
+    from ravnest.errors import RunFailed
+    from ravnest.launch.job_code import job_code
+    from ravnest.launch.ray_nodes import RayCrew
+    from ravnest.launch.ray_session import RaySession, silence_at
+    from ravnest.machines.checkup import needs_of_members
+    from ravnest.machines.doctoring import Checked, check_jobs, check_machines
+    from ravnest.machines.facts import machine_facts
+    from ravnest.machines.findings import missing_findings
+    from ravnest.machines.ray_settings import join_finding, settings_findings
+
+    settings = settings_findings(joins=True)
+    silence = silence_at(address)
+    if silence is not None:
+        return Checked([*settings, join_finding(f"reaches no Ray cluster at {address} ({silence})")])
+    if any(finding.level == "fails" for finding in settings):
+        return Checked(settings)  # Ray would take a minute and more to say the same
+    step(f"joining Ray at {address}")
+    elsewhere = [node.data.factory for node in needs.nodes if node.data is not None and node.data.factory]
+    code = None if job is None or job_file is None else job_code(job, job_file, elsewhere)
+    try:
+        session = RaySession(address, code)
+    except RunFailed as error:
+        return Checked([*settings, join_finding(str(error))])
+    names = {node.address: node.name for node in needs.nodes if node.address}
+    try:
+        with RayCrew(session, names) as crew:
+            if not needs.nodes:  # no file: what Ray has is what is wanted
+                needs = needs_of_members({member.name: member.address for member in crew.members})
+            checked = check_machines(crew, needs, machine_facts(), session.host, step)
+            gone = [text for node in crew.dead for text in (node.name, node.address) if text]
+            alive = [member.name for member in crew.members]
+            checked.findings[:0] = [*settings, *missing_findings(needs.nodes, alive, gone)]
+            if job is not None and job_file is not None:
+                step("importing the job's code and reading its data on the nodes")
+                more = check_jobs(crew, needs, job, job_file, list(checked.facts))
+                checked.findings += [finding for finding in more if finding not in checked.findings]
+    finally:
+        session.close()
+    return checked
