@@ -62,12 +62,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Link:
-    """An unordered pair of nodes: one-way latency and rate."""
+    """An unordered pair of nodes: one-way latency and rate, and by how much longer a message takes now and then."""
 
     a: str
     b: str
     latency_s: float
     bytes_per_s: float
+    jitter_s: float = 0.0
+    """A message takes up to so much more than `latency_s`, evenly. No prediction counts it."""
 
     def __post_init__(self) -> None:
         _require_sound_link(self)
@@ -81,6 +83,7 @@ class RegionLink:
     b: str
     latency_s: float
     bytes_per_s: float
+    jitter_s: float = 0.0
 
     def __post_init__(self) -> None:
         _require_sound_link(self)
@@ -141,7 +144,7 @@ class Fleet:
         if first.region is not None and second.region is not None:
             pair = self._by_region.get(_pair(first.region, second.region))
             if pair is not None:
-                return Link(*key, pair.latency_s, pair.bytes_per_s)
+                return Link(*key, pair.latency_s, pair.bytes_per_s, pair.jitter_s)
         known = self._estimates_from(key[0]).get(key[1])
         if known is not None:
             return Link(*key, *known)
@@ -201,8 +204,9 @@ def _require_positive(node: Node, *fields: str) -> None:
 
 def _require_sound_link(link: Link | RegionLink) -> None:
     where = f"{link.a}–{link.b}"
-    if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
-        raise InvalidInput(f"must be a finite number, 0 or more, not {link.latency_s!r}", key=f"{where}.latency_s")
+    for key, value in (("latency_s", link.latency_s), ("jitter_s", link.jitter_s)):
+        if not (math.isfinite(value) and value >= 0):
+            raise InvalidInput(f"must be a finite number, 0 or more, not {value!r}", key=f"{where}.{key}")
     if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
         raise InvalidInput(f"must be a finite number above 0, not {link.bytes_per_s!r}", key=f"{where}.bytes_per_s")
 

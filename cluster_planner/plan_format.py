@@ -41,10 +41,8 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
     """
     return Fleet(
         nodes=tuple(_node(node) for node in entry.nodes),
-        links=tuple(Link(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.links),
-        regions=tuple(
-            RegionLink(*link.between, seconds(link.latency_ms), bytes_per_s(link.mbps)) for link in entry.regions
-        ),
+        links=tuple(Link(*link.between, *_link(link)) for link in entry.links),
+        regions=tuple(RegionLink(*link.between, *_link(link)) for link in entry.regions),
     )
 
 
@@ -137,6 +135,10 @@ def _node(entry: schema.NodeEntry) -> Node:
     )
 
 
+def _link(entry: schema.LinkEntry) -> tuple[float, float, float]:
+    return seconds(entry.latency_ms), bytes_per_s(entry.mbps), seconds(entry.jitter_ms)
+
+
 def _node_to(node: Node) -> dict[str, object]:
     entry: dict[str, object] = {
         "name": node.name,
@@ -164,6 +166,7 @@ def _links_to(links: Iterable[Link | RegionLink]) -> list[dict[str, object]]:
             "between": [link.a, link.b],
             "latency_ms": _stated(seconds, link.latency_s, 1e3),
             "mbps": _stated(bytes_per_s, link.bytes_per_s, 8e-6),
+            **({"jitter_ms": _stated(seconds, link.jitter_s, 1e3)} if link.jitter_s else {}),
         }
         for link in links
     ]

@@ -77,6 +77,7 @@ class LinkEntry(Strict):
     between: Pair
     latency_ms: Latency
     mbps: Measured
+    jitter_ms: Latency = 0.0
 
 
 class FleetFile(Strict):

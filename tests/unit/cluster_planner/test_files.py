@@ -108,6 +108,9 @@ def test_a_fleet_is_read_in_si_units(nodes_yaml: Callable[[str], Path]) -> None:
         ("[desk, laptop]", "[desk]", "links[0].between[1]: is required and missing"),
         ("[desk, laptop]", "desk", "links[0].between: must be a list, not the text 'desk'"),
         ("latency_ms: 3.1", "latency_ms: -1", "links[0].latency_ms: must be 0 or more, not -1"),
+        ("mbps: 93", "mbps: 93, jitter_ms: -2", "links[0].jitter_ms: must be 0 or more, not -2"),
+        ("mbps: 93", "mbps: 93, jitter_ms: .nan", "links[0].jitter_ms: must be a finite number"),
+        ("mbps: 300", "mbps: 300, jitter_ms: fast", "regions[0].jitter_ms: must be a number"),
         ("[fra, iad]", "[fra, iat]", "regions[0].between: no region is named 'iat'; did you mean 'iad'?"),
         ("gflops: 4200", "gflops: [", "line 6, column 12: is not valid YAML"),
         ("host: attic", "gflops: 1", "the key 'gflops' is given twice"),
@@ -119,6 +122,14 @@ def test_each_mistake_is_one_clear_line(nodes_yaml: Callable[[str], Path], old: 
     assert message in str(error)
     assert str(error).startswith(f"{path}: ")
     assert "\n" not in str(error)
+
+
+def test_jitter_is_none_unless_it_is_stated(nodes_yaml: Callable[[str], Path]) -> None:
+    text = NODES.replace("mbps: 93", "mbps: 93, jitter_ms: 2").replace("mbps: 300", "mbps: 300, jitter_ms: 0.5")
+    fleet = load_fleet(nodes_yaml(text))
+    assert (fleet.links[0].jitter_s, fleet.regions[0].jitter_s) == (0.002, 0.0005)
+    plain = load_fleet(nodes_yaml(NODES))
+    assert (plain.links[0].jitter_s, plain.regions[0].jitter_s) == (0.0, 0.0)
 
 
 def test_a_pair_given_in_both_directions_is_refused(nodes_yaml: Callable[[str], Path]) -> None:
@@ -318,7 +329,8 @@ def test_any_plan_of_a_file_comes_back_bit_for_bit(
         f"down_mbps: {stated[3]!r}, mtbf_hours: {stated[0]!r}}}"
         for name in plan.fleet.names
     )
-    links = f"\nlinks: [{{between: [fast0, slow0], latency_ms: {stated[0]!r}, mbps: {stated[1]!r}}}]"
+    pair = f"latency_ms: {stated[0]!r}, mbps: {stated[1]!r}, jitter_ms: {stated[2]!r}"
+    links = f"\nlinks: [{{between: [fast0, slow0], {pair}}}]"
     nodes.write_text(f"nodes:{extra}{links}\n")
     made = replace(
         plan, fleet=load_fleet(nodes), job=job, seed=seed, predicted=replace(plan.predicted, averaging_s=number)

@@ -29,8 +29,8 @@ def test_nodes_of_one_host_need_no_uplink(make_node: Callable[..., Node]) -> Non
 
 def test_regions_stand_in_for_pairs(make_node: Callable[..., Node]) -> None:
     nodes = (make_node("a", region="x"), make_node("b", region="y"))
-    fleet = Fleet(nodes, (), (RegionLink("y", "x", 0.1, 9.0),))
-    assert fleet.link("b", "a") == Link("a", "b", 0.1, 9.0)
+    fleet = Fleet(nodes, (), (RegionLink("y", "x", 0.1, 9.0, 0.02),))
+    assert fleet.link("b", "a") == Link("a", "b", 0.1, 9.0, 0.02)
 
 
 def test_shortest_paths_estimate_the_rest(make_node: Callable[..., Node]) -> None:
@@ -67,6 +67,12 @@ def test_impossible_rates_are_refused(make_node: Callable[..., Node], field: str
 def test_impossible_links_are_refused(latency_s: float, rate: float) -> None:
     with pytest.raises(InvalidInput, match="a–b"):
         Link("a", "b", latency_s, rate)
+
+
+@pytest.mark.parametrize("jitter_s", [-1.0, math.nan, math.inf])
+def test_impossible_jitter_is_refused(jitter_s: float) -> None:
+    with pytest.raises(InvalidInput, match="jitter_s: must be a finite number, 0 or more"):
+        RegionLink("a", "b", 0.0, 1.0, jitter_s)
 
 
 def test_contradictions_name_their_key(make_node: Callable[..., Node]) -> None:
