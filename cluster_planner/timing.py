@@ -27,6 +27,31 @@ SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True)
+class WorkTimes:
+    """What each piece of a stage's work takes on its node, in seconds; of one micro-batch, but for the update."""
+
+    forward_s: float
+    backward_s: float
+    input_gradients_s: float
+    """The first part of a split backward."""
+    weight_gradients_s: float
+    update_s: float
+
+
+def work_times(fleet: Fleet, spans: SpanCosts, stage: Stage) -> WorkTimes:
+    """A backward takes two forwards, and one more where the stage recomputes."""
+    speed = fleet.node(stage.node).flops_per_s
+    forward_s = spans.forward_flops(*stage.units) / speed
+    return WorkTimes(
+        forward_s=forward_s,
+        backward_s=(2.0 + stage.recomputes) * forward_s,
+        input_gradients_s=(1.0 + stage.recomputes) * forward_s,
+        weight_gradients_s=forward_s,
+        update_s=spans.step_flops(*stage.units) / speed,
+    )
+
+
+@dataclass(frozen=True)
 class Load:
     """What one stage does per micro-batch, averaging apart. Bytes count what leaves or enters its host."""
 
@@ -81,12 +106,8 @@ def flushed_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
     work = spans.workload
     if not work.is_synchronous:
         return 0.0
-    passes = []
-    for stage in stages:
-        speed = fleet.node(stage.node).flops_per_s
-        forward_s = spans.forward_flops(*stage.units) / speed
-        backward_s = (2.0 + stage.recomputes) * forward_s
-        passes.append(Passes(forward_s, backward_s, spans.step_flops(*stage.units) / speed))
+    times = [work_times(fleet, spans, stage) for stage in stages]
+    passes = [Passes(each.forward_s, each.backward_s, each.update_s) for each in times]
     hops = [
         Hop(
             float(spans.forward_bytes[stage.units[1]]) / fleet.flow_bytes_per_s(stage.node, onward.node),

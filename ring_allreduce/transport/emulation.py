@@ -207,26 +207,3 @@ def _first_in_turn(links: Iterable[_Link[T]]) -> tuple[Lane, _Link[T]]:
                 break
     assert best is not None
     return best[2], best[3]
-
-
-class EmulatedLink(Generic[T]):
-    """One direction of one link, shared with none. Nothing new should use it: `EmulatedUplink` is the same and more."""
-
-    def __init__(self, shape: LinkShape, seed: str = "") -> None:
-        self._uplink: EmulatedUplink[T] = EmulatedUplink(float("inf"), {"": shape}, seed=seed)
-
-    def change(self, shape: LinkShape, now_s: float = 0.0) -> None:
-        self._uplink.change(now_s, links={"": shape})
-
-    def push(self, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
-        self._uplink.push("", lane, item, n_bytes, now_s)
-
-    def queued(self, lane: Lane) -> int:
-        return self._uplink.queued("", lane)
-
-    def pop_arrived(self, now_s: float) -> list[tuple[Lane, T]]:
-        arrived = sorted(self._uplink.pop_arrived(now_s), key=lambda each: RANK[each[2]])
-        return [(lane, item) for _, _, lane, item in arrived]
-
-    def next_due_s(self) -> float | None:
-        return self._uplink.next_due_s()

@@ -7,7 +7,7 @@ from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.plan import Stage
 from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import bottleneck_s, loads_of, period_s, round_trip_s, wanted_window
+from cluster_planner.timing import bottleneck_s, loads_of, period_s, round_trip_s, wanted_window, work_times
 
 
 @pytest.fixture
@@ -84,3 +84,15 @@ def test_a_small_window_waits_for_the_round_trip(make_workload: Callable[..., Wo
 def test_synchronous_updates_pay_fill_and_drain(make_workload: Callable[..., Workload]) -> None:
     work = make_workload(update_every=4, max_staleness=0)
     assert math.isclose(period_s(1.0, 3.0, 4, work), (3 * 1.0 + 3.0) / 4)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_the_pieces_of_a_stage_s_work_add_up_to_its_compute(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload], fleet: Fleet, recomputes: bool
+) -> None:
+    spans = SpanCosts(make_model(3, flops=10.0, parameter_bytes=7), make_workload(micro_batch=2, update_every=4))
+    stages = (Stage("a", (0, 1), recomputes), *STAGES[1:])
+    times, load = work_times(fleet, spans, stages[0]), loads_of(fleet, spans, stages)[0]
+    assert times.update_s > 0
+    assert times.forward_s + times.backward_s + times.update_s / 4 == pytest.approx(load.compute_s)
+    assert times.input_gradients_s + times.weight_gradients_s == times.backward_s

@@ -159,11 +159,11 @@ def test_an_uplink_never_carries_more_than_its_rate_and_is_not_idle_while_anythi
         uplink.push(peer, lane, n_bytes, n_bytes, now_s)
         free_s = max(now_s, free_s) + n_bytes / up  # of one queue that is always served
     out = [(at_s, n_bytes) for at_s, _, _, n_bytes in drain(uplink)]
-    for first in range(len(out)):
+    for first, (from_s, _) in enumerate(out):
         carried = 0
-        for at_s, n_bytes in out[first:]:
-            carried += n_bytes
-            assert carried <= up * (at_s - out[first][0]) + out[first][1] + 1e-6
+        for at_s, n_bytes in out[first + 1 :]:
+            carried += n_bytes if at_s > from_s else 0
+            assert carried <= up * (at_s - from_s) + 1e-6
     if out:
         assert out[-1][0] == pytest.approx(free_s)
 
