@@ -52,6 +52,7 @@ class VirtualRun:
         self.total_samples = 0
         self.on_samples: Callable[[str, int], None] | None = None
         """Told the cluster and its samples after each update of its first stage."""
+        self.on_drain: Callable[[], None] | None = None
         self._windows: list[tuple[float, str, int]] = []
         self._stop_samples = 0
         self._drain_s: float | None = None
@@ -91,7 +92,7 @@ class VirtualRun:
             trace=self._trace.events if self._trace is not None else (),
             micro_batch=self._fleet.micro_batch,
             drain_s=self._drain_s,
-            end_s=self.clock.now_s,
+            end_s=max(stage.finished_s for stage in self.stages.values()),
             staleness={who: stage.machine.staleness for who, stage in self.stages.items()},
             seconds=self.seconds(),
             windows=tuple(self._windows),
@@ -129,6 +130,8 @@ class VirtualRun:
     def _drain(self, _: None) -> None:
         if self._drain_s is None:
             self._drain_s = self.clock.now_s
+            if self.on_drain is not None:
+                self.on_drain()
             for cluster in self._fleet.clusters:
                 first = self.stages[cluster.stage_names()[0]]
                 self.rounds.control(first.tell, ev.DrainRequested())

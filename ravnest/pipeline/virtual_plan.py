@@ -1,50 +1,90 @@
-"""The virtual fleet that a plan describes: durations from FLOPs and speeds, bytes from cuts, links from the
-fleet."""
+"""The virtual fleet that a plan describes: durations from FLOPs and speeds, bytes from cuts, links and the nodes' own
+uplinks and downlinks from the fleet.
+
+Decides as a run does how rings are divided and which exchange directly, but for rings of more than MOST_JUDGED members,
+which are flat rings of equal blocks. Snapshots and merges take no time.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Mapping
+from itertools import combinations, pairwise, permutations
 
 from cluster_planner.circuits import Circuit, circuits
+from cluster_planner.pipeline import largest_fitting_window
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
 from cluster_planner.spans import SpanCosts
+from cluster_planner.timing import host_key
 from ravnest.pipeline.virtual_fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
     VirtualFleet,
+    VirtualNode,
     VirtualRing,
     VirtualStage,
 )
-from ring_allreduce.chunks import chunk_elements_for
+from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
+from ring_allreduce.shares import shares_from_hops
 from ring_allreduce.transport.emulation import LinkShape
 
 MOST_CHUNKS_PER_BLOCK = 8
 """More would make a round dearer to simulate and hardly change its time: the ring is pipelined by then."""
 
+MOST_JUDGED = 64
+"""Members, all pairs of which are looked at."""
 
-def fleet_of_plan(plan: Plan) -> VirtualFleet:
-    """A backward takes two forwards; an update takes what the plan's prediction leaves beyond these."""
-    rings = circuits(SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings)
+
+def fleet_of_plan(
+    plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
+) -> VirtualFleet:
+    """A backward takes two forwards; an update takes what the plan's prediction leaves beyond these.
+
+    `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
+    """
+    node_of = {
+        f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
+    }
+    spans, rings = (
+        SpanCosts(plan.costs, plan.workload),
+        circuits(SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings),
+    )
+    most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
+    largest = [
+        max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
+        for cluster in plan.clusters
+    ]
+    machines = {name: "/".join(map(str, host_key(plan.fleet, name))) for name in node_of.values()}
     return VirtualFleet(
         clusters=tuple(
-            VirtualCluster(cluster.name, cluster.window, _stages(plan, cluster, predicted))
-            for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
+            VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, predicted, window), window)
+            for cluster, predicted, window in zip(plan.clusters, plan.predicted.clusters, largest, strict=True)
         ),
-        rings=tuple(_ring(plan, ring) for ring in rings),
-        links=_links(plan, rings),
+        rings=tuple(_ring(plan, ring, node_of) for ring in rings),
+        links=_links(plan, rings, node_of, jitter_s),
+        nodes={machine: _node(plan, name) for name, machine in machines.items()},
+        node_of={who: machines[name] for who, name in node_of.items()},
         update_every=plan.workload.update_every,
         max_staleness=plan.workload.max_staleness,
         average_every=plan.workload.average_every,
         max_lag=plan.workload.max_lag,
         micro_batch=plan.workload.micro_batch,
         schedule=plan.workload.schedule,
+        split_backward="auto" if tuned and plan.workload.splits_backward else "never",
+        control_latency_s=control_latency_s,
     )
 
 
-def _stages(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> tuple[VirtualStage, ...]:
+def _node(plan: Plan, name: str) -> VirtualNode:
+    node = plan.fleet.node(name)
+    return VirtualNode(node.up_bytes_per_s, node.down_bytes_per_s)
+
+
+def _stages(
+    plan: Plan, spans: SpanCosts, cluster: Cluster, predicted: ClusterPrediction, window: int | None
+) -> tuple[VirtualStage, ...]:
     units, work = plan.costs.units, plan.workload
     stages = []
-    for stage, expected in zip(cluster.stages, predicted.stages, strict=True):
+    for index, (stage, expected) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         first, end = stage.units
         flops = sum(unit.flops for unit in units[first:end]) * work.micro_batch
         forward_s = flops / plan.fleet.node(stage.node).flops_per_s
@@ -59,38 +99,56 @@ def _stages(plan: Plan, cluster: Cluster, predicted: ClusterPrediction) -> tuple
                 gradient_bytes=work.gradient_bytes(units[first - 1]) + work.tied_bytes(units[first - 1])
                 if first
                 else 0,
+                room=_room(plan, spans, cluster, index, window or cluster.window),
             )
         )
     return tuple(stages)
 
 
-def _ring(plan: Plan, ring: Circuit) -> VirtualRing:
-    elements = ring.parameter_bytes // PARAMETER_BYTES
-    nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
-    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
-    chunk_elements = chunk_elements_for(min(rates, default=None), PARAMETER_BYTES)
-    least = -(-elements // (len(nodes) * MOST_CHUNKS_PER_BLOCK))
+def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: int) -> int:
+    stage = cluster.stages[index]
+    if stage.recomputes:
+        return 0
+    place, memory_bytes = (index, len(cluster.stages)), plan.fleet.node(stage.node).memory_bytes
+    return spans.room_to_split(*stage.units, place, window, memory_bytes)
+
+
+def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
     members = tuple(f"{cluster}.{index}" for cluster, index in ring.members)
-    return VirtualRing(members, elements, max(chunk_elements, least))
+    nodes = [node_of[who] for who in members]
+    elements = ring.parameter_bytes // PARAMETER_BYTES
+    element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
+    vector_bytes = int(elements * element_bytes)
+    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
+    chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
+    least = -(-elements // (len(nodes) * MOST_CHUNKS_PER_BLOCK))
+    direct, shares = False, None
+    if 1 < len(nodes) <= MOST_JUDGED:
+        latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
+        slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
+        direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
+        shares = None if direct else shares_from_hops(tuple(rates))
+    return VirtualRing(members, elements, max(chunk_elements, least, 1), element_bytes, shares, direct)
 
 
-def _links(plan: Plan, rings: list[Circuit]) -> dict[tuple[str, str], LinkShape]:
-    """Each way between neighbours in a cluster, and from each member of a ring to the next."""
-    node_of = {
-        f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
-    }
-    pairs: set[tuple[str, str]] = set()
+def _links(
+    plan: Plan, rings: list[Circuit], node_of: Mapping[str, str], jitter_s: float
+) -> dict[tuple[str, str], LinkShape]:
+    """Each way between neighbours in a cluster, and in each ring from each member to the next, or to all."""
+    pairs: dict[tuple[str, str], None] = {}
     for cluster in plan.clusters:
         for index in range(len(cluster.stages) - 1):
             before, after = f"{cluster.name}.{index}", f"{cluster.name}.{index + 1}"
-            pairs |= {(before, after), (after, before)}
+            pairs |= {(before, after): None, (after, before): None}
     for ring in rings:
         members = [f"{cluster}.{index}" for cluster, index in ring.members]
-        pairs |= set(pairwise([*members, members[0]])) if len(members) > 1 else set()
-    return {
-        (a, b): LinkShape(
-            bytes_per_s=plan.fleet.flow_bytes_per_s(node_of[a], node_of[b]),
-            latency_s=plan.fleet.link(node_of[a], node_of[b]).latency_s,
-        )
-        for a, b in sorted(pairs)
-    }
+        if 1 < len(members) <= MOST_JUDGED:
+            pairs |= dict.fromkeys(permutations(members, 2))
+        elif len(members) > 1:
+            pairs |= dict.fromkeys(pairwise([*members, members[0]]))
+    return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
+
+
+def _link(plan: Plan, a: str, b: str, jitter_s: float) -> LinkShape:
+    link = plan.fleet.link(a, b)
+    return LinkShape(plan.fleet.flow_bytes_per_s(a, b), link.latency_s, max(jitter_s, link.jitter_s))

@@ -55,6 +55,8 @@ class StageAtWork:
         self.times = times
         self.machine = tuned.machine
         self.finished_round = -1
+        self.finished_s = 0.0
+        """When it had merged the last round."""
         self.before: StageAtWork | None = None
         self.after: StageAtWork | None = None
         self.late_s = 0.0
@@ -87,10 +89,10 @@ class StageAtWork:
         self._held.append((action, argument))
         return False
 
-    def stall(self, for_s: float) -> None:
-        """The node stands still, beginning now. What comes while it already does has no effect."""
+    def stall(self, for_s: float) -> bool:
+        """The node stands still, beginning now; False, without effect, where it already does."""
         if self._held is not None:
-            return
+            return False
         self._held = []
         running = self.machine.running
         state = self.machine.ledger.state if running is None else KIND_OF_COMPUTE[type(running)]
@@ -98,6 +100,7 @@ class StageAtWork:
             self._extend_s += for_s
         self.stalled_s[state] = self.stalled_s.get(state, 0.0) + for_s
         self._clock.after(for_s, self._go_on, None)
+        return True
 
     def _go_on(self, _: None) -> None:
         held, self._held = self._held or [], None
@@ -194,7 +197,7 @@ class StageAtWork:
     def _report_rounds_finished(self, instruction: ins.ReportRoundsFinished) -> None:
         if self._trace is not None:
             self._trace.reported(self.who, instruction)
-        self.finished_round = instruction.up_to
+        self.finished_round, self.finished_s = instruction.up_to, self._clock.now_s
 
     def _fail(self, instruction: ins.Fail) -> None:
         raise RunFailed(f"{self.who}: {instruction.reason}")

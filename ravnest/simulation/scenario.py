@@ -1,0 +1,96 @@
+"""What happens to the machines of a simulated run beyond what the plan says. Plain data, pure.
+
+Decides what makes a scenario valid by itself; whether its nodes exist is asked of a plan's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ravnest.errors import InvalidInput
+
+CONTROL_LATENCY_S = 0.005
+
+
+@dataclass(frozen=True)
+class Stall:
+    """`node` stands still from `at_s`, for `for_s` seconds: it computes nothing and hears nothing."""
+
+    node: str
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True)
+class StallRate:
+    """Each of `nodes` (empty: every node) stalls `per_hour` times an hour by chance, for `for_s` seconds on average.
+
+    Gaps and lengths are exponentially distributed.
+    """
+
+    per_hour: float
+    for_s: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BandwidthChange:
+    """From `at_s` on a node's uplink and downlink carry `up` and `down` times what the plan says (1: as planned)."""
+
+    at_s: float
+    up: float = 1.0
+    down: float = 1.0
+    nodes: tuple[str, ...] = ()
+    """Empty: every node."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Without arguments: everything goes as the plan says."""
+
+    compute_jitter: float = 0.0
+    """The coefficient of variation of each computation's duration: lognormal, its mean what the plan says."""
+    link_jitter_s: float = 0.0
+    """Each message comes up to so much later by chance; where the plan says more for a link, that counts."""
+    control_latency_s: float = CONTROL_LATENCY_S
+    """One way between the driver and any stage."""
+    stalls: tuple[Stall, ...] = ()
+    stall_rates: tuple[StallRate, ...] = ()
+    bandwidth: tuple[BandwidthChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, value in (
+            ("compute_jitter", self.compute_jitter),
+            ("link_jitter", self.link_jitter_s),
+            ("control_latency", self.control_latency_s),
+        ):
+            _require(value, key, least=0.0)
+        for i, stall in enumerate(self.stalls):
+            _require(stall.at_s, f"stalls[{i}].at_s", least=0.0)
+            _require(stall.for_s, f"stalls[{i}].for_s")
+        for i, rate in enumerate(self.stall_rates):
+            _require(rate.per_hour, f"stall_rates[{i}].per_hour")
+            _require(rate.for_s, f"stall_rates[{i}].for_s")
+        for i, change in enumerate(self.bandwidth):
+            _require(change.at_s, f"bandwidth[{i}].at_s", least=0.0)
+            _require(change.up, f"bandwidth[{i}].up")
+            _require(change.down, f"bandwidth[{i}].down")
+
+    def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
+        """Raise InvalidInput for a node that is not `known`, or that runs no stage (`idle`)."""
+        named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
+        named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
+        named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
+        for key, name in named:
+            if name in idle:
+                raise InvalidInput(f"{name!r} runs no stage in this plan: it is a spare", key=key)
+            if name not in known:
+                raise InvalidInput(f"no node of the plan is named {name!r}", key=key)
+
+
+def _require(value: float, key: str, *, least: float | None = None) -> None:
+    if not math.isfinite(value) or value < 0 or (least is None and value == 0):
+        expected = "a finite number above 0" if least is None else "a finite number, 0 or more"
+        raise InvalidInput(f"must be {expected}, not {value!r}", key=key)
