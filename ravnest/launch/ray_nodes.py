@@ -20,7 +20,7 @@ class RayCrew:
         host."""
         self._ray = session.ray
         everyone = session.nodes()
-        named = named_nodes([node for node in everyone if node.alive], names)
+        named = named_nodes([node for node in everyone if node.alive and node.works], names)
         self.host = session.host
         """The address of this process."""
         self.dead: Sequence[RayNode] = [node for node in everyone if not node.alive]

@@ -32,6 +32,8 @@ class RayNode:
     cores: int
     hostname: str
     alive: bool
+    works: bool
+    """False for one that was started with `--num-cpus 0`, such as a head that only keeps the books."""
 
     def is_of(self, name: str, address: str | None) -> bool:
         """Whether it is the node that nodes.yaml calls `name`: by its address, else by its resource."""
@@ -122,6 +124,7 @@ def _node(entry: Mapping[str, Any]) -> RayNode:
         cores=max(1, int(entry["Resources"].get("CPU", 1))),
         hostname=entry.get("NodeManagerHostname", entry["NodeManagerAddress"]),
         alive=bool(entry["Alive"]),
+        works=bool(names) or entry["Resources"].get("CPU", 0) > 0,
     )
 
 

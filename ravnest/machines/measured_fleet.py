@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.fleet import Fleet, Link, Node
+from cluster_planner.plan_format import bytes_of_gb, bytes_per_s, flops_per_s, seconds
 from ravnest.machines.estimates import Estimate, Latency
 from ravnest.machines.pairing import Pair
 
-UNMEASURED_BYTES_PER_S = 100 * 125_000.0
+MBPS = 125_000.0
+UNMEASURED_BYTES_PER_S = 100 * MBPS
 """Put down for a machine that had nobody to exchange with."""
 
 SATURATED = 0.9
@@ -73,10 +75,10 @@ def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> tuple[Fleet, 
         fleet_nodes.append(
             Node(
                 name=node.name,
-                flops_per_s=_rounded(node.flops_per_s.value),
-                memory_bytes=round(_rounded(node.memory_bytes)),
-                up_bytes_per_s=_rounded(up[node.machine]),
-                down_bytes_per_s=_rounded(down[node.machine]),
+                flops_per_s=flops_per_s(_short(node.flops_per_s.value / 1e9)),
+                memory_bytes=bytes_of_gb(_short(node.memory_bytes / 1e9)),
+                up_bytes_per_s=bytes_per_s(_short(up[node.machine] / MBPS)),
+                down_bytes_per_s=bytes_per_s(_short(down[node.machine] / MBPS)),
                 host=node.machine if several else None,
                 device=node.device,
                 address=node.address,
@@ -88,27 +90,24 @@ def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> tuple[Fleet, 
             there, back = rates.pairs.get((a, b)), rates.pairs.get((b, a))
             rate, said = link_rate(f"{a} and {b}", there, back, min(up[a], down[b]), min(up[b], down[a]))
             notes += said
+            delays = (seconds(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
+            latency_s, jitter_s = delays
+            figures = latency_s, bytes_per_s(_short(rate / MBPS)), jitter_s
             for one in (node.name for node in kept if node.machine == a):
-                links += [
-                    Link(one, other.name, _rounded(latency.seconds), _rounded(rate))
-                    for other in kept
-                    if other.machine == b
-                ]
+                links += [Link(one, other.name, *figures) for other in kept if other.machine == b]
     return Fleet(tuple(fleet_nodes), tuple(links)), [note for note in notes if note]
 
 
 def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -> tuple[float, list[str]]:
     """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry."""
     if not single and several is None:
-        mbps = UNMEASURED_BYTES_PER_S / 125_000.0
+        mbps = UNMEASURED_BYTES_PER_S / MBPS
         return UNMEASURED_BYTES_PER_S, [f"{what} was not measured, having no peer: {mbps:g} Mbit/s is put down"]
     best = max([*single, *([several] if several is not None else [])], key=lambda each: each.value)
     notes = [_uncertain(what, best)]
     singles = sorted((each.value for each in single), reverse=True)
     if several is not None and several.value >= SATURATED * sum(singles[:4]):
-        notes.append(
-            f"{what} may carry more than {best.value / 125_000.0:.0f} Mbit/s: its peers together do not fill it"
-        )
+        notes.append(f"{what} may carry more than {best.value / MBPS:.0f} Mbit/s: its peers together do not fill it")
     return best.value, [note for note in notes if note]
 
 
@@ -127,7 +126,7 @@ def link_rate(
         return fastest, notes
     slowest = min(each.value for each in known)
     notes.append(
-        f"{pair} carry {slowest / 125_000.0:.0f} Mbit/s one way and {fastest / 125_000.0:.0f} the other, beyond what"
+        f"{pair} carry {slowest / MBPS:.0f} Mbit/s one way and {fastest / MBPS:.0f} the other, beyond what"
         " their uplinks and downlinks explain: the slower is put down"
     )
     return slowest, notes
@@ -160,8 +159,8 @@ def _over(known: Node, measured: Node | None) -> Node:
     )
 
 
-def _rounded(value: float) -> float:
-    """No figure is known to more than four digits; what is written says no more."""
+def _short(value: float) -> float:
+    """In the file's unit, to four digits: no figure is known better."""
     return float(f"{value:.4g}")
 
 

@@ -174,6 +174,9 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/machines/pairing.py": (WORLD | TENSORS) - {"random"},  # its sample has a seed
     "ravnest/machines/estimates.py": WORLD | TENSORS,
+    "ravnest/machines/checkup.py": WORLD | TENSORS,
+    "ravnest/machines/findings.py": WORLD | TENSORS,
+    "ravnest/machines/measured_fleet.py": WORLD | TENSORS,
     "ravnest/machines/probes.py": WORLD | TENSORS,
     "ravnest/words.py": WORLD | TENSORS,
 }

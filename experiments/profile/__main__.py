@@ -1,0 +1,42 @@
+"""`python -m experiments.profile [--quick] [--wanlab PATH] [--json]`: is what profile and doctor say true?"""
+
+import sys
+from collections.abc import Callable
+from functools import cache
+
+from experiments.allreduce import lab
+from experiments.command import parser_for, run_parts
+from experiments.profile import judging
+from experiments.profile.measure import Story, tell
+from experiments.report import Part
+
+TITLE = "Profile and doctor on a real cluster"
+INTRO = (
+    "A Ray cluster in wanlab: machines of two regions with asymmetric links. Does `ravnest profile` measure what the"
+    " lab was set to, does `ravnest doctor` say what is wrong and nothing else, and does a job train where its code is"
+    " not?"
+)
+PARTS = {"links": judging.links, "cluster": judging.cluster}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: see run_parts."""
+    parser = parser_for("profile", __doc__, list(PARTS))
+    parser.add_argument("--wanlab", metavar="PATH", help="the program that emulates links with namespaces")
+    asked = parser.parse_args(arguments)
+    program, why = lab.find(asked.wanlab)
+
+    @cache
+    def story() -> Story:
+        assert program is not None
+        return tell(program, quick=asked.quick)
+
+    def part(name: str, judge: Callable[[Story], Part]) -> Part:
+        return judging.unmeasured(name, judge.__doc__ or name, why) if program is None else judge(story())
+
+    parts = {name: (lambda name=name, judge=judge: part(name, judge)) for name, judge in PARTS.items()}
+    return run_parts("profile", asked, parts, title=TITLE, intro=INTRO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Ray in wanlab: a node in each namespace, which sees the files of this machine but for one folder that is hidden.
+
+The first machine is the head, and sees all: commands run there. Ray starts over fast links, which are then shaped.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from experiments.allreduce.lab import Lab
+from experiments.profile.site import Site
+
+PORT = 6379
+FAST_MBPS, FAST_ONE_WAY_S = 500.0, 0.0005
+START_S = 180.0
+OBJECT_STORE_BYTES = 80_000_000
+_STARTED = "Ray runtime started"
+_END_S = 10.0
+
+
+class LabCluster:
+    """For the length of a `with` block."""
+
+    def __init__(self, program: Path, site: Site, hidden: Path) -> None:
+        """`hidden`: a folder that only the head can see. Raises RuntimeError where Ray does not start in time."""
+        self._site, self._hidden = site, hidden
+        self._program = program
+        self._logs = tempfile.TemporaryDirectory(prefix="rprof-")
+        self._environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "COLUMNS": "200",
+        }
+        self._lab = Lab(program, dict.fromkeys(site.names, (FAST_MBPS, FAST_MBPS)), FAST_ONE_WAY_S)
+        self._running: list[subprocess.Popen[Any]] = []
+        try:
+            for name in site.names:  # Ray asks for the address by which it would reach the world
+                subprocess.run([*self._lab.inside(name), "ip", "route", "add", "default", "dev", "wl0"], check=True)
+            self._start(site.names[:1])
+            self._start(site.names[1:])
+            self._lab.change_nodes({each.name: (each.up_mbps, each.down_mbps) for each in site.machines})
+            self._lab.change_pairs(site.pairs())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Of Ray's head."""
+        return f"{self._lab.addresses[self._site.names[0]]}:{PORT}"
+
+    def ravnest(self, folder: Path, *words: str, deadline_s: float) -> subprocess.CompletedProcess[str]:
+        """A command of ravnest's on the head. Raises subprocess.TimeoutExpired."""
+        return subprocess.run(
+            [*self._lab.inside(self._site.names[0]), sys.executable, "-m", "ravnest", *words],
+            cwd=folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+        )
+
+    def cut(self, name: str) -> None:
+        """Take a machine off the net."""
+        subprocess.run([sys.executable, str(self._program), "cut", name], check=True, capture_output=True, timeout=30.0)
+
+    def close(self) -> None:
+        """End Ray, and take the lab down."""
+        for running in reversed(self._running):
+            running.terminate()
+        for running in self._running:
+            try:
+                running.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                running.kill()
+        self._lab.__exit__(None, None, None)
+        self._logs.cleanup()
+
+    def __enter__(self) -> "LabCluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, names: Sequence[str]) -> None:
+        logs, started = {}, {}
+        for name in names:
+            logs[name] = Path(self._logs.name) / f"{name}.log"
+            with logs[name].open("w", encoding="utf-8") as output:
+                started[name] = subprocess.Popen(
+                    [*self._lab.inside(name), *self._command(name)],
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    env=self._environment,
+                )
+            self._running.append(started[name])
+        deadline_s = time.monotonic() + START_S
+        while waiting := [name for name in names if _STARTED not in logs[name].read_text(errors="replace")]:
+            ended = [name for name in waiting if started[name].poll() is not None]
+            if ended or time.monotonic() > deadline_s:
+                said = logs[(ended or waiting)[0]].read_text(errors="replace")[-600:]
+                raise RuntimeError(f"Ray did not start on {', '.join(ended or waiting)}: {said}")
+            time.sleep(0.2)
+
+    def _command(self, name: str) -> list[str]:
+        ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
+        ray += ["--node-ip-address", self._lab.addresses[name], "--num-cpus", "1"]
+        ray += ["--object-store-memory", str(OBJECT_STORE_BYTES), "--resources", json.dumps({f"ravnest-{name}": 1})]
+        # Nodes of one machine that share a folder choose the same names for their sockets.
+        ray += ["--temp-dir", str(Path(self._logs.name) / name)]
+        if name == self._site.names[0]:
+            return [*ray, "--head", "--port", str(PORT), "--include-dashboard", "false"]
+        hide = 'mount -t tmpfs none "$0" && exec "$@"'
+        return ["unshare", "-m", "sh", "-c", hide, str(self._hidden), *ray, "--address", self.address]
