@@ -51,7 +51,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     if plan.spares:
         title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"
     axes.set_title(title, loc="left", fontsize=12)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _draw_stage(axes: Axes, units: tuple[int, int], middle: float, node: str, words: str, load: float) -> None:
@@ -124,7 +124,7 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
         axes.spines[side].set_visible(False)
     if trained or held_out or baselines:
         axes.legend(frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -133,7 +133,19 @@ def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _save(figure: Figure, path: Path) -> None:
+def panels(count: int, width_in: float, height_in: float) -> tuple[Figure, list[Axes]]:
+    """A canvas of `count` plots side by side."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    plots = [figure.add_subplot(1, count, index + 1) for index in range(count)]
+    for axes in plots:
+        axes.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, plots
+
+
+def save(figure: Figure, path: Path) -> None:
     """Replaces the file at once, so that whoever looks at it during a run sees a whole picture."""
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, dpi=150, format="png")

@@ -20,6 +20,7 @@ from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
 from ravnest.cli.run import run
+from ravnest.cli.simulate import simulate
 
 INTERRUPTED = 130
 
@@ -45,6 +46,7 @@ app = typer.Typer(
     epilog="Example: ravnest plan examples/home/nodes.yaml && ravnest run",
 )
 app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
+app.command(epilog="Example: ravnest simulate plan.yaml --hours 24 --jitter 0.1")(simulate)
 app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
 app.command(epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
 app.command(epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)

@@ -35,6 +35,8 @@ ROOMS: Mapping[str, set[str]] = {
     "training": {"errors", "plain", "factories"},
     "splitting": {"errors", "factories"},
     "pipeline": {"errors"},
+    "simulation": {"errors", "pipeline"},
+    "simulation_picture": {"pictures", "simulation"},
     "job": {"errors", "factories", "training"},
     "materials": {"errors", "factories", "job", "runtime", "splitting", "training"},
     "pretrained": {"errors", "job", "materials", "splitting", "training"},
@@ -146,6 +148,10 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/transport/emulation.py": (WORLD | TENSORS) - {"random"},  # its jitter has a seed
     "ring_allreduce/transport/inbound.py": WORLD | TENSORS,
     "ravnest/pipeline/": WORLD | TENSORS,
+    "ravnest/simulation/scenario.py": WORLD | TENSORS,
+    "ravnest/simulation/simulated.py": WORLD | TENSORS,
+    "ravnest/simulation/chance.py": (WORLD | TENSORS) - {"random"},  # seeded generators of its own
+    "ring_allreduce/records.py": WORLD | TENSORS,
     "ravnest/splitting/units.py": WORLD | TENSORS,
     "ravnest/training/schedule.py": WORLD | TENSORS,
     "ravnest/training/clipping.py": WORLD | TENSORS,
@@ -153,6 +159,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/training/sampler.py": WORLD | TENSORS,
     "ravnest/training/precision.py": WORLD | TENSORS,
     "ravnest/training/matching.py": WORLD | TENSORS,
+    "ravnest/training/sharding.py": WORLD | TENSORS,
     "ravnest/training/wires.py": WORLD | TENSORS,
     "ravnest/runtime/messages.py": WORLD | TENSORS,
     "ravnest/runtime/reported.py": WORLD | TENSORS,
@@ -170,6 +177,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/rehearsal.py": WORLD | TENSORS,
     "ravnest/launch/rings.py": WORLD | TENSORS,
     "ravnest/launch/copies.py": WORLD | TENSORS,
+    "ravnest/launch/portions.py": WORLD | TENSORS,
     "ravnest/launch/imitation.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/machines/pairing.py": (WORLD | TENSORS) - {"random"},  # its sample has a seed
