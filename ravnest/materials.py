@@ -46,6 +46,11 @@ def load_data(job: JobConfig, job_file: str | Path) -> Any:
     return data
 
 
+def baselines_of(data: Any) -> dict[str, float]:
+    """Held-out losses that the user's data knows of other models, by name; none where it has no `baselines`."""
+    return {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
+
+
 def total_samples(job: JobConfig, dataset_size: int, job_file: str | Path) -> int | None:
     """The fleet's samples at which the run ends; None when it ends by time.
 

@@ -1,7 +1,8 @@
 """Weights that a new run takes from files: a checkpoint of its own model, or of the one it fine-tunes.
 
-Decides where a job's `initial_weights` lies, and joins what files hold to what the model has beside it: buffers that are
-never saved, and weights that the job declares new. Serves those who use a run's weights, too. Which names fit which is training.matching's.
+Decides where a job's `initial_weights` lies, and joins what files hold to what the model has beside it: buffers that
+are never saved, and weights that the job declares new. Serves those who use a run's weights, too. Which names fit which
+is training.matching's.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ravnest.cli.doctor import doctor
+from ravnest.cli.evaluate import evaluate
 from ravnest.cli.export import export
 from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
@@ -51,6 +52,7 @@ app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
 app.command(epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
 app.command(epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)
 app.command(epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
+app.command(epilog="Example: ravnest evaluate runs/first")(evaluate)
 app.command(epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 
 

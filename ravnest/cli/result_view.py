@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cluster_planner.words import rate
 from ravnest.cli.stage_view import stages_tables
+from ravnest.launch.evaluation import Evaluation
 from ravnest.launch.report import RunResult
 from ravnest.words import beside_baselines, duration
 
@@ -43,6 +44,21 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
             markup=False,
             highlight=False,
         )
+
+
+def show_evaluation(result: Evaluation, console: Console) -> None:
+    """Print what weights came to on a set."""
+    of = {"held_out": "held-out", "train": "training"}[result.data]
+    rows = [
+        ("weights", str(result.weights)),
+        ("data", f"{result.samples:,} {of} samples in {duration(result.seconds)}"),
+        (f"{of} loss", f"{result.loss:.4g}"),
+        *((f"{of} {name}", f"{value:.4g}") for name, value in result.metrics.items()),
+    ]
+    console.print(_pairs(rows))
+    if result.baselines:
+        console.print()
+        console.print(Text(beside_baselines(result.loss, result.baselines), style="bold"))
 
 
 def _pairs(rows: list[tuple[str, str]]) -> Text:

@@ -27,6 +27,11 @@ class Steps:
             self._status = self._console.status(f"{step} …")
             self._status.start()
 
+    def say(self, detail: str) -> None:
+        """How far the current step is: on a terminal, beside it."""
+        if self._status is not None:
+            self._status.update(f"{self._current} … {detail}")
+
     def __enter__(self) -> Steps:
         return self
 

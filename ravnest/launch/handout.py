@@ -25,8 +25,7 @@ class StageState:
 
 def needed(setup: StageSetup) -> list[str]:
     """The weights and buffers of a stage, borrowed ones included, by original name."""
-    program = setup.program
-    return [spec.name for spec in (*program.parameters, *program.borrowed, *program.buffers)]
+    return [spec.name for spec in setup.program.weight_specs]
 
 
 def hand_out(

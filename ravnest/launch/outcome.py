@@ -18,7 +18,7 @@ from ravnest.launch import control as c
 from ravnest.launch import report
 from ravnest.launch.preparing import Prepared
 from ravnest.launch.record import RunRecord
-from ravnest.materials import make_model, search_dirs
+from ravnest.materials import baselines_of, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
 from ravnest.runtime.messages import stage_name
 from ravnest.training.checkpoint import load_latest, write_final_weights
@@ -38,7 +38,7 @@ def finish(
     for name, others in prepared.captured.aliases.items():  # a file of weights has all names of the model's state
         weights |= {other: weights[name].clone() for other in others}
     write_final_weights(folder.weights, weights)
-    baselines = {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
+    baselines = baselines_of(data)
     final = next((event for event in reversed(record.evaluations) if event.final), None)
     draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
     seconds = record.training_s

@@ -90,6 +90,15 @@ class StageProgram:
     changed: tuple[str, ...] = ()
     """Buffers that the graph itself writes. Operators may write others, persistent ones, without saying so."""
 
+    @property
+    def weight_specs(self) -> tuple[TensorSpec, ...]:
+        """All that `build` takes of the weights."""
+        return (*self.parameters, *self.borrowed, *self.buffers)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(spec.size_bytes for spec in self.weight_specs)
+
     def build(
         self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", *, copy: bool = True
     ) -> "StageModule":

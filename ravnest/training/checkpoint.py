@@ -146,12 +146,10 @@ def load_latest(folder: Path) -> Checkpoint:
     the user, whom the message tells how.
     """
     pointer = folder / LATEST
-    if not pointer.is_file():
+    name = name_of_latest(folder)
+    if name is None:
         raise InvalidInput("holds no complete checkpoint", path=str(folder))
-    name = pointer.read_text(encoding="utf-8").strip()
     chosen = folder / name
-    if not name.startswith(_PREFIX) or "/" in name:
-        raise InvalidInput(f"must name a folder {_PREFIX}NUMBER beside it, not {name!r}", path=str(pointer))
     try:
         manifest = decode((chosen / MANIFEST).read_bytes())
         for file, entry in manifest.files.items():
@@ -162,6 +160,20 @@ def load_latest(folder: Path) -> Checkpoint:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidInput(f"the latest checkpoint is damaged: {reason}; {advice}", path=str(chosen)) from error
     return Checkpoint(chosen, manifest)
+
+
+def name_of_latest(folder: Path) -> str | None:
+    """The name of the run's latest checkpoint, None before the first; it is not looked into.
+
+    Raises InvalidInput for a name that is no checkpoint's.
+    """
+    pointer = folder / LATEST
+    if not pointer.is_file():
+        return None
+    name = pointer.read_text(encoding="utf-8").strip()
+    if not name.startswith(_PREFIX) or "/" in name:
+        raise InvalidInput(f"must name a folder {_PREFIX}NUMBER beside it, not {name!r}", path=str(pointer))
+    return name
 
 
 def write_final_weights(path: Path, tensors: Mapping[str, Tensor], files: DurableFiles | None = None) -> None:

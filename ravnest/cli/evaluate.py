@@ -1,0 +1,79 @@
+"""`ravnest evaluate`: what a run's weights come to on the held-out set, or on the training set.
+
+Decides the command's options and what it prints. What is computed is ravnest.launch.evaluation's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Data(StrEnum):
+    """The parts of what the job's data factory returns."""
+
+    held_out = "held_out"
+    train = "train"
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Other weights of the same model: a .safetensors file, a checkpoint, a Hugging Face folder; "
+            "without it, the run's last.",
+        ),
+    ] = None,
+    data: Annotated[Data, typer.Option(help="Which part of the job's data.")] = Data.held_out,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Another job.yaml of the same model: one that has moved, or with other data or metrics.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Evaluate a run's weights on this machine: the loss, the job's metrics, and the baselines beside.
+
+    The model is run in spans, one after another, so this machine need not be able to hold all of it.
+    """
+    from rich.console import Console
+
+    from ravnest.launch.trained import open_run, weights_of_run
+
+    opened = open_run(run, job)
+    weights_path = weights if weights is not None else weights_of_run(opened.folder)
+    from dataclasses import asdict
+
+    from ravnest.cli.steps import Steps
+    from ravnest.launch.evaluation import evaluate as launch_evaluate
+    from ravnest.plain import plain
+
+    steps = Steps(Console(stderr=True, quiet=as_json))
+    # The job's own code may print: with --json, stdout holds the result alone.
+    with steps, redirect_stdout(sys.stderr) if as_json else nullcontext():
+        result = launch_evaluate(
+            opened,
+            weights_path,
+            data=data.value,
+            device=device,
+            step=steps.begin,
+            progress=lambda part: steps.say(f"{part:.0%}"),
+        )
+    if as_json:
+        json.dump(plain(asdict(result)), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    from ravnest.cli.result_view import show_evaluation
+
+    show_evaluation(result, Console(soft_wrap=True))

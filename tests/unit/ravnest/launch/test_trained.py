@@ -1,0 +1,90 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from cluster_planner.errors import PlannerError
+from cluster_planner.files import save_plan
+from ravnest.errors import InvalidInput
+from ravnest.launch.folder import RunFolder
+from ravnest.launch.trained import open_run, weights_of_run
+from ravnest.training.checkpoint import CheckpointWriter, write_final_weights
+from tests.support.local import JOB_FILE, setups_of, tiny_job
+
+
+def a_run(folder: Path) -> RunFolder:
+    folder.mkdir(exist_ok=True)
+    _, plan = setups_of(tiny_job(), parts=(2,))
+    save_plan(plan, folder / "plan.yaml")
+    return RunFolder(folder)
+
+
+def checkpoint(folder: RunFolder) -> Path:
+    writer = CheckpointWriter(folder.checkpoints, round=1, samples=48, versions={"c0": 4}, made_with={})
+    writer.add_segment(0, {"x": torch.ones(2)})
+    return writer.commit()
+
+
+def finish(folder: RunFolder, made: Path) -> None:
+    write_final_weights(folder.weights, {"x": torch.ones(2)})
+    folder.summary.write_text(json.dumps({"checkpoint_path": str(made)}))
+
+
+def test_a_run_is_its_plan_and_the_job_in_it(tmp_path: Path) -> None:
+    run = open_run(a_run(tmp_path).path)
+    assert run.job == tiny_job()
+    assert run.job_file == str(JOB_FILE)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"nowhere: no run is here: its plan\.yaml is missing"):
+        open_run(tmp_path / "nowhere")
+    (tmp_path / "plan.yaml").write_text("version: 1\n")
+    with pytest.raises(PlannerError, match=r"plan\.yaml"):
+        open_run(tmp_path)
+
+
+def test_a_job_that_has_moved_is_named(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "r")
+    moved = tmp_path / "moved"
+    shutil.copytree(JOB_FILE.parent, moved, ignore=shutil.ignore_patterns("__pycache__"))
+    plan = yaml.safe_load(folder.plan.read_text())
+    folder.plan.write_text(yaml.safe_dump({**plan, "job_file": str(tmp_path / "gone/job.yaml")}))
+    with pytest.raises(InvalidInput, match=r"job_file: the job's folder .*gone is gone: .* with --job"):
+        open_run(folder.path)
+    run = open_run(folder.path, moved / "job.yaml")
+    assert run.job_file == str(moved / "job.yaml")
+    assert run.job.metrics == ("accuracy",)  # the file's, not the plan's
+
+
+def test_the_weights_are_the_last_that_were_made(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    with pytest.raises(InvalidInput, match="has not come to its first checkpoint: there are no weights"):
+        weights_of_run(folder)
+    first = checkpoint(folder)
+    assert weights_of_run(folder) == first  # it goes on, or died
+    finish(folder, first)
+    assert weights_of_run(folder) == folder.weights
+    second = checkpoint(folder)
+    assert weights_of_run(folder) == second  # resumed, and not finished
+    finish(folder, second)
+    shutil.rmtree(folder.checkpoints)
+    assert weights_of_run(folder) == folder.weights
+
+
+def test_a_summary_that_was_cut_off_leaves_the_checkpoint(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    made = checkpoint(folder)
+    finish(folder, made)
+    folder.summary.write_text("{")
+    assert weights_of_run(folder) == made
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    (checkpoint(folder) / "segment-000.safetensors").write_bytes(b"x")
+    with pytest.raises(InvalidInput, match="damaged"):
+        weights_of_run(folder)
