@@ -67,6 +67,8 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     target: float | None = None
+    diagonal: bool = False
+    """Points that are not joined, beside the line on which y is x."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,12 @@ def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
             axes.bar(places, y, width, yerr=errors, label=series["label"])
             axes.set_xticks(range(len(y)), series["x"], fontsize=7)
         else:
-            axes.errorbar(series["x"], y, yerr=errors, label=series["label"], marker="." if len(y) < 40 else None)
+            scattered = panel.get("diagonal", False)  # results from before there was one have no such key
+            marker = "." if len(y) < 40 or scattered else None
+            line = "" if scattered else "-"
+            axes.errorbar(series["x"], y, yerr=errors, label=series["label"], marker=marker, linestyle=line)
+    if panel.get("diagonal", False) and (ends := [x for series in panel["series"] for x in series["x"]]):
+        axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="equal")
     if panel["target"] is not None:
         axes.axhline(panel["target"], color="black", linestyle="--", linewidth=0.8, label="target")
     if panel["log_x"]:

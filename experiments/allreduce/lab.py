@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,11 +57,18 @@ class Lab:
     def change(self, mbps: Mapping[str, tuple[float, float]], one_way_s: float) -> None:
         """Other rates and another delay from now on."""
         names = list(self.addresses)
+        self.change_nodes(mbps)
+        self.change_pairs([(a, b, one_way_s) for index, a in enumerate(names) for b in names[index + 1 :]])
+
+    def change_nodes(self, mbps: Mapping[str, tuple[float, float]]) -> None:
+        """Other rates of these nodes from now on: (up, down) in Mbit/s."""
         for name, (up, down) in mbps.items():
             self._run("set", name, f"up_mbps={up}", f"down_mbps={down}")
-        for index, a in enumerate(names):
-            for b in names[index + 1 :]:
-                self._run("link", a, b, f"rtt_ms={2e3 * one_way_s}")
+
+    def change_pairs(self, one_way_s: Iterable[tuple[str, str, float]]) -> None:
+        """Other delays between these pairs from now on."""
+        for a, b, seconds in one_way_s:
+            self._run("link", a, b, f"rtt_ms={2e3 * seconds}")
 
     def __enter__(self) -> "Lab":
         return self
