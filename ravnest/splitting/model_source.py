@@ -5,9 +5,10 @@ its forward is narrowed to what a pipeline can carry (tensors in, logits out, no
 
 import copy
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +122,15 @@ def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 def dropped_names(model: nn.Module) -> tuple[str, ...]:
     """Regular expressions of what older checkpoints of a Hugging Face model hold and nobody reads any more."""
     return tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
+
+
+def huggingface_config(model: nn.Module, dtype: torch.dtype) -> str:
+    """The config.json of a Hugging Face model whose weights are saved as `dtype`."""
+    config: dict[str, Any] = json.loads(cast(Any, model).config.to_json_string())
+    word = str(dtype).removeprefix("torch.")
+    # Both words for the precision: transformers has called it torch_dtype up to 4.55.
+    config |= {"architectures": [type(model).__name__], "dtype": word, "torch_dtype": word}
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
 
 
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:

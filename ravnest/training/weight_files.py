@@ -17,6 +17,7 @@ from torch import Tensor
 from ravnest.errors import InvalidInput
 
 _INDEX = "model.safetensors.index.json"
+_INDEX_END = ".safetensors.index.json"
 _WHOLE = ("model.safetensors", "weights.safetensors")
 """A Hugging Face folder's, and a run's."""
 _SEGMENTS = "segment-*.safetensors"
@@ -57,6 +58,8 @@ class WeightFiles:
 def open_weights(path: Path) -> WeightFiles:
     """The files that `path` names, their headers read. Raises InvalidInput where there are none, or broken ones."""
     if path.is_file():
+        if path.name.endswith(_INDEX_END):
+            return WeightFiles(path, _indexed(path))
         if path.suffix != ".safetensors":
             raise InvalidInput("is no .safetensors file; other formats are not read", path=str(path))
         return WeightFiles(path, _headers(path))

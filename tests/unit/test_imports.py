@@ -178,7 +178,6 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/rings.py": WORLD | TENSORS,
     "ravnest/launch/copies.py": WORLD | TENSORS,
     "ravnest/launch/portions.py": WORLD | TENSORS,
-    "ravnest/launch/portions.py": WORLD | TENSORS,
     "ravnest/launch/imitation.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/machines/pairing.py": (WORLD | TENSORS) - {"random"},  # its sample has a seed
