@@ -72,6 +72,8 @@ class Membership:
         self._on_loss = on_loss
         self._finished: dict[int, Finished] = {}
         self._held: dict[str, MemberHeld] | None = None
+        self._fewest = 0
+        """So many have to finish the next round at least, as long as nobody comes or goes."""
         self._suspected: set[str] = set()
         self._spoilt = False  # what is whole was made with someone who averages something else
         self.epoch = epoch
@@ -138,7 +140,7 @@ class Membership:
 
     def _commit(self) -> list[MembershipInstruction]:
         commits: list[MembershipInstruction] = []
-        while self._awaited(self.committed + 1) <= self._finished.get(self.committed + 1, {}).keys():
+        while self._all_finished(self.committed + 1):
             forms = self._finished[self.committed + 1]
             odd = _odd_ones_out({member: form for (_, member), form in forms.items() if form})
             if odd:
@@ -148,6 +150,14 @@ class Membership:
             self._suspected.clear()
             commits.append(CommitRound(self.committed, self.epoch))
         return commits
+
+    def _all_finished(self, round: int) -> bool:  # noqa: A002 - our word
+        finished = self._finished.get(round, {})
+        if len(finished) < self._fewest:  # spares making the set of those awaited for each of thousands of members
+            return False
+        awaited = self._awaited(round)
+        self._fewest = 0 if awaited <= finished.keys() else len(awaited)
+        return not self._fewest
 
     def _refuse(self, odd: Mapping[str, str]) -> list[MembershipInstruction]:
         """Leave out who averages something else; what was made with them starts again."""
@@ -212,6 +222,7 @@ class Membership:
     def _reform(self, lost: Mapping[str, str]) -> list[MembershipInstruction]:
         self.epoch += 1
         self._held = {}
+        self._fewest = 0
         return [Reform(self.epoch, dict(self._rings), self.committed, dict(lost))]
 
     def _hold(self, event: MemberHeld) -> list[MembershipInstruction]:
@@ -238,6 +249,7 @@ class Membership:
             first = self.committed + len(kept) + 1
             self._first_round.update(dict.fromkeys(newcomers, first))
         self._finished = {number: finished[number] for number in kept}
+        self._fewest = 0
         self._held = None
         hand_on: list[HandOn] = [
             (ring, number, holders[0], missing)

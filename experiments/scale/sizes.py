@@ -1,0 +1,112 @@
+"""Fleets of 10 to 10,000 home machines, simulated: samples/s, averaging and staleness against the plan's prediction."""
+
+from dataclasses import dataclass
+
+from experiments.report import Claim, Panel, Part, Series, Table
+from experiments.scale.fleets import home_plan
+from ravnest.simulation import Scenario, Simulated, simulate
+
+SEED = 1
+JITTER = 0.1
+WITHIN = 0.10
+"""Of the prediction, which knows no jitter."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """`clusters_samples`: until each cluster has made so many, on average; None: `seconds`."""
+
+    nodes: int
+    stages: int
+    seconds: float | None
+    samples_per_cluster: int | None = None
+
+
+SIZES = (Size(10, 5, 7200.0), Size(100, 10, 3600.0), Size(1000, 10, 600.0), Size(10_000, 40, None, 512))
+QUICK = (Size(10, 5, 300.0), Size(100, 10, 60.0))
+
+
+def run(*, quick: bool) -> Part:
+    """Simulate each size once."""
+    found: list[tuple[Size, Simulated, float, float]] = []
+    for size in QUICK if quick else SIZES:
+        plan = home_plan(size.nodes, size.stages, SEED)
+        samples = None if size.samples_per_cluster is None else size.samples_per_cluster * len(plan.clusters)
+        result = simulate(plan, Scenario(compute_jitter=JITTER), samples=samples, seconds=size.seconds, seed=SEED)
+        found.append((size, result, plan.predicted.samples_per_s, plan.predicted.averaging_s))
+    steady = [(size, result, predicted) for size, result, predicted, _ in found if size.seconds is not None]
+    worst = max(steady, key=lambda each: abs(each[1].samples_per_s / each[2] - 1))
+    off = worst[1].samples_per_s / worst[2] - 1
+    stalest = max(max(result.staleness) for _, result, _, _ in found)
+    return Part(
+        name="sizes",
+        title="Fleets of 10 to 10,000 nodes",
+        claims=[
+            Claim(
+                "predicted",
+                "simulated samples/s agree with the plan's prediction",
+                f"within {WITHIN:.0%}",
+                f"at most {off:+.1%} ({worst[0].nodes} nodes)",
+                abs(off) <= WITHIN,
+            ),
+            Claim(
+                "staleness", "no gradient is staler than max_staleness", "at most 1 update", f"{stalest}", stalest <= 1
+            ),
+        ],
+        tables=[
+            Table(
+                "Simulated against predicted",
+                (
+                    "nodes",
+                    "clusters",
+                    "simulated, s",
+                    "samples/s",
+                    "predicted",
+                    "mean utilisation",
+                    "staleness 0 / 1",
+                    "rounds",
+                    "averaging, s",
+                    "alone on its links, predicted, s",
+                    "events",
+                    "this machine, s",
+                ),
+                [_row(*each) for each in found],
+            )
+        ],
+        panels=[
+            Panel(
+                "Samples/s of the fleet",
+                "nodes",
+                "samples/s",
+                [
+                    Series("simulated", [s.nodes for s, *_ in found], [r.samples_per_s for _, r, *_ in found]),
+                    Series("predicted", [s.nodes for s, *_ in found], [p for _, _, p, _ in found]),
+                ],
+                log_x=True,
+                log_y=True,
+            )
+        ],
+        notes=[
+            f"Home machines from a seed (experiments/scale/fleets.py), computations that vary by {JITTER:.0%}, the "
+            "grouping generated and not planned: clusters of one region and like speed, one unit a stage. The largest "
+            "fleet makes one round only, the last one, so its throughput holds the filling of the pipelines."
+        ],
+    )
+
+
+def _row(size: Size, result: Simulated, predicted: float, averaging_s: float) -> tuple[str | int | float | None, ...]:
+    total = sum(result.staleness.values())
+    return (
+        size.nodes,
+        size.nodes // size.stages,
+        round(result.end_s),
+        result.samples_per_s,
+        predicted,
+        f"{sum(stage.utilisation for stage in result.stages) / len(result.stages):.0%}",
+        " / ".join(f"{result.staleness.get(stale, 0) / total:.0%}" for stale in (0, 1)),
+        result.rounds,
+        result.averaging_s,
+        averaging_s,
+        result.events,
+        round(result.wall_s, 1),
+    )
