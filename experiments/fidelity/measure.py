@@ -23,7 +23,7 @@ CLI = "from ravnest.cli.main import main; main()"
 SECONDS, QUICK_SECONDS = 30.0, 10.0
 """Of training, fill included: the steady state begins with the first round."""
 SIMULATED_S = 120.0
-DEADLINE_S = 150.0
+DEADLINE_S = 240.0
 
 
 def run(sites: Sequence[Site], *, quick: bool, wanlab: Path | None, why_not_real: str) -> Part:
