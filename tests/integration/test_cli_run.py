@@ -132,6 +132,33 @@ def test_a_finished_run_has_nothing_to_resume_until_the_plan_says_more(finished:
     assert result["held_out_loss"] < before["held_out_loss"] + 0.1
 
 
+def test_the_weights_evaluated_afterwards_give_the_runs_own_numbers(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    done = ravnest(finished, "evaluate", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["loss"] == pytest.approx(result["held_out_loss"], rel=1e-6)
+    assert found["metrics"] == result["metrics"]
+    assert found["baselines"] == result["baselines"]
+    assert found["weights"] == "r/weights.safetensors"
+
+
+def test_the_weights_exported_load_into_the_unmodified_model(finished: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new/mine.safetensors"
+    done = ravnest(finished, "export", "r", "--weights", str(target), "--dtype", "bfloat16", "--part-gb", "0.00001")
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote {target}.index.json" in done.stdout
+    parts = [load_file(path) for path in sorted(target.parent.glob("*.safetensors"))]
+    assert len(parts) > 1
+    written = {name: tensor for part in parts for name, tensor in part.items()}
+    tiny.gpt(layers=3, width=16).bfloat16().load_state_dict(written, strict=True)
+    before = load_file(finished / "r/weights.safetensors")
+    assert all(torch.equal(tensor, before[name].bfloat16()) for name, tensor in written.items())
+    again = ravnest(finished, "export", "r", "--weights", str(target))
+    assert again.returncode == 2
+    assert "--force replaces it" in again.stderr
+
+
 BAD_INPUT: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
     "no such plan": (lambda folder: None, ["run", "none.yaml"], "none.yaml"),
     "a plan that is no plan": (
@@ -166,6 +193,8 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
         ["run"],
         "plan.yaml: job_file",
     ),
+    "an evaluation of what is no run": (lambda folder: None, ["evaluate", "none"], "none: no run is here"),
+    "an evaluation before the first checkpoint": (lambda folder: None, ["evaluate", "."], "there are no weights"),
     "nothing to resume": (lambda folder: None, ["run", "--resume"], "resume"),
 }
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ravnest.cli.result_view import show_result
+from ravnest.cli.result_view import show_evaluation, show_result
+from ravnest.launch.evaluation import Evaluation
 from ravnest.launch.report import RunResult
 
 
@@ -40,3 +41,25 @@ def test_an_encrypted_run_says_so_beside_its_speed_and_goes_on_encrypted(result:
     text = shown(replace(result, encrypted=True, stopped_early=True))
     assert "20,000 in 2 min 05 s (160/s, encrypted)" in text
     assert f"--resume --out {result.out_dir} --encrypt" in text
+
+
+def test_an_evaluation_says_of_what_and_on_what() -> None:
+    held_out = Evaluation(
+        run=Path("runs/first"),
+        weights=Path("runs/first/weights.safetensors"),
+        data="held_out",
+        samples=1234,
+        loss=2.0123,
+        metrics={"accuracy": 0.5},
+        baselines={"bigram model": 2.32},
+        seconds=75.0,
+    )
+    out = StringIO()
+    show_evaluation(held_out, Console(file=out, width=80, soft_wrap=True))
+    lines = [line.split(maxsplit=1) for line in out.getvalue().splitlines()[:2]]
+    assert lines == [["weights", "runs/first/weights.safetensors"], ["data", "1,234 held-out samples in 1 min 15 s"]]
+    assert "held-out loss 2.01 · bigram model 2.32 (0.31 better)" in out.getvalue()
+    out = StringIO()
+    show_evaluation(replace(held_out, data="train", baselines={}), Console(file=out, width=80))
+    assert "training accuracy  0.5" in out.getvalue()
+    assert "bigram" not in out.getvalue()

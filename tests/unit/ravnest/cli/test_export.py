@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ravnest.cli.main import app, describe
+from ravnest.training.metrics import MetricsWriter
+
+RUNNER = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "name what to export: --weights FILE, --huggingface DIR or --tensorboard DIR"),
+        (["--tensorboard", "t", "--force"], "is about weights"),
+        (["--tensorboard", "t", "--dtype", "float16"], "is about weights"),
+        (["--weights", "w.pt"], "w.pt: --weights: expected the name of a .safetensors file"),
+        (["--weights", "w.safetensors"], "r: no run is here: its plan.yaml is missing"),
+        (["--huggingface", "h"], "r: no run is here: its plan.yaml is missing"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, ["export", "r", *options])
+    assert isinstance(result.exception, Exception)
+    (line,), code = describe(result.exception)
+    assert said in line
+    assert code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_precision_is_refused_by_its_name() -> None:
+    result = RUNNER.invoke(app, ["export", "r", "--weights", "w.safetensors", "--dtype", "int3"])
+    assert result.exit_code == 2
+    assert "int3" in result.output
+
+
+def test_metrics_need_no_plan(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.write("evaluated", 3.0, samples=130, loss=1.5, metrics={}, final=True)
+    result = RUNNER.invoke(app, ["export", str(tmp_path), "--tensorboard", str(tmp_path / "t")])
+    assert result.exit_code == 0, result.output
+    assert "Wrote 1 points." in result.output
