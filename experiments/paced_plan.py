@@ -5,6 +5,7 @@ that measure a pipeline without owning the machines.
 """
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,8 +102,8 @@ def endless_setups(
     plan: Plan, job: JobConfig, captured: CapturedModel, token: bytes, *, imitate: Imitation | None
 ) -> dict[str, StageSetup]:
     """The stages' setups, of one thread each, for a run that the experiment ends. `imitate`: what of the plan's
-    machines; None: nothing."""
-    return stage_setups(
+    machines; None: nothing. Updates take what they take here: the plan's estimate is of larger models."""
+    setups = stage_setups(
         plan,
         job,
         captured,
@@ -112,3 +113,7 @@ def endless_setups(
         token=token,
         imitate=imitate,
     )
+    return {
+        name: setup if setup.pace is None else replace(setup, pace=replace(setup.pace, update_s=0.0))
+        for name, setup in setups.items()
+    }

@@ -1,17 +1,21 @@
-"""What of the plan's machines is imitated here, and how fast: a node's speed and a pair's link, as a stage is told.
+"""What of the plan's machines is imitated here, and how fast: what each stage is told of its node and its links.
 
 Decides how a plan's figures become what a stage pads and shapes. Deadlines stay real, whatever the speed. Pure: knows
 no clock and no socket.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 
 from cluster_planner import Plan
+from cluster_planner.plan import Stage
+from cluster_planner.spans import SpanCosts
+from cluster_planner.timing import WorkTimes, work_times
 from ravnest.errors import InvalidInput
 from ravnest.runtime.messages import DRIVER, stage_name
-from ravnest.runtime.setup import Pace
-from ring_allreduce.transport import LinkShape
+from ravnest.runtime.setup import MemoryCap
+from ring_allreduce.transport import LinkShape, NodeShape
 
 
 @dataclass(frozen=True)
@@ -32,20 +36,62 @@ class Imitation:
             raise InvalidInput(f"must be a finite number above 0, not {self.speed!r}", key="speed")
 
 
-def imitated_links(plan: Plan, node: str, imitation: Imitation) -> dict[str, LinkShape]:
-    """The imitated link from this node to every other stage. The driver stands beside each: it is no node."""
+@dataclass(frozen=True)
+class Imitated:
+    """What one stage is told of its node."""
+
+    links: Mapping[str, LinkShape] = field(default_factory=dict)
+    node: NodeShape | None = None
+    pace: WorkTimes | None = None
+    memory: MemoryCap | None = None
+
+
+def imitated(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> Imitated:
+    """`spans`: of the plan. Without an imitation nothing is imitated."""
+    if imitation is None:
+        return Imitated()
+    node = plan.fleet.node(stage.node)
+    return Imitated(
+        links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
+        node=_node(plan, stage.node, imitation.speed) if imitation.links else None,
+        pace=_pace(plan, stage, spans, imitation.speed) if imitation.compute else None,
+        memory=MemoryCap(node.name, node.memory_bytes, plan.workload.process_bytes) if imitation.memory else None,
+    )
+
+
+def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
+    """From this node to every other stage. The driver stands beside each: it is no node.
+
+    A flow never goes faster than the receiver's downlink alone would let it, so that what is too much waits where it is
+    sent: there the pipeline still goes first.
+    """
     links = {}
-    for cluster in plan.clusters:
-        for index, stage in enumerate(cluster.stages):
-            if stage.node != node:
-                rate = plan.fleet.flow_bytes_per_s(node, stage.node) * imitation.speed
-                latency_s = plan.fleet.link(node, stage.node).latency_s / imitation.speed
-                links[stage_name(cluster.name, index)] = LinkShape(rate, latency_s)
+    for name, other in _others(plan, node):
+        link = plan.fleet.link(node, other)
+        rate = plan.fleet.flow_bytes_per_s(node, other)
+        links[name] = LinkShape(rate * speed, link.latency_s / speed, link.jitter_s / speed)
     assert DRIVER not in links
     return links
 
 
-def imitated_pace(plan: Plan, node: str, units: tuple[int, int], imitation: Imitation) -> Pace:
-    """How fast this node computes a stage of these units."""
-    flops = sum(unit.flops for unit in plan.costs.units[units[0] : units[1]])
-    return Pace(plan.fleet.node(node).flops_per_s * imitation.speed, flops)
+def _node(plan: Plan, node: str, speed: float) -> NodeShape:
+    """Stages of one host have equal parts of its uplink and downlink: each imitates its own, and they do not confer."""
+    fleet, this = plan.fleet, plan.fleet.node(node)
+    others = list(_others(plan, node))
+    beyond = [(name, other) for name, other in others if not fleet.same_host(node, other)]
+    part = speed / (1 + len(others) - len(beyond))
+    arriving = {name: fleet.flow_bytes_per_s(other, node) * speed for name, other in beyond}
+    return NodeShape(this.up_bytes_per_s * part, this.down_bytes_per_s * part, arriving)
+
+
+def _others(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
+    """Every stage of another node, by transport name, and that node."""
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            if stage.node != node:
+                yield stage_name(cluster.name, index), stage.node
+
+
+def _pace(plan: Plan, stage: Stage, spans: SpanCosts, speed: float) -> WorkTimes:
+    times = asdict(work_times(plan.fleet, spans, stage))
+    return WorkTimes(**{piece: seconds / speed for piece, seconds in times.items()})

@@ -110,7 +110,7 @@ class DriverLoop:
         if self._training_since_s is not None:
             self._record.at(now_s - self._training_since_s)
         message = delivery.message
-        progress = not isinstance(message, m.Alive | m.Spans | m.Held)
+        progress = not isinstance(message, m.Alive | m.Spans | m.Held | m.Imitated)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
@@ -139,6 +139,8 @@ class DriverLoop:
                 self._record.backward_split(delivery.sender, message)
             case m.Held():
                 self._record.held(delivery.sender, message)
+            case m.Imitated():
+                self._record.imitated[delivery.sender] = message
             case m.RoundsFinished():
                 self._record.finished(delivery.sender, message)
         if not isinstance(message, _SIGNS_OF_LIFE):

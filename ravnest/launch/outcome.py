@@ -85,7 +85,7 @@ def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, 
                 planned = costs.memory_bytes - plan.workload.process_bytes
                 memory = report.StageMemory(planned, sum(parts.values()), parts)
             times, counts = record.times, record.staleness.get(name, [])
-            update_s = times.update_s(name)
+            update_s, late = times.update_s(name), record.imitated.get(name)
             figures.append(
                 report.StageFigures(
                     name,
@@ -96,6 +96,8 @@ def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, 
                     step_s=None if update_s is None else update_s / plan.workload.update_every,
                     mean_staleness=sum(age * n for age, n in enumerate(counts)) / sum(counts) if counts else None,
                     max_staleness=len(counts) - 1 if counts else None,
+                    late_share=late.late_s / late.imitated_s if late is not None and late.imitated_s else None,
+                    link_late_s=late.links_late_s / late.messages if late is not None and late.messages else None,
                 )
             )
     return tuple(figures)

@@ -69,6 +69,8 @@ class RunRecord:
         self.times = StageTimes()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
         """The most that each stage's tensors took, by part."""
+        self.imitated: dict[str, m.Imitated] = {}
+        """How late this machine was, by stage, where anything was imitated."""
         self.drawn = False
         """Whether the run's timeline has been written."""
         self._out_dir = out_dir

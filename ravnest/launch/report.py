@@ -157,6 +157,8 @@ class StageFigures:
     """Of all gradients of the stage, in updates."""
     late_share: float | None = None
     """By how much this machine was late, of the computing that it imitated; None where it imitated none."""
+    link_late_s: float | None = None
+    """How much later than it should a message was handed on by emulated links, in the mean; None without these."""
 
 
 @dataclass(frozen=True)

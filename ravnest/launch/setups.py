@@ -15,7 +15,7 @@ from cluster_planner.spans import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
 from ravnest.launch.copies import Copies, copies
-from ravnest.launch.imitation import Imitation, imitated_links, imitated_pace
+from ravnest.launch.imitation import Imitation, imitated
 from ravnest.launch.rings import buffers_ring, progress_ring, ring_spec
 from ravnest.runtime.messages import stage_name
 from ravnest.runtime.setup import SegmentSetup, StageSetup
@@ -86,7 +86,7 @@ def stage_setups(
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
-            name = stage_name(cluster.name, index)
+            name, node = stage_name(cluster.name, index), imitated(plan, stage, spans, imitate)
             setups[name] = StageSetup(
                 cluster=cluster.name,
                 index=index,
@@ -128,8 +128,10 @@ def stage_setups(
                 ),
                 token=token,
                 keys=None if keys is None else keys[name],
-                links=imitated_links(plan, stage.node, imitate) if imitate and imitate.links else {},
-                pace=imitated_pace(plan, stage.node, stage.units, imitate) if imitate and imitate.compute else None,
+                links=node.links,
+                node=node.node,
+                pace=node.pace,
+                memory=node.memory,
                 tied=tied[index],
                 timeline=timeline,
             )

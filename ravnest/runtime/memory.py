@@ -10,6 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ravnest.errors import RunFailed
+from ravnest.runtime.setup import MemoryCap
+from ravnest.words import size
+
 _CAST = "ToCopyBackward0"
 _CAST_AND_VIEWS = {_CAST, "TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ExpandBackward0"}
 
@@ -31,6 +35,15 @@ class Peaks:
         if count > self.bytes[part]:
             self.bytes[part] = count
             self.grown = True
+
+    def require_within(self, cap: MemoryCap, stage: str) -> None:
+        """Raises RunFailed when all parts and the process itself take more than the node has."""
+        tensors = sum(self.bytes.values())
+        if tensors + cap.process_bytes > cap.node_bytes:
+            raise RunFailed(
+                f"{stage} takes more memory than its node {cap.node!r} has: {size(tensors + cap.process_bytes)} "
+                f"({size(tensors)} of tensors, {size(cap.process_bytes)} of the process) of {size(cap.node_bytes)}"
+            )
 
 
 class ActivationBytes:

@@ -11,6 +11,7 @@ from ravnest.runtime.reported import (
     Drained,
     Evaluated,
     Held,
+    Imitated,
     RingFinished,
     RoundMerged,
     RoundsFinished,
@@ -42,6 +43,7 @@ __all__ = [
     "Go",
     "Gradient",
     "Held",
+    "Imitated",
     "RingFinished",
     "RoundCommitted",
     "RoundMerged",
@@ -248,6 +250,7 @@ KINDS: tuple[type[Message], ...] = (
     Evaluated,
     Spans,
     Held,
+    Imitated,
     *RING_KINDS,
 )
 

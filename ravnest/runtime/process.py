@@ -21,7 +21,6 @@ from ravnest.runtime.deadline import ALIVE_EVERY_S, STATE_DEADLINE_S
 from ravnest.runtime.device import stage_device
 from ravnest.runtime.exchange import RoundExchange
 from ravnest.runtime.executor import Executor, ThreadExecutor
-from ravnest.runtime.pace import PacedCompute
 from ravnest.runtime.segments import StageSegments
 from ravnest.runtime.setup import StageSetup
 from ravnest.runtime.stage import StageRuntime
@@ -54,6 +53,7 @@ class StageProcess:
                 max_message_bytes=setup.max_message_bytes, queue_messages=2 * window + _QUEUE_SPARE_MESSAGES
             ),
             links=setup.links,
+            node=setup.node,
             keys=setup.keys,
         )
 
@@ -143,8 +143,7 @@ def assemble(
         weights.load_optimizer_state(own)
     segments = StageSegments(setup.segments, module, weights, job.averaging)
     segments.load_outer_state(outer)
-    make = PacedCompute if setup.pace is not None else StageCompute
-    compute = make(
+    compute = StageCompute(
         setup,
         module,
         weights,

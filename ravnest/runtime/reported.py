@@ -106,6 +106,16 @@ class Spans(Message, frozen=True, kw_only=True, tag="spans"):
     dropped: int
 
 
+class Imitated(Message, frozen=True, kw_only=True, tag="imitated"):
+    """How late this machine has been so far. `late_s` of `imitated_s` of computing, since the first update;
+    `links_late_s` over `messages` that passed emulated links."""
+
+    late_s: float
+    imitated_s: float
+    links_late_s: float
+    messages: int
+
+
 class Held(Message, frozen=True, kw_only=True, tag="held"):
     """The most that the stage's tensors have taken so far, each part at its own peak: runtime/memory.py names them."""
 

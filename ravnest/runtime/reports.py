@@ -30,13 +30,16 @@ class Reports:
         peaks: Peaks,
         timeline: Timeline | None,
         now: Callable[[], float],
+        late: Callable[[], m.Imitated | None],
     ) -> None:
+        """`late`: how late this machine has been."""
         self._sends = sends
         self._ledger = ledger
         self._rings = rings
         self._peaks = peaks
         self._timeline = timeline
         self._now = now
+        self._late = late
         if timeline is not None:
             ledger.on_span = timeline.computed
         self._echo: tuple[float | None, float] = None, 0.0
@@ -86,6 +89,9 @@ class Reports:
         if self._peaks.grown:
             self._peaks.grown = False
             self.tell(m.Held(tensor_bytes=dict(self._peaks.bytes)))
+        late = self._late()
+        if late is not None:
+            self.tell(late)
 
     def heard_driver(self, alive: m.Alive) -> None:
         """Its clock goes back to it, with the next sign of life."""

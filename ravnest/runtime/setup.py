@@ -7,13 +7,14 @@ over the transport, span by span (design §5, §9).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cluster_planner.timing import WorkTimes
 from ravnest.job import JobConfig
 from ravnest.pipeline import StageShape
 from ravnest.runtime.messages import stage_name
 from ravnest.runtime.tied_setup import TiedSetup
 from ravnest.splitting import StageProgram
 from ring_allreduce import RingSpec
-from ring_allreduce.transport import Keys, LinkShape, PeerAddress
+from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,12 @@ class SegmentSetup:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Imitate a node: pad each computation to the time that the node would take."""
+class MemoryCap:
+    """What the imitated node has, for the stage and its process."""
 
-    flops_per_s: float
-    forward_flops: float  # of the whole span, for one sample
+    node: str
+    node_bytes: int
+    process_bytes: int  # of the process itself, as planned
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ class StageSetup:
     token: bytes = field(repr=False)
     keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
     links: Mapping[str, LinkShape] = field(default_factory=dict)
-    pace: Pace | None = None
+    node: NodeShape | None = None
+    pace: WorkTimes | None = None
+    """Of the imitated node."""
+    memory: MemoryCap | None = None
     tied: TiedSetup = field(default_factory=TiedSetup)
     timeline: bool = False
     """Record what is done and when, for trace.json."""

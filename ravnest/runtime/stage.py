@@ -76,9 +76,9 @@ class StageRuntime:
         rings = tuple(segment.ring for segment in setup.segments)
         self._lock = threading.RLock()
         self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
-        self._reports = Reports(self._sends, self._machine.ledger, rings, compute.peaks, timeline, now)
+        self._work = Work(compute, exchange, self._machine, self._crossings, setup, endpoint.stats.lateness, now)
+        self._reports = Reports(self._sends, self._machine.ledger, rings, compute.peaks, timeline, now, self._work.late)
         exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
-        self._work = Work(compute, exchange, self._machine, self._crossings)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._measure_averaging()
         self._final_round: int | None = None

@@ -1,9 +1,10 @@
-"""What an instruction to compute means: a call of StageCompute, with the tensors that have arrived for it.
+"""What an instruction to compute means: a call of StageCompute, with the tensors that have arrived for it; of an
+imitated node, at the node's pace and within its memory.
 
 Decides nothing about order. Used by whoever has the stage's lock; the calls that it makes run in the compute thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, assert_never
 
@@ -11,9 +12,13 @@ from torch import Tensor
 
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import instructions as ins
+from ravnest.runtime import messages as m
 from ravnest.runtime.compute import StageCompute
 from ravnest.runtime.crossings import StageCrossings
 from ravnest.runtime.exchange import RoundExchange
+from ravnest.runtime.pace import Pacer
+from ravnest.runtime.setup import StageSetup
+from ring_allreduce.transport import Lateness
 
 Tensors = tuple[Tensor, ...]
 Kind = Literal["activation", "gradient", "evaluation"]
@@ -23,12 +28,26 @@ class Work:
     """One stage's. Holds what has arrived until it is used."""
 
     def __init__(
-        self, compute: StageCompute, exchange: RoundExchange, machine: StageMachine, crossings: StageCrossings
+        self,
+        compute: StageCompute,
+        exchange: RoundExchange,
+        machine: StageMachine,
+        crossings: StageCrossings,
+        setup: StageSetup,
+        lateness: Lateness,
+        now: Callable[[], float],
     ) -> None:
+        """`lateness`: of emulated links."""
         self._compute = compute
         self._crossings = crossings
         self._exchange = exchange
         self._machine = machine
+        self._setup = setup
+        self._lateness = lateness
+        self._pacer: Pacer | None = None
+        if setup.pace is not None:
+            evaluation_s = setup.pace.forward_s * setup.evaluation_batch / setup.job.micro_batch
+            self._pacer = Pacer(setup.pace, evaluation_s, machine.ledger, now=now)
         self._arrived: dict[tuple[Kind, tuple[int, ...]], Tensors] = {}
         self.saving: set[int] = set()
         """Rounds whose merge gives the stage's state, for a checkpoint."""
@@ -38,8 +57,20 @@ class Work:
         waiting = sum(tensor.nbytes for several in self._arrived.values() for tensor in several)
         self._compute.peaks.saw("arrived", waiting + self._compute.tied.held_bytes)
 
+    def late(self) -> m.Imitated | None:
+        """How late this machine has been; None where nothing is imitated."""
+        if self._pacer is None and not self._lateness.messages:
+            return None
+        late_s, imitated_s = (0.0, 0.0) if self._pacer is None else (self._pacer.late_s, self._pacer.imitated_s)
+        links = self._lateness
+        return m.Imitated(late_s=late_s, imitated_s=imitated_s, links_late_s=links.late_s, messages=links.messages)
+
     def of(self, instruction: ins.Compute) -> Callable[[], Any]:
         """The call; what it needs is forgotten here."""
+        call = self._plain(instruction)
+        return call if self._pacer is None else self._pacer.paced(instruction, call)
+
+    def _plain(self, instruction: ins.Compute) -> Callable[[], Any]:
         compute, crossings = self._compute, self._crossings
         match instruction:
             case ins.RunForward(micro_batch):
@@ -56,7 +87,7 @@ class Work:
                 return lambda: compute.weight_gradients(micro_batch)
             case ins.RunUpdate(_, norm_sq):
                 staleness = self._machine.group_staleness
-                return lambda: compute.update(norm_sq, staleness)
+                return lambda: self._update(norm_sq, staleness)
             case ins.TakeSnapshot(number):
                 return lambda: compute.snapshot(number)
             case ins.ApplyMerge(number):
@@ -69,6 +100,12 @@ class Work:
                 return lambda: compute.evaluate(evaluation, batch, received)
             case _:
                 assert_never(instruction)
+
+    def _update(self, norm_sq: float | None, staleness: Sequence[int]) -> tuple[float, tuple[float, ...]]:
+        done = self._compute.update(norm_sq, staleness)
+        if self._setup.memory is not None:
+            self._compute.peaks.require_within(self._setup.memory, self._setup.name)
+        return done
 
     def _take(self, kind: Kind, *number: int) -> Tensors:
         return self._arrived.pop((kind, number), ())

@@ -16,7 +16,7 @@ from ring_allreduce.transport.key_files import (
 from ring_allreduce.transport.keys import KeyPair, Keys
 from ring_allreduce.transport.memory import InProcessEndpoint, InProcessNetwork
 from ring_allreduce.transport.message import Codec, Message
-from ring_allreduce.transport.stats import DropCause, Lane, Traffic, TransportStats
+from ring_allreduce.transport.stats import DropCause, Lane, Lateness, Traffic, TransportStats
 from ring_allreduce.transport.zmq_endpoint import ZmqEndpoint
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "KeyPair",
     "Keys",
     "Lane",
+    "Lateness",
     "LinkShape",
     "Message",
     "NodeShape",

@@ -42,7 +42,7 @@ ROOMS: Mapping[str, set[str]] = {
     "pretrained": {"errors", "job", "materials", "splitting", "training"},
     "trial": {"errors", "factories", "job", "materials", "splitting", "training", "words"},
     "workload": {"errors", "job", "training"},
-    "runtime": {"errors", "factories", "splitting", "training", "pipeline", "materials", "job"},
+    "runtime": {"errors", "factories", "splitting", "training", "pipeline", "materials", "job", "words"},
 }
 """Room of ravnest → the rooms that it may import. One that is not here (launch, cli, …) may import all but cli."""
 

@@ -8,8 +8,6 @@ from cluster_planner import Node
 from ravnest.errors import InvalidInput
 from ravnest.launch.imitation import Imitation
 from ravnest.launch.setups import check_fingerprint, stage_setups
-from ravnest.runtime.setup import Pace
-from ring_allreduce.transport import LinkShape
 from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import captured_job, setups_of, tiny_job
 
@@ -111,16 +109,16 @@ def test_threads_are_those_of_the_node():
     assert [setup.threads for setup in setups.values()] == [3, 5]
 
 
-def test_only_an_imitation_shapes_links_and_paces_compute():
+def test_only_an_imitation_tells_stages_of_their_nodes():
     job = tiny_job()
     setups, plan = setups_of(job, parts=(2, 1))
-    assert all(not setup.links and setup.pace is None for setup in setups.values())
-    imitated = made(job, with_node(plan, "n01", down_bytes_per_s=5e5), imitate=Imitation())["c0.s0"]
-    latency_s = plan.fleet.link("n00", "n01").latency_s
-    assert imitated.links["c0.s1"] == LinkShape(5e5, latency_s)
-    assert set(imitated.links) == {"c0.s1", "c1.s0"}  # the driver is no node
-    start, end = plan.clusters[0].stages[0].units
-    assert imitated.pace == Pace(1e9, sum(unit.flops for unit in plan.costs.units[start:end]))
+    for setup in setups.values():
+        assert (setup.links, setup.node, setup.pace, setup.memory) == ({}, None, None, None)
+    for setup in made(job, plan, imitate=Imitation()).values():
+        assert setup.links
+        assert setup.pace is not None
+        assert set(setup.node.arriving_bytes_per_s) == set(setup.links)
+        assert setup.memory.node.startswith("n")
 
 
 def test_any_tensor_that_a_stage_may_send_fits_in_a_message():

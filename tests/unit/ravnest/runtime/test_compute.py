@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import pytest
@@ -9,9 +8,7 @@ from ravnest.errors import RunFailed
 from ravnest.materials import load_data, make_model
 from ravnest.runtime.batches import fetch
 from ravnest.runtime.device import HostDevice
-from ravnest.runtime.pace import PacedCompute, Pacer
 from ravnest.runtime.segments import Average
-from ravnest.runtime.setup import Pace
 from tests.support.local import JOB_FILE, local_run, tiny_job
 
 
@@ -193,22 +190,6 @@ def test_a_merge_gives_state_only_where_it_is_to_be_saved():
     kinds = {piece.part for piece in pieces}
     assert kinds == {"weight", "optimizer"}
     assert {piece.key for piece in pieces if piece.part == "optimizer"} == {"step", "exp_avg", "exp_avg_sq"}
-
-
-def test_a_paced_stage_computes_the_same_in_the_planned_time():
-    (plain,) = computes(parts=(1,))
-    slept = []
-    pacer = Pacer(slept.append, lambda: 0.0)
-    (other,) = computes(parts=(1,))
-    setup = dataclasses.replace(other._setup, pace=Pace(flops_per_s=100.0, forward_flops=50.0))
-    paced = PacedCompute(
-        setup, other._module, other._weights, other.segments, other._source, other._loss, other._metrics, pacer
-    )
-    for compute in (plain, paced):
-        compute.forward(0, ())
-        compute.backward(0, (), True)
-    assert slept == [2.0, 4.0]  # 4 samples of 50 FLOP forward; backward is twice that
-    assert paced._losses == plain._losses
 
 
 def test_the_quick_seed_draws_what_torch_manual_seed_draws():
