@@ -1,0 +1,90 @@
+"""`ravnest profile` and `ravnest doctor` on this machine alone, as a user starts them, and probes over real sockets."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster_planner import load_fleet
+from ravnest.errors import NodeLost
+from ravnest.machines.agent import MachineAgent
+from tests.support.commands import JOBS, ravnest
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    folder = tmp_path_factory.mktemp("profile")
+    shutil.copytree(JOBS, folder, dirs_exist_ok=True)
+    made = ravnest(folder, "profile", "--job", "job.yaml", "-o", "mine.yaml", "--json")
+    assert made.returncode == 0, made.stderr
+    return folder, json.loads(made.stdout)
+
+
+def test_profile_writes_what_plan_takes(profiled: tuple[Path, dict[str, object]]) -> None:
+    folder, document = profiled
+    (node,) = load_fleet(folder / "mine.yaml").nodes
+    assert node.flops_per_s > 0
+    assert 0 < node.memory_bytes < 10**13
+    assert document["missing"] == []
+    assert any("not measured" in note for note in document["notes"])  # type: ignore[attr-defined]
+    assert (folder / "mine.yaml").read_text().startswith("# Measured by `ravnest profile`")
+
+
+def test_profile_replaces_no_file_unasked(profiled: tuple[Path, dict[str, object]]) -> None:
+    folder, _ = profiled
+    before = (folder / "nodes.yaml").read_text()
+    refused = ravnest(folder, "profile")
+    assert refused.returncode == 2
+    assert "--merge" in refused.stderr
+    assert (folder / "nodes.yaml").read_text() == before
+
+
+def test_doctor_finds_a_healthy_machine_fit_and_names_what_a_plan_lacks(
+    profiled: tuple[Path, dict[str, object]],
+) -> None:
+    folder, _ = profiled
+    assert ravnest(folder, "plan", "nodes.yaml").returncode == 0
+    healthy = ravnest(folder, "doctor", "plan.yaml", "--json")
+    assert healthy.returncode == 0, healthy.stdout
+    assert json.loads(healthy.stdout)["would_fail"] is False
+    (folder / "tiny.py").rename(folder / "gone.py")
+    sick = ravnest(folder, "doctor", "plan.yaml", "--json")
+    (folder / "gone.py").rename(folder / "tiny.py")
+    assert sick.returncode == 1
+    findings = json.loads(sick.stdout)["findings"]
+    assert {finding["about"] for finding in findings if finding["level"] == "fails"} == {"this machine"}
+    assert any("no module 'tiny'" in finding["message"] for finding in findings)
+
+
+def test_doctor_names_an_address_where_nobody_answers(tmp_path: Path) -> None:
+    found = ravnest(tmp_path, "doctor", "--address", "127.0.0.1:1", "--json")
+    assert found.returncode == 1
+    assert any("127.0.0.1:1" in finding["message"] for finding in json.loads(found.stdout)["findings"]) or any(
+        "token" in finding["message"] for finding in json.loads(found.stdout)["findings"]
+    )
+    assert ravnest(tmp_path, "doctor", "--address", "nowhere").returncode == 2
+    assert ravnest(tmp_path, "doctor", "missing.yaml").returncode == 2
+
+
+def test_agents_measure_each_other_and_a_silent_peer_is_late() -> None:
+    token = b"t" * 16
+    agents = {name: MachineAgent(name, "127.0.0.1") for name in ("a", "b")}
+    try:
+        addresses = {name: agent.listen(token) for name, agent in agents.items()}
+        for agent in agents.values():
+            agent.meet(addresses)
+        reach = agents["a"].reach({"b": addresses["b"]})["b"]
+        assert (reach.pipeline, reach.bulk) == (None, None)
+        for lane in ("PIPELINE", "BULK"):
+            times = agents["a"].ping("b", lane, 5, 0.0, 20.0)
+            assert len(times.round_trips_s) == 5
+            assert abs(times.clock_offsets_s[-1]) < 1.0
+        arrivals = agents["b"].transfer(["a"], 0.3, 20.0).by_peer["a"]
+        assert arrivals[-1][1] > 10**6
+        agents["b"].close()
+        with pytest.raises(NodeLost, match="a got no answer from b within"):
+            agents["a"].ping("b", "PIPELINE", 1, 0.0, 0.3)
+    finally:
+        for agent in agents.values():
+            agent.close()
