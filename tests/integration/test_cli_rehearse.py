@@ -1,0 +1,36 @@
+"""`ravnest rehearse` as a user starts it: imitated links and nodes, predicted against achieved, a normal run folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import planned, ravnest
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_path: Path) -> None:
+    folder = planned(tmp_path)
+    done = ravnest(folder, "rehearse", "--speed", "2", "--samples", "480", "--out", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "rehearsing at speed 2" in done.stderr
+    document = json.loads(done.stdout)
+    rehearsal, run = document["rehearsal"], document["run"]
+    assert 480 <= run["samples"] < 600  # of the job's 960
+    assert rehearsal["steady"] is True
+    assert isinstance(rehearsal["faithful"], bool)  # how late this machine was is measured
+    assert rehearsal["faithful"] == (rehearsal["most_late_share"] <= 0.02)
+    assert [cluster["name"] for cluster in rehearsal["clusters"]] == ["c0", "c1"]
+    for cluster in rehearsal["clusters"]:
+        assert cluster["samples_per_s"]["achieved"] <= 1.1 * cluster["samples_per_s"]["predicted"]  # no faster machine
+        for stage in cluster["stages"]:
+            assert 0 < stage["busy"]["achieved"] <= 1
+            assert stage["max_staleness"] <= rehearsal["staleness_bound"]
+            assert stage["memory_bytes"]["achieved"] > 0
+    # In the plan's time: a round crosses the link of 60 ms between the clusters at least twice.
+    assert rehearsal["averaging_s"]["achieved"] > 2 * 0.06
+    lines = [json.loads(line) for line in (folder / "r/metrics.jsonl").read_text().splitlines()]
+    assert all(line["seconds"] > 0 for line in lines if line["kind"] == "round")
+    assert (folder / "r/weights.safetensors").is_file()
+    assert json.loads((folder / "r/summary.json").read_text())["samples"] == run["samples"]
