@@ -4,8 +4,10 @@ import math
 import pytest
 
 from cluster_planner.errors import InvalidInput as PlannerInvalidInput
+from cluster_planner.fleet import NodeData
 from ravnest.errors import InvalidInput
-from ravnest.job import FactoryConfig, JobConfig, differs, job_from_mapping, load_job
+from ravnest.job import FactoryConfig, JobConfig, data_of_node, differs, job_from_mapping, load_job
+from tests.support.local import tiny_job
 
 LEAST = {"model": {"factory": "model:gpt"}, "data": {"factory": "data:text"}, "stop": {"samples": 1000}}
 
@@ -253,3 +255,12 @@ def test_a_fault_in_a_plan_s_job_is_told_at_its_key_there():
 @pytest.mark.parametrize("key", ["seed", "micro_batch", "average_every"])
 def test_counts_are_such_as_a_machine_can_count(key):
     assert fault(**{key: 2**64}).startswith(f"job.yaml: {key}: ")
+
+
+def test_a_nodes_own_arguments_go_over_the_jobs_and_its_own_factory_stands_alone() -> None:
+    job = tiny_job(data={"factory": "tiny:words", "args": {"path": "a", "context": 8}})
+    assert data_of_node(job, None) is job
+    assert data_of_node(job, NodeData(None, {"path": "b"})).data.args == {"path": "b", "context": 8}
+    other = data_of_node(job, NodeData("mine:local", {"path": "b"})).data
+    assert (other.factory, other.args) == ("mine:local", {"path": "b"})
+    assert job.data.args["path"] == "a"
