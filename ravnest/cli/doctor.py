@@ -77,7 +77,7 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
     from ravnest.machines.crew import LocalCrew
     from ravnest.machines.doctoring import check_jobs, check_machines
     from ravnest.machines.facts import machine_facts
-    from ravnest.machines.findings import THIS_MACHINE
+    from ravnest.machines.findings import THIS_MACHINE, device_findings
     from ravnest.machines.ray_settings import settings_findings
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
@@ -86,6 +86,9 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
     own = Own(nodes[:1], memory_bytes=memory)
     crew = LocalCrew(THIS_MACHINE, len(os.sched_getaffinity(0)))
     checked = check_machines(crew, own, machine_facts(), None, step)
+    seen = [device.name for each in checked.facts.values() for device in each.devices]
+    for device in devices[1:]:
+        checked.findings += device_findings({THIS_MACHINE: device}, {THIS_MACHINE: seen})
     checked.findings += settings_findings(joins=False)
     if job is not None and job_file is not None:
         step("importing the job's code and reading its data")
