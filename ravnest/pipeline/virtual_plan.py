@@ -8,13 +8,14 @@ which are flat rings of equal blocks. Snapshots and merges take no time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import combinations, pairwise, permutations
 
 from cluster_planner.circuits import Circuit, circuits
 from cluster_planner.pipeline import largest_fitting_window
-from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from cluster_planner.plan import Cluster, Plan
 from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import host_key
+from cluster_planner.timing import host_key, work_times
 from ravnest.pipeline.virtual_fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
@@ -37,7 +38,7 @@ MOST_JUDGED = 64
 def fleet_of_plan(
     plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
 ) -> VirtualFleet:
-    """A backward takes two forwards; an update takes what the plan's prediction leaves beyond these.
+    """Each piece of work takes what the plan's prediction counts for it.
 
     `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
     """
@@ -56,8 +57,8 @@ def fleet_of_plan(
     machines = {name: "/".join(map(str, host_key(plan.fleet, name))) for name in node_of.values()}
     return VirtualFleet(
         clusters=tuple(
-            VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, predicted, window), window)
-            for cluster, predicted, window in zip(plan.clusters, plan.predicted.clusters, largest, strict=True)
+            VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, window), window)
+            for cluster, window in zip(plan.clusters, largest, strict=True)
         ),
         rings=tuple(_ring(plan, ring, node_of) for ring in rings),
         links=_links(plan, rings, node_of, jitter_s),
@@ -79,22 +80,14 @@ def _node(plan: Plan, name: str) -> VirtualNode:
     return VirtualNode(node.up_bytes_per_s, node.down_bytes_per_s)
 
 
-def _stages(
-    plan: Plan, spans: SpanCosts, cluster: Cluster, predicted: ClusterPrediction, window: int | None
-) -> tuple[VirtualStage, ...]:
+def _stages(plan: Plan, spans: SpanCosts, cluster: Cluster, window: int | None) -> tuple[VirtualStage, ...]:
     units, work = plan.costs.units, plan.workload
     stages = []
-    for index, (stage, expected) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+    for index, stage in enumerate(cluster.stages):
         first, end = stage.units
-        flops = sum(unit.flops for unit in units[first:end]) * work.micro_batch
-        forward_s = flops / plan.fleet.node(stage.node).flops_per_s
         stages.append(
             VirtualStage(
-                forward_s=forward_s,
-                backward_s=(2 + stage.recomputes) * forward_s,
-                input_gradients_s=(1 + stage.recomputes) * forward_s,
-                weight_gradients_s=forward_s,
-                update_s=max(0.0, (expected.compute_s - (3 + stage.recomputes) * forward_s) * work.update_every),
+                **asdict(work_times(plan.fleet, spans, stage)),
                 activation_bytes=work.activation_bytes(units[end - 1]) + work.tied_bytes(units[end - 1]),
                 gradient_bytes=work.gradient_bytes(units[first - 1]) + work.tied_bytes(units[first - 1])
                 if first

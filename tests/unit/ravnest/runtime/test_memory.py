@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from cluster_planner.spans import SpanCosts
+from ravnest.errors import RunFailed
 from ravnest.runtime.memory import PARTS, ActivationBytes, Peaks
+from ravnest.runtime.setup import MemoryCap
 from tests.support.local import local_run, setups_of, tiny_job
 
 
@@ -92,3 +94,15 @@ def test_tensors_stay_within_a_tenth_of_the_plan(case):
             held = sum(measured[part] for part in ("weights", "gradients", "optimizer", "averaging"))
             copies = spans._copies(last=index == stages - 1)
             assert held == pytest.approx(copies * spans.parameter_bytes(*stage.units), rel=0.10), (index, measured)
+
+
+def test_a_stage_that_takes_more_than_its_node_has_is_named_with_both_figures():
+    peaks = Peaks()
+    peaks.saw("weights", 700_000_000)
+    peaks.saw("activations", 100_000_000)
+    peaks.require_within(MemoryCap("old-laptop", 1_000_000_000, 200_000_000), "c0.s1")
+    peaks.saw("activations", 300_000_000)
+    with pytest.raises(
+        RunFailed, match=r"^c0\.s1 takes more memory than its node 'old-laptop' has: 1\.2 GB .* of 1 GB$"
+    ):
+        peaks.require_within(MemoryCap("old-laptop", 1_000_000_000, 200_000_000), "c0.s1")
