@@ -188,6 +188,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/machines/probes.py": WORLD | TENSORS,
     "ravnest/words.py": WORLD | TENSORS,
     "experiments/fidelity/judging.py": WORLD | TENSORS,
+    "experiments/scale/fleets.py": (WORLD | TENSORS) - {"random"},  # seeded generators of its own
 }
 """File or folder → what it may not use. A module whose docstring calls it pure or sans-I/O must be here."""
 
