@@ -1,0 +1,45 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster_planner.files import save_plan
+from ravnest.cli.main import app
+from ravnest.errors import InvalidInput
+from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    save_plan(home_plan(), path)
+    return path
+
+
+def test_tables_a_picture_and_a_document_come_of_the_plan_alone(plan_file: Path, tmp_path: Path) -> None:
+    scenario, out = tmp_path / "scenario.yaml", tmp_path / "out"
+    scenario.write_text("stalls: [{node: n1, at_s: 5, for_s: 30}]\n", encoding="utf-8")
+    given = ["simulate", str(plan_file), "--samples", "2048", "--scenario", str(scenario), "--out", str(out)]
+    told = CliRunner().invoke(app, given)
+    assert told.exit_code == 0, told.output
+    assert "A RUN WOULD HAVE ENDED" in told.stdout
+    assert (out / "simulated.png").stat().st_size > 10_000
+    document = json.loads((out / "simulated.json").read_text(encoding="utf-8"))
+    assert document["first_lost"]["node"] == "n1"
+    assert document["samples"] >= 2048
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--hours", "-1"], "--hours: must be"),
+        (["--hours", "1", "--samples", "5"], "give one of them"),
+        (["--jitter", "-0.5"], "--jitter: must be"),
+        (["--scenario", "nowhere.yaml"], "nowhere.yaml: no such file"),
+    ],
+)
+def test_impossible_options_are_refused(plan_file: Path, options: list[str], said: str) -> None:
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), *options])
+    assert said in str(told.exception)
+    assert getattr(told.exception, "exit_code", None) == InvalidInput.exit_code
