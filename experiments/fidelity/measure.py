@@ -21,7 +21,7 @@ from ravnest.simulation import simulate
 
 CLI = "from ravnest.cli.main import main; main()"
 SECONDS, QUICK_SECONDS = 30.0, 10.0
-"""Of training, fill included: the steady state begins with the first round."""
+"""Of training, fill included: the steady state begins with the first round's checkpoint."""
 SIMULATED_S = 120.0
 DEADLINE_S = 240.0
 
@@ -105,9 +105,10 @@ def _came(kind: str, site: Site, work: Callable[[], Achieved]) -> Came:
 
 def _notes(seconds: float) -> list[str]:
     return [
-        f"Each run trains for {seconds:.0f} s; figures are of the steady state, from the first committed round to the "
-        f"drain, by the stages' own clocks. A simulation goes on for {SIMULATED_S:.0f} virtual seconds. A rehearsal is "
-        "`ravnest rehearse` as a user starts it: processors and links imitated. A real run is on a Ray cluster of one "
+        f"Each run trains for {seconds:.0f} s; figures are of the steady state, from the first round's checkpoint to "
+        f"the drain, by the stages' own clocks. A simulation goes on for {SIMULATED_S:.0f} virtual seconds. A "
+        "rehearsal is `ravnest rehearse` as a user starts it: processors and links imitated. A real run is on a Ray "
+        "cluster of one "
         "node for each namespace of wanlab, with the kernel's TCP on shaped links; each stage's computing is padded to "
         "its node's speed there too, since all share this machine's processor. Ray's head and the run's driver have a "
         "namespace of their own.",

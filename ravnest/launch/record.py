@@ -175,11 +175,11 @@ class RunRecord:
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
             self.rounds_s.append(seconds)
-        self.times.averaged()
         self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples, seconds))
 
     def checkpoint(self, path: Path, round_: int) -> None:
         self.checkpoint_path = path
+        self.times.saved()
         self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
 
     def evaluated(self, done: o.EvaluationDone) -> None:

@@ -50,15 +50,15 @@ def test_what_was_done_since_the_last_look() -> None:
     assert {stage: share.compute for stage, share in times.since_last(["a", "b"]).items()} == {"a": 0.25}
 
 
-def test_the_steady_state_begins_with_the_first_round_where_an_update_comes_after_it() -> None:
+def test_the_steady_state_begins_with_the_first_checkpoint_where_an_update_comes_after_it() -> None:
     times = StageTimes()
     for update in range(3):
         times.told("a", {"forward": 1.0 * update, "input": 9.0 * update}, update)
     assert times.update_s("a") == 10.0
-    times.averaged()
+    times.saved()
     assert times.update_s("a") == 10.0  # nothing came since
     times.told("a", {"forward": 10.0, "input": 18.0}, 4)
-    times.averaged()  # the second round changes nothing
+    times.saved()  # the second checkpoint changes nothing
     steady = times.steady("a")
     assert steady is not None
     assert (steady.compute, steady.seconds) == (1.0, 8.0)
