@@ -74,10 +74,24 @@ def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Estimate
     return Estimate(rate, _spread(rates, rate))
 
 
-def together(estimates: Sequence[Estimate]) -> Estimate:
-    """The sum of rates that were measured at once; its spread is theirs, weighed by their rates."""
-    total = sum(estimate.value for estimate in estimates)
-    return Estimate(total, sum(estimate.value * estimate.spread for estimate in estimates) / total if total else 0.0)
+def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -> Estimate:
+    """The rate of transfers that went on at once, on one clock: all bytes over the time in which all were under way.
+
+    Not the sum of their own rates: each may have been fastest while another waited.
+    """
+    begin_s = max(transfer[0][0] for transfer in transfers if transfer)
+    last_s = min(transfer[-1][0] for transfer in transfers if transfer)
+    steps = [
+        (at_s, total - before)
+        for transfer in transfers
+        for (_, before), (at_s, total) in pairwise([(begin_s, 0), *transfer])
+    ]
+    arrivals, total = [], 0
+    for at_s, more in sorted(steps):
+        total += more
+        if begin_s <= at_s <= last_s:
+            arrivals.append((at_s, total))
+    return sustained(arrivals, until_s)
 
 
 def typical(values: Sequence[float]) -> Estimate:

@@ -5,6 +5,7 @@ Decides the order of the measurements, how many run at the same time, and their 
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ravnest.machines.crew import Call, Crew, Unanswered
@@ -131,8 +132,9 @@ class _Measuring:
             answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
             for star, answer in zip(round_, answers, strict=True):
                 if not isinstance(answer, Unanswered):
-                    parts = [sustained(answer.by_peer[peer], answer.until_s) for peer in star.peers]
-                    self._found.sent[star.center] = star, together(parts)
+                    parts = [answer.by_peer[peer] for peer in star.peers]
+                    with suppress(ValueError):  # too little arrived: the pairs' own rates are left
+                        self._found.sent[star.center] = star, together(parts, answer.until_s)
         stars = [star for name in self._names if len((star := star_of(name, rates, sending=False)).peers) > 1]
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             pairs = [(peer, star.center) for star in round_ for peer in star.peers]
@@ -142,8 +144,11 @@ class _Measuring:
             for star in round_:
                 of_star = [(by_pair[peer, star.center]) for peer in star.peers]
                 if not any(isinstance(answer, Unanswered) for answer in of_star):
-                    parts = [sustained(answer.by_peer[star.center], answer.until_s) for answer in of_star]
-                    self._found.received[star.center] = star, together(parts)
+                    # Each on its sender's clock since it was asked, which was at the same time.
+                    parts = [answer.by_peer[star.center] for answer in of_star]
+                    until_s = min(answer.until_s for answer in of_star)
+                    with suppress(ValueError):
+                        self._found.received[star.center] = star, together(parts, until_s)
 
     def _sending(self, sender: str, peers: tuple[str, ...]) -> Call:
         slowest = max((self._found.latencies[_pair(sender, peer)].seconds for peer in peers), default=0.0)

@@ -18,7 +18,8 @@ UNMEASURED_BYTES_PER_S = 100 * MBPS
 SATURATED = 0.9
 """Several peers at once that come to less than this share of their single rates' sum have met the node's own limit."""
 
-ASYMMETRIC = 1.1
+ASYMMETRIC = 1.25
+"""A direction that carried less than the nodes' rates promise by more than this, and by more than chance, is told."""
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 512 * 10**6
 """Of a machine's memory, and at least, that is left to its owner beside what is in use already."""
 

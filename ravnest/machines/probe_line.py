@@ -35,7 +35,7 @@ class PingTimes:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a transfer came to, on the sender's clock: by peer, (when, bytes so far), and when sending ended."""
+    """What a transfer came to: by peer, (seconds since it began, bytes so far), and for how long was sent."""
 
     by_peer: Mapping[str, tuple[tuple[float, int], ...]]
     until_s: float
@@ -72,9 +72,13 @@ class ProbeLine:
     def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> Arrivals:
         """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`."""
         self._transfers += 1
-        task = Transfer(self._transfers, peers, seconds, time.monotonic())
+        began_s = time.monotonic()
+        task = Transfer(self._transfers, peers, seconds, began_s)
         self._drive(task, deadline_s, ", ".join(peers))
-        return Arrivals({peer: tuple(points) for peer, points in task.arrivals.items()}, task.until_s)
+        since = {
+            peer: tuple((at_s - began_s, total) for at_s, total in points) for peer, points in task.arrivals.items()
+        }
+        return Arrivals(since, seconds)
 
     def close(self) -> None:
         self._closing = True

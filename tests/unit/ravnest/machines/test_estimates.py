@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from ravnest.machines.estimates import Estimate, latency, sustained, together, typical
+from ravnest.machines.estimates import latency, sustained, together, typical
 
 
 def transfer(rate: float, seconds: float = 4.0, *, rtt_s: float = 0.1, noise: float = 0.0) -> list[tuple[float, int]]:
@@ -60,8 +60,16 @@ def test_too_little_to_tell_is_no_estimate() -> None:
         typical([])
 
 
-def test_rates_measured_at_once_add_up() -> None:
-    assert together([Estimate(1e6, 0.4), Estimate(3e6, 0.0)]) == Estimate(4e6, pytest.approx(0.1))
+def test_transfers_at_once_share_what_there_is_though_each_was_fast_for_a_while() -> None:
+    first = [(i / 100, 20_000 * i) for i in range(1, 301)]  # 2 MB/s all along
+    burst = [(1.0 + i / 100, 10_000 * i) for i in range(1, 201)]  # 1 MB/s, from the first second on
+    found = together([first, burst], 3.0)
+    assert found.value == pytest.approx(3e6, rel=0.02)
+    by_turns = [
+        [(i / 100, 10_000 * min(i, 200)) for i in range(1, 401)],
+        [(i / 100, 10_000 * max(0, i - 200)) for i in range(1, 401)],
+    ]
+    assert together(by_turns, 4.0).value == pytest.approx(1e6, rel=0.02)
 
 
 def test_the_typical_value_ignores_one_stray_among_many() -> None:
