@@ -66,7 +66,8 @@ def _module(folder: Path, name: str) -> Path | None:
 
 
 def _files(path: Path, root: Path) -> Iterator[tuple[Path, Path]]:
-    """(Where under `root`, where it lies), without what is excluded."""
+    """(Where under `root`, where it lies), without what is excluded. Symbolic links are followed, but for
+    those to a folder that holds them: they would never end."""
     ignored = _patterns(root)
     waiting = [path]
     while waiting:
@@ -75,10 +76,14 @@ def _files(path: Path, root: Path) -> Iterator[tuple[Path, Path]]:
         if each != root and any(fnmatch(name, pattern) for pattern in ignored for name in (each.name, str(under))):
             continue
         if each.is_dir():
-            if not (each / "pyvenv.cfg").exists():
+            if not (each / "pyvenv.cfg").exists() and not _holds_itself(each):
                 waiting.extend(sorted(each.iterdir()))
         elif each.is_file():
             yield under, each
+
+
+def _holds_itself(folder: Path) -> bool:
+    return folder.is_symlink() and folder.resolve() in (parent.resolve() for parent in folder.parents)
 
 
 def _patterns(root: Path) -> Sequence[str]:

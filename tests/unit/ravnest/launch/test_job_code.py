@@ -39,6 +39,15 @@ def test_the_jobs_folder_goes_without_what_no_run_reads(folder: Path) -> None:
     assert shipped(folder) == {"job.yaml", "tiny.py", "more/inner.py"}
 
 
+def test_links_are_followed_unless_they_lead_to_where_they_lie(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/tools.py").write_text("")
+    (folder / "tools").symlink_to(tmp_path / "shared")
+    for name, target in (("here", folder), ("again", folder), ("root", "/"), ("more/up", folder / "more")):
+        (folder / name).symlink_to(target)
+    assert shipped(folder) == {"job.yaml", "tiny.py", "more/inner.py", "tools/tools.py"}
+
+
 def test_what_the_user_lists_stays_here(folder: Path) -> None:
     (folder / ".ravnestignore").write_text("# big\nmore/\n*.txt\n")
     (folder / "notes.txt").write_text("")
