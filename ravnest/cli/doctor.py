@@ -122,7 +122,8 @@ def _together(
         session = RaySession(address, code)
     except RunFailed as error:
         return Checked([*settings, join_finding(str(error))])
-    names = {node.address: node.name for node in needs.nodes if node.address}
+    addresses = {node.address for node in needs.nodes if node.address}
+    names = {at: [node.name for node in needs.nodes if node.address == at] for at in addresses}
     try:
         with RayCrew(session, names) as crew:
             if not needs.nodes:  # no file: what Ray has is what is wanted

@@ -34,7 +34,7 @@ def crew_at(
     code = None if job is None or job_file is None else job_code(job, job_file)
     session = RaySession(address, code)
     try:
-        with RayCrew(session, names) as crew:
+        with RayCrew(session, {at: [name] for at, name in names.items()}) as crew:
             yield crew
     finally:
         session.close()

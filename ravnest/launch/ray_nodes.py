@@ -15,9 +15,9 @@ from ravnest.machines.crew import Call, Member, Unanswered
 class RayCrew:
     """Use as a context manager: leaving ends the agents."""
 
-    def __init__(self, session: RaySession, names: Mapping[str, str]) -> None:
-        """`names`: what nodes of given addresses are called; others have the name of their resource, else of their
-        host."""
+    def __init__(self, session: RaySession, names: Mapping[str, Sequence[str]]) -> None:
+        """`names`: what nodes of given addresses are called: several where several GPUs of a machine are nodes, each
+        with an agent of its own. Others have the name of their resource, else of their host."""
         self._ray = session.ray
         everyone = session.nodes()
         named = named_nodes([node for node in everyone if node.alive and node.works], names)
@@ -69,14 +69,14 @@ class RayCrew:
             return Unanswered(self.lost[call.member])
 
 
-def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, str]) -> dict[str, RayNode]:
-    """Each node under a name of its own, in the order of their addresses."""
+def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, Sequence[str]]) -> dict[str, RayNode]:
+    """Each node under names of its own, in the order of their addresses."""
     found: dict[str, RayNode] = {}
     hosts = [node.hostname for node in nodes]
     for node in sorted(nodes, key=lambda each: each.address):
         host = node.hostname if hosts.count(node.hostname) == 1 else f"{node.hostname}-{node.address}"
-        name = names.get(node.address) or node.name or host
-        found[name if name not in found else f"{name}-{node.node_id[:6]}"] = node
+        for name in names.get(node.address) or [node.name or host]:
+            found[name if name not in found else f"{name}-{node.node_id[:6]}"] = node
     return found
 
 

@@ -59,11 +59,15 @@ def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | Non
     checked.findings += f.version_findings(versions, f.THIS_MACHINE)
     nodes = [node for node in needs.nodes if node.name in facts]
     available = {name: each.available_bytes for name, each in facts.items()}
+    machines = {each.machine_id: each.machine_available_bytes for each in facts.values()}
+    shared = {name: (each.machine_id, machines[each.machine_id]) for name, each in facts.items()}
     for node in nodes:
         for device in facts[node.name].devices if node.device != CPU else ():
             if device.name in (node.device, f"{node.device}:0"):
                 available[node.name] = device.free_bytes
-    checked.findings += f.memory_findings(needs.memory_bytes, available)
+                device_of = f"{facts[node.name].machine_id} {device.name}"
+                shared[node.name] = device_of, machines.setdefault(device_of, device.free_bytes)
+    checked.findings += f.memory_findings(needs.memory_bytes, available, shared)
     devices = {name: [device.name for device in each.devices] for name, each in facts.items()}
     checked.findings += f.device_findings({node.name: node.device for node in nodes}, devices)
     if host is not None:

@@ -45,6 +45,8 @@ class MachineFacts:
     cores: int
     memory_bytes: int
     available_bytes: int
+    """What this process can still get: less than its machine has where a container limits it."""
+    machine_available_bytes: int
     devices: tuple[Device, ...]
     wall_s: float
     load: float
@@ -62,6 +64,7 @@ def machine_facts() -> MachineFacts:
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=memory.total,
         available_bytes=min(memory.available, free_bytes()),
+        machine_available_bytes=memory.available,
         devices=cuda_devices(),
         wall_s=time.time(),
         load=os.getloadavg()[0],

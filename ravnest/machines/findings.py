@@ -69,18 +69,25 @@ def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
     return [Finding("fails", node, f"{why}, though Ray lists it", advice) for node, why in sorted(lost.items())]
 
 
-def memory_findings(needed: Mapping[str, int], available: Mapping[str, int]) -> list[Finding]:
-    """Bytes by node."""
-    return [
-        Finding(
-            "fails",
-            node,
-            f"has {size(available[node])} of memory free, and the plan needs {size(bytes_)} there",
-            "end what else runs there, or plan again with the memory that is free (ravnest profile --merge)",
-        )
+def memory_findings(
+    needed: Mapping[str, int], available: Mapping[str, int], shared: Mapping[str, tuple[str, int]]
+) -> list[Finding]:
+    """Bytes by node. `shared`: what memory it is part of, a machine's or a device's, and how much of that is free."""
+    advice = "end what else runs there, or plan again with the memory that is free (ravnest profile --merge)"
+    message = "of memory free, and the plan needs"
+    found = [
+        Finding("fails", node, f"has {size(available[node])} {message} {size(bytes_)} there", advice)
         for node, bytes_ in needed.items()
         if node in available and available[node] < bytes_
     ]
+    named = {finding.about for finding in found}
+    for place in dict.fromkeys(shared.values()):
+        nodes = [node for node in needed if shared.get(node) == place]
+        together = sum(needed[node] for node in nodes)
+        if len(nodes) > 1 and together > place[1] and not named.intersection(nodes):
+            said = f"share {size(place[1])} {message} {size(together)} there"
+            found.append(Finding("fails", ", ".join(nodes), said, advice))
+    return found
 
 
 def device_findings(wanted: Mapping[str, str], there: Mapping[str, Sequence[str]]) -> list[Finding]:

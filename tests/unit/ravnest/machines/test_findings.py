@@ -48,10 +48,23 @@ def test_a_silent_node_is_named() -> None:
 
 
 def test_too_little_memory_fails() -> None:
-    (found,) = memory_findings({"a": 3 * 10**9, "b": 10**9, "silent": 10**9}, {"a": 2 * 10**9, "b": 2 * 10**9})
+    available = {"a": 2 * 10**9, "b": 2 * 10**9}
+    shared = {"a": ("one", 2 * 10**9), "b": ("two", 2 * 10**9)}
+    (found,) = memory_findings({"a": 3 * 10**9, "b": 10**9, "silent": 10**9}, available, shared)
     assert found.about == "a"
     assert "2 GB" in found.message
     assert "3 GB" in found.message
+
+
+def test_nodes_of_one_machine_need_their_memory_together() -> None:
+    needed, available = {"a": 2 * 10**9, "b": 10**9, "c": 2 * 10**9}, dict.fromkeys("abc", int(2.5e9))
+    box = ("box", int(2.5e9))
+    (found,) = memory_findings(needed, available, {"a": box, "b": box, "c": ("other", int(2.5e9))})
+    assert found.about == "a, b"
+    assert "share 2.5 GB" in found.message
+    assert "3 GB" in found.message
+    containers = dict.fromkeys("ab", ("box", 10**10))  # each limited to its own part of a large machine
+    assert not memory_findings(needed, available, containers)
 
 
 def test_a_device_that_is_not_there_fails() -> None:
