@@ -3,6 +3,7 @@
 Pure. Decides what a node's uplink and downlink are taken to be, what the link of a pair is, and what is uncertain.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -136,13 +137,26 @@ def link_rate(
 def merged(measured: Fleet, known: Fleet) -> Fleet:
     """`known`, a user's, with what was measured in place of what it said: speeds, memory, rates, and measured links.
 
-    Names, regions, hosts, data and all that was not measured stay; nodes that are new come last.
+    Names, regions, hosts, data and all that was not measured stay; nodes that are new come last. Of a known address, a
+    node is the one with the same device, whatever it is called.
     """
+    measured = _named_as(known, measured)
     new = {node.name: node for node in measured.nodes}
     nodes = [_over(node, new.pop(node.name, None)) for node in known.nodes]
     pairs = {frozenset((link.a, link.b)) for link in measured.links}
     kept = [link for link in known.links if frozenset((link.a, link.b)) not in pairs]
     return Fleet((*nodes, *new.values()), (*kept, *measured.links), known.regions)
+
+
+def _named_as(known: Fleet, measured: Fleet) -> Fleet:
+    """`measured` with the names that `known` has for the same devices at the same addresses."""
+    there = Counter((node.address, node.device) for node in measured.nodes)
+    of_known = {(node.address, node.device): node.name for node in known.nodes}
+    places = {place: name for place, name in of_known.items() if place[0] is not None and there[place] == 1}
+    names = {node.name: places.get((node.address, node.device), node.name) for node in measured.nodes}
+    nodes = [replace(node, name=names[node.name]) for node in measured.nodes]
+    links = [replace(link, a=names[link.a], b=names[link.b]) for link in measured.links]
+    return Fleet(tuple(nodes), tuple(links), measured.regions)
 
 
 def _over(known: Node, measured: Node | None) -> Node:
@@ -156,7 +170,7 @@ def _over(known: Node, measured: Node | None) -> Node:
         down_bytes_per_s=measured.down_bytes_per_s,
         device=measured.device,
         address=measured.address or known.address,
-        host=measured.host or known.host,
+        host=known.host or measured.host,
     )
 
 

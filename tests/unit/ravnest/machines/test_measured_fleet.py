@@ -118,3 +118,13 @@ def test_merging_keeps_what_is_the_users_and_replaces_what_was_measured() -> Non
     assert result.node("away") == away
     assert result.link("a", "away").latency_s == 0.5
     assert result.link("a", "b").latency_s == 0.003
+
+
+def test_merging_knows_a_gpu_by_its_address_and_device_whatever_it_is_called() -> None:
+    gpus = [measured(f"box-gpu1-gpu{i}", machine="box-gpu1", address="10.0.0.9", device=f"cuda:{i}") for i in range(2)]
+    fleet, _ = measured_fleet([*gpus, measured("b")], RATES)
+    known = Fleet(tuple(replace(node, name=f"mine{i}", host="box") for i, node in enumerate(fleet.nodes[:2])))
+    result = merged(fleet, known)
+    assert result.names == ("mine0", "mine1", "b")
+    assert [result.node(name).host for name in result.names] == ["box", "box", None]
+    assert [result.node(name).device for name in result.names] == ["cuda:0", "cuda:1", "cpu"]
