@@ -69,10 +69,16 @@ def fleet_of_plan(
         average_every=plan.workload.average_every,
         max_lag=plan.workload.max_lag,
         micro_batch=plan.workload.micro_batch,
+        clip=_clips(plan.job),
         schedule=plan.workload.schedule,
         split_backward="auto" if tuned and plan.workload.splits_backward else "never",
         control_latency_s=control_latency_s,
     )
+
+
+def _clips(job: Mapping[str, object]) -> bool:
+    optimizer = job.get("optimizer")
+    return isinstance(optimizer, Mapping) and optimizer.get("clip_norm") is not None
 
 
 def _node(plan: Plan, name: str) -> VirtualNode:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Plan, RegionLink, Unit, Workload, make_plan
@@ -77,3 +79,11 @@ def test_the_virtual_run_agrees_with_the_prediction(changes: dict[str, object]) 
     result = VirtualRun(fleet_of_plan(plan)).run(stop_samples=16_000)
     measured = result.samples_per_s(0.2 * result.drain_s, result.drain_s)
     assert abs(measured / plan.predicted.samples_per_s - 1) < 0.05
+
+
+def test_a_job_that_clips_waits_for_its_norms_as_a_run_does() -> None:
+    plan = home_plan(max_staleness=0)
+    clipping = replace(plan, job={"optimizer": {"clip_norm": 1.0}})
+    assert not fleet_of_plan(replace(plan, job={"optimizer": {"clip_norm": None}})).clip
+    without, waiting = (VirtualRun(fleet_of_plan(each)).run(stop_samples=2_000) for each in (plan, clipping))
+    assert waiting.end_s > without.end_s
