@@ -55,6 +55,12 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
             f" computing it was late by: {named} (more than {MOST_LATE:.0%}); what was achieved is too slow by about"
             f" as much. Try --speed {rehearsal.suggested_speed:g}."
         )
+    if rehearsal.links_late_share > MOST_LATE:
+        lines.append(
+            f"Messages came up to {duration(rehearsal.links_late_s or 0.0)} later than the plan's links bring them (the"
+            f" mean of the latest stage, in the plan's time): {rehearsal.links_late_share:.0%} of a micro-batch. What"
+            " waits for messages is that much too slow; at a lower --speed it is less."
+        )
     return lines
 
 

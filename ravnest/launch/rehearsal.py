@@ -129,10 +129,17 @@ class Rehearsal:
     rounds: int
     staleness_bound: int
     clusters: tuple[ClusterRehearsal, ...]
+    links_late_s: float | None = None
+    """By how much later than imitated messages came, the mean of the stage where it was most. None: no links."""
 
     @property
     def stages(self) -> tuple[StageRehearsal, ...]:
         return tuple(stage for cluster in self.clusters for stage in cluster.stages)
+
+    @property
+    def links_late_share(self) -> float:
+        """That, of the shortest of the clusters' planned micro-batches."""
+        return (self.links_late_s or 0.0) / min(cluster.step_s.predicted or math.inf for cluster in self.clusters)
 
 
 def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
@@ -161,6 +168,7 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
         rounds=result.rounds,
         staleness_bound=plan.workload.max_staleness,
         clusters=clusters,
+        links_late_s=max((each.link_late_s * speed for each in result.stages if each.link_late_s), default=None),
     )
 
 

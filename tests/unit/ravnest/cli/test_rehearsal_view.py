@@ -1,3 +1,4 @@
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -76,6 +77,15 @@ def test_a_machine_too_small_is_said_loudly_with_stages_shares_and_a_speed() -> 
     assert line.startswith("NOT FAITHFUL")
     for word in ("c0.s0 on desk 31.0%", "more than 2%", "--speed 6.1"):
         assert word in line
+
+
+def test_links_that_this_machine_cannot_imitate_are_told_beside_computing_that_it_can() -> None:
+    made = rehearsal(cluster("c0", stage("c0.s0")))
+    assert len(verdict(replace(made, links_late_s=0.0005))) == 1
+    kept_up, links = verdict(replace(made, links_late_s=0.02))
+    assert "kept up" in kept_up
+    assert "20 ms later" in links
+    assert "39% of a micro-batch" in links
 
 
 def test_what_is_not_known_is_said_and_shown_as_a_dash() -> None:

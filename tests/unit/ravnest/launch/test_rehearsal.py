@@ -68,6 +68,14 @@ def test_busy_shares_and_memory_do_not_depend_on_the_speed(plan: Plan, run: RunR
     assert (first.mean_staleness, first.max_staleness, rehearsal.staleness_bound) == (0.5, 1, 1)
 
 
+def test_the_latest_links_are_told_in_the_plans_time(plan: Plan, run: RunResult) -> None:
+    assert compare(plan, run, 2.0).links_late_s is None
+    late = [replace(each, link_late_s=0.001 * place) for place, each in enumerate(run.stages)]
+    rehearsal = compare(plan, replace(run, stages=tuple(late)), 2.0)
+    assert rehearsal.links_late_s == pytest.approx(0.006)
+    assert rehearsal.links_late_share == pytest.approx(0.006 / 0.04)
+
+
 def test_a_machine_that_was_late_is_named_with_a_speed_at_which_it_may_keep_up(plan: Plan, run: RunResult) -> None:
     kept_up = compare(plan, run, 2.0)
     assert (kept_up.faithful, kept_up.late_stages, kept_up.suggested_speed) == (True, (), None)
