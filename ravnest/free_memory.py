@@ -1,7 +1,8 @@
 """How much memory this process can still get, before the kernel ends it.
 
-Decides what counts: what the machine has available, swap included, and what the limits of the control groups that it is
-in (containers, systemd) leave. Knows nothing of what the memory is for.
+Decides what counts: what the machine has available, swap included, and what the limit of a container leaves: of the
+control group that it sees as the root. Limits of groups below that (systemd's services) are not looked for. Knows
+nothing of what the memory is for.
 """
 
 import contextlib

@@ -39,6 +39,8 @@ def remarks(result: Simulated) -> list[str]:
         f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
         f" {result.events_per_minute / 1e6:.1f} million a minute."
     ]
+    if not _is_steady(result):
+        lines.append("Too short for a steady state: simulate more samples or hours.")
     if result.first_lost is not None:
         lost = result.first_lost
         lines.append(
@@ -56,13 +58,19 @@ def _clusters(result: Simulated, plan: Plan) -> Table:
         column.justify = "right"
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         if len(plan.clusters) <= MOST_ROWS:
-            _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name])
-    _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s)
+            _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name], result)
+    _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s, result)
     return table
 
 
-def _compare(table: Table, name: str, predicted: float, simulated: float) -> None:
-    table.add_row(escape(name), rate(predicted), rate(simulated), f"{simulated / predicted - 1:+.1%}")
+def _compare(table: Table, name: str, predicted: float, simulated: float, result: Simulated) -> None:
+    known = _is_steady(result)
+    difference = f"{simulated / predicted - 1:+.1%}" if known else "–"
+    table.add_row(escape(name), rate(predicted), rate(simulated) if known else "–", difference)
+
+
+def _is_steady(result: Simulated) -> bool:
+    return result.drain_s > result.steady_from_s
 
 
 def _facts(result: Simulated, plan: Plan) -> Table:

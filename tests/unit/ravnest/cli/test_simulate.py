@@ -30,6 +30,13 @@ def test_tables_a_picture_and_a_document_come_of_the_plan_alone(plan_file: Path,
     assert document["samples"] >= 2048
 
 
+def test_a_run_too_short_for_a_steady_state_is_compared_with_nothing(plan_file: Path) -> None:
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "1"])
+    assert told.exit_code == 0, told.output
+    assert "Too short for a steady state" in told.stdout
+    assert "-100.0%" not in told.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
