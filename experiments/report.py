@@ -105,17 +105,16 @@ class Report:
         self.folder = folder
         self._title = title
         self._intro = intro
-        self._stored: dict[str, dict[str, Any]] = {}
-        if (folder / "result.json").exists():
-            self._stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))["parts"]
+        self._stored = self._kept()
 
     def record(
         self, part: Part, *, command: str, machine: Mapping[str, str], seconds: float, order: Sequence[str]
     ) -> None:
         """Keep `part` in the place of its last result, and write all files. `order`: the parts' names, as shown.
 
-        A part that is not in `order` is dropped: it no longer exists.
+        A part that is not in `order` is dropped: it no longer exists. What others wrote meanwhile stays.
         """
+        self._stored = self._kept()
         self._stored[part.name] = {
             **dataclasses.asdict(part),
             "command": command,
@@ -134,6 +133,11 @@ class Report:
     def document(self) -> dict[str, Any]:
         """All that is known, as plain data."""
         return {"title": self._title, "parts": self._stored}
+
+    def _kept(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / "result.json"
+        parts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
+        return parts
 
     def _markdown(self) -> str:
         lines = [f"# {self._title}", "", "<!-- Written by a program from result.json; never edited by hand. -->", ""]

@@ -61,6 +61,15 @@ def test_a_part_run_again_replaces_its_own_result_and_keeps_the_others(tmp_path)
     assert list(later.document["parts"]) == ORDER  # in their order, not in that of running
 
 
+def test_what_another_run_of_the_experiment_wrote_meanwhile_stays(tmp_path):
+    slow, quick = Report(tmp_path, "An experiment", ""), Report(tmp_path, "An experiment", "")
+    record(quick, part("size", measured="meanwhile"))
+    record(slow, part("speed", measured="in the end"))
+    text = (tmp_path / "RESULT.md").read_text()
+    assert "meanwhile" in text
+    assert "in the end" in text
+
+
 def test_a_part_that_no_longer_exists_is_dropped(tmp_path):
     record(Report(tmp_path, "An experiment", ""), part("size"))
     report = Report(tmp_path, "An experiment", "")
