@@ -61,8 +61,8 @@ def sizes(*, quick: bool) -> Sizes:
         rates["SOAP"] = (0.004,)
         small = Characters(SHAKESPEARE if SHAKESPEARE.exists() else ROOT / "README.md", 1, 16, 16, 4)
         return Sizes(small, 12, 6, 2, 2, rates, rates, 100, (0.004,), 2)
-    rates = {"SGD, momentum 0.9": (0.1, 0.2, 0.4), "AdamW": (0.004, 0.008), "NAdam": (0.004, 0.008)}
-    rates["SOAP"] = (0.004, 0.008)
+    rates = dict.fromkeys(OPTIMIZERS, (0.004, 0.0056, 0.008, 0.0112))
+    rates["SGD, momentum 0.9"] = (0.1, 0.14, 0.2, 0.28, 0.4)
     digit_rates: dict[str, Sequence[float]] = {
         "SOAP": (0.003,),
         "SGD, momentum 0.9": (0.05,),
@@ -70,7 +70,7 @@ def sizes(*, quick: bool) -> Sizes:
         "NAdam": (0.003,),
     }
     characters = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
-    return Sizes(characters, 3000, 400, 5, 10, rates, digit_rates, 4000, (0.001, 0.002, 0.004, 0.008), 6)
+    return Sizes(characters, 3000, 400, 10, 10, rates, digit_rates, 4000, (0.004, 0.008, 0.002, 0.001), 3)
 
 
 def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
@@ -147,24 +147,24 @@ def run_depth(*, quick: bool, book: Path = BOOK) -> Part:
     for way, optimizer in BY_DEPTH.items():
         needed: dict[int, int | None] = {}
         for depth in DEPTHS:
-            given = size.longest * (needed.get(1) or size.depth_updates)
-            found = [
-                trained(optimizer, lr, stages=depth, updates=given, until=target).reached(target)
-                for lr in size.depth_rates
-            ]
-            needed[depth] = min((updates for updates in found if updates is not None), default=None)
-        ratios = {depth: (needed[depth] or math.nan) / (needed[1] or math.nan) for depth in DEPTHS}
-        rows += [[way, depth, needed[depth], ratios[depth]] for depth in DEPTHS]
-        seen = {depth: ratio for depth, ratio in ratios.items() if math.isfinite(ratio)}
+            needed[depth], given = None, size.longest * (needed.get(1) or size.depth_updates)
+            for lr in size.depth_rates:
+                # No rate needs longer than the best one so far did.
+                found = trained(optimizer, lr, stages=depth, updates=given, until=target).reached(target)
+                if found is not None:
+                    needed[depth] = given = found
+        first = needed[1]
+        seen = {depth: updates / first for depth, updates in needed.items() if updates is not None and first}
+        rows += [[way, depth, needed[depth], seen.get(depth)] for depth in DEPTHS]
         series.append(Series(way, list(seen), list(seen.values())))
-        last = ratios[DEPTHS[-1]]
+        last = seen.get(DEPTHS[-1])
         claims.append(
             Claim(
                 way,
-                f"updates to {target:.3f} nats held out with {DEPTHS[-1]} stages over those with one",
+                f"{way}: updates to {target:.3f} nats held out with {DEPTHS[-1]} stages over those with one",
                 "none: it is what to beat" if optimizer["correction"] == "none" else f"<= {UPDATES_WITHIN}",
-                f"{last:.2f}" if math.isfinite(last) else f"not reached in {size.longest} times as many",
-                None if optimizer["correction"] == "none" else math.isfinite(last) and last <= UPDATES_WITHIN,
+                f"not reached in {size.longest} times as many" if last is None else f"{last:.2f}",
+                None if optimizer["correction"] == "none" else last is not None and last <= UPDATES_WITHIN,
             )
         )
     return Part(
