@@ -136,8 +136,10 @@ class Report:
 
     def _kept(self) -> dict[str, dict[str, Any]]:
         path = self.folder / "result.json"
-        parts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
-        return parts
+        stored: dict[str, dict[str, dict[str, Any]]] = {"parts": {}}
+        if path.exists():
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        return stored["parts"]
 
     def _markdown(self) -> str:
         lines = [f"# {self._title}", "", "<!-- Written by a program from result.json; never edited by hand. -->", ""]
