@@ -1,29 +1,45 @@
 """How much memory this process can still get, before the kernel ends it.
 
-Decides what counts: what the machine has available, swap included, and what the limit of a container leaves: of the
-control group that it sees as the root. Limits of groups below that (systemd's services) are not looked for. Knows
-nothing of what the memory is for.
+Decides what counts: what the machine has available, swap included, and what the limits of containers and services
+leave: of the process's control group and of those that it lies in. Knows nothing of what the memory is for.
 """
 
 import contextlib
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import psutil
 
 _GROUPS = Path("/sys/fs/cgroup")
-_FILES = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-)
-"""Limit, use, and in which file and line stands what of the use the kernel gives up first: of version 2, and of 1."""
+_OWN = Path("/proc/self/cgroup")
+_NEWER = ("memory.max", "memory.current", "inactive_file")
+_OLDER = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""Of control groups of version 2, and of 1: the limit, the use, and the line of memory.stat that says what of the use
+the kernel gives up first."""
 
 
-def free_bytes(groups: Path = _GROUPS) -> int:
-    """Bytes. `groups`: where control groups are mounted."""
+def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Bytes. `groups`: where control groups are mounted; `own`: where the kernel names those of this process."""
     left: list[int] = [psutil.virtual_memory().available + psutil.swap_memory().free]
-    for limit, used, statistics, cached in _FILES:
+    for folder, (limit, used, cached) in _folders(groups, own):
         with contextlib.suppress(OSError, ValueError, KeyError):  # not there, or "max": no limit
-            lines = dict(line.split() for line in (groups / statistics).read_text().splitlines())
-            used_bytes = int((groups / used).read_text()) - int(lines[cached])
-            left.append(max(0, int((groups / limit).read_text()) - used_bytes))
+            lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            used_bytes = int((folder / used).read_text()) - int(lines[cached])
+            left.append(max(0, int((folder / limit).read_text()) - used_bytes))
     return min(left)
+
+
+def _folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """Every control group that may limit this process's memory. A container may see its own as the root."""
+    named = [(groups, _NEWER, "/"), (groups / "memory", _OLDER, "/")]
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                named.append((groups, _NEWER, path))
+            elif "memory" in controllers.split(","):
+                named.append((groups / "memory", _OLDER, path))
+    for root, files, path in named:
+        inner = PurePosixPath(path.lstrip("/"))
+        for each in (inner, *inner.parents):
+            yield root / each, files

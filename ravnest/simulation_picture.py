@@ -19,7 +19,7 @@ def draw_simulation(result: Simulated, predicted_samples_per_s: float, path: Pat
     unit_s, unit = (3600.0, "hours") if result.drain_s > 2 * 3600 else (60.0, "minutes")
     speed.plot([end_s / unit_s for end_s, _ in result.over_time], [each for _, each in result.over_time], linewidth=1.2)
     speed.axhline(predicted_samples_per_s, linestyle="--", linewidth=1.0, color="#444444", label="predicted")
-    speed.set_ylim(bottom=0)
+    speed.set_ylim(0, 1.1 * max([predicted_samples_per_s, *(each for _, each in result.over_time)]))
     speed.set_xlabel(f"{unit} since the start")
     speed.set_ylabel("samples/s of the fleet")
     speed.legend(frameon=False)

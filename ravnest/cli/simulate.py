@@ -68,7 +68,8 @@ def simulate(
     if link_jitter_ms is not None:
         given = replace(given, link_jitter_s=link_jitter_ms / 1000)
     columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:.0f} %  {task.fields[at]}"))
-    with Progress(*columns, console=Console(stderr=True, quiet=as_json), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("", total=1.0, at="")
 
         def on_progress(done: float, now_s: float, events: int) -> None:

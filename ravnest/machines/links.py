@@ -5,7 +5,6 @@ Decides the order of the measurements, how many run at the same time, and their 
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ravnest.machines.crew import Call, Crew, Unanswered
@@ -34,13 +33,15 @@ class Star:
 @dataclass
 class LinksMeasured:
     """`rates`: bytes/s by (sender, receiver); `sent`, `received`: of one node with several peers at once; `failed`:
-    what could not be measured, (sender, receiver) → why."""
+    what could not be measured, (sender, receiver) → why; `alone`: uplinks and downlinks that
+    could not be measured with several peers at once, and are then those of single pairs; why."""
 
     latencies: dict[Pair, Latency] = field(default_factory=dict)
     rates: dict[Pair, Estimate] = field(default_factory=dict)
     sent: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
     received: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
     failed: dict[Pair, str] = field(default_factory=dict)
+    alone: dict[str, str] = field(default_factory=dict)
 
 
 def measure_links(
@@ -131,10 +132,15 @@ class _Measuring:
             calls = [self._sending(star.center, star.peers) for star in round_]
             answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
             for star, answer in zip(round_, answers, strict=True):
-                if not isinstance(answer, Unanswered):
-                    parts = [answer.by_peer[peer] for peer in star.peers]
-                    with suppress(ValueError):  # too little arrived: the pairs' own rates are left
-                        self._found.sent[star.center] = star, together(parts, answer.until_s)
+                key = f"the uplink of {star.center}"
+                if isinstance(answer, Unanswered):
+                    self._found.alone[key] = answer.reason
+                    continue
+                parts = [answer.by_peer[peer] for peer in star.peers]
+                try:
+                    self._found.sent[star.center] = star, together(parts, answer.until_s)
+                except ValueError as error:
+                    self._found.alone[key] = str(error)
         stars = [star for name in self._names if len((star := star_of(name, rates, sending=False)).peers) > 1]
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             pairs = [(peer, star.center) for star in round_ for peer in star.peers]
@@ -142,13 +148,18 @@ class _Measuring:
             answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
             by_pair = dict(zip(pairs, answers, strict=True))
             for star in round_:
-                of_star = [(by_pair[peer, star.center]) for peer in star.peers]
-                if not any(isinstance(answer, Unanswered) for answer in of_star):
-                    # Each on its sender's clock since it was asked, which was at the same time.
-                    parts = [answer.by_peer[star.center] for answer in of_star]
-                    until_s = min(answer.until_s for answer in of_star)
-                    with suppress(ValueError):
-                        self._found.received[star.center] = star, together(parts, until_s)
+                key = f"the downlink of {star.center}"
+                of_star = [by_pair[peer, star.center] for peer in star.peers]
+                if silent := [answer.reason for answer in of_star if isinstance(answer, Unanswered)]:
+                    self._found.alone[key] = silent[0]
+                    continue
+                # Each on its sender's clock since it was asked, which was at the same time.
+                parts = [answer.by_peer[star.center] for answer in of_star]
+                until_s = min(answer.until_s for answer in of_star)
+                try:
+                    self._found.received[star.center] = star, together(parts, until_s)
+                except ValueError as error:
+                    self._found.alone[key] = str(error)
 
     def _sending(self, sender: str, peers: tuple[str, ...]) -> Call:
         slowest = max((self._found.latencies[_pair(sender, peer)].seconds for peer in peers), default=0.0)

@@ -54,3 +54,15 @@ def test_a_limit_counts_less_what_is_used_and_cannot_be_given_up(
         memory__stat=f"cache 1\ntotal_inactive_file {cached}",
     )
     assert free_bytes(newer) == free_bytes(older) == left
+
+
+def test_the_groups_that_a_process_lies_in_count_too(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:cpu,memory:/service/worker\n1:name=systemd:/service\n0::/user/session\n")
+    names = {"memory__limit_in_bytes": "6000", "memory__usage_in_bytes": "5000"}
+    group(tmp_path / "memory" / "service", **names, memory__stat="total_inactive_file 0")
+    assert free_bytes(tmp_path, own) == 1_000
+    group(tmp_path / "user" / "session", memory__max="600", memory__current="0", memory__stat="inactive_file 0")
+    assert free_bytes(tmp_path, own) == 600
+    own.write_text("0::/../..\n")
+    assert free_bytes(tmp_path, own) == 9_000_000
