@@ -18,7 +18,7 @@ from experiments.allreduce.fault_stage import VirtualMember
 from ring_allreduce import InProcessNetwork, RingSpec
 from ring_allreduce import round_events as ev
 from ring_allreduce.membership import Membership
-from ring_allreduce.transport import LinkShape
+from ring_allreduce.transport import Lane, LinkShape
 
 CONTROL_S = 0.01
 NOTICED_AFTER_S = 2.0
@@ -106,16 +106,17 @@ class VirtualFleet:
 
     def cut(self) -> None:
         """What is on the way to one member is gone; as soon as there is anything on the way to anybody."""
-        while not (busy := [queues for member in self.alive if any(queues := self._on_the_way_to(member.name))]):
+        while not (busy := [member.name for member in self.alive if self._senders_to(member.name)]):
             if not self.step():
                 return
-        for queue in self.chance.choice(busy):
-            queue.clear()
+        name = self.chance.choice(busy)
+        for node in self._senders_to(name):
+            node.forget(name)
         self.struck = True
 
-    def _on_the_way_to(self, name: str) -> list[Any]:
-        links = [link for sender in self.members.values() if (link := sender.endpoint._links.get(name)) is not None]
-        return [queue for link in links for queues in (link._waiting, link._travelling) for queue in queues.values()]
+    def _senders_to(self, name: str) -> list[Any]:
+        nodes = [sender.endpoint._node for sender in self.members.values()]
+        return [node for node in nodes if any(node.queued(name, lane) for lane in Lane)]
 
     def poison(self) -> None:
         """The next chunk of anybody that holds numbers is not finite."""

@@ -70,9 +70,6 @@ class Scenario:
         for i, stall in enumerate(self.stalls):
             _require(stall.at_s, f"stalls[{i}].at_s", least=0.0)
             _require(stall.for_s, f"stalls[{i}].for_s")
-            for j, other in enumerate(self.stalls[:i]):
-                if stall.node == other.node and _overlap(stall, other):
-                    raise InvalidInput(f"{stall.node!r} stands still then already, by stalls[{j}]", key=f"stalls[{i}]")
         for i, rate in enumerate(self.stall_rates):
             _require(rate.per_hour, f"stall_rates[{i}].per_hour")
             _require(rate.for_s, f"stall_rates[{i}].for_s")
@@ -91,10 +88,6 @@ class Scenario:
                 raise InvalidInput(f"{name!r} runs no stage in this plan: it is a spare", key=key)
             if name not in known:
                 raise InvalidInput(f"no node of the plan is named {name!r}", key=key)
-
-
-def _overlap(one: Stall, other: Stall) -> bool:
-    return one.at_s < other.at_s + other.for_s and other.at_s < one.at_s + one.for_s
 
 
 def _require(value: float, key: str, *, least: float | None = None) -> None:

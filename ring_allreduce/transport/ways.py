@@ -130,7 +130,10 @@ class ZmqWay:
 
     def send(self, parts: Parts) -> bool:
         """Large frames are sent from where they lie."""
-        self._socket.send_multipart(parts, flags=zmq.DONTWAIT, copy=False)
+        try:
+            self._socket.send_multipart(parts, flags=zmq.DONTWAIT, copy=False)
+        except zmq.Again:  # the connection was lost since it was asked
+            return False
         return True
 
     def watch(self) -> Watch:

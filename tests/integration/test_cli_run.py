@@ -118,6 +118,17 @@ def test_the_weights_load_into_the_unmodified_model_and_give_the_reported_loss(f
     assert result["metrics"]["accuracy"] == pytest.approx((output.argmax(-1) == targets).float().mean().item())
 
 
+def test_the_weights_evaluated_afterwards_give_the_runs_own_numbers(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    done = ravnest(finished, "evaluate", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["loss"] == pytest.approx(result["held_out_loss"], rel=1e-6)
+    assert found["metrics"] == result["metrics"]
+    assert found["baselines"] == result["baselines"]
+    assert found["weights"] == "r/weights.safetensors"
+
+
 def test_a_finished_run_has_nothing_to_resume_until_the_plan_says_more(finished: Path) -> None:
     again = ravnest(finished, "run", "--out", "r", "--resume")
     assert again.returncode == 2
@@ -130,17 +141,6 @@ def test_a_finished_run_has_nothing_to_resume_until_the_plan_says_more(finished:
     assert result["samples"] >= 1400
     assert result["rounds"] > before["rounds"]
     assert result["held_out_loss"] < before["held_out_loss"] + 0.1
-
-
-def test_the_weights_evaluated_afterwards_give_the_runs_own_numbers(finished: Path) -> None:
-    result = json.loads((finished / "result.json").read_text())
-    done = ravnest(finished, "evaluate", "r", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["loss"] == pytest.approx(result["held_out_loss"], rel=1e-6)
-    assert found["metrics"] == result["metrics"]
-    assert found["baselines"] == result["baselines"]
-    assert found["weights"] == "r/weights.safetensors"
 
 
 def test_the_weights_exported_load_into_the_unmodified_model(finished: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from experiments.fidelity import sites as s
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_site_is_within_the_stated_ranges(seed: int) -> None:
     made = s.sites(seed)
@@ -23,7 +23,7 @@ def test_every_site_is_within_the_stated_ranges(seed: int) -> None:
         assert all(s.LEAST_MS <= ms <= s.MOST_MS for ms in site.one_way_ms.values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
 def test_each_cluster_holds_every_layer_once_and_in_order(seed: int) -> None:
     for site in s.sites(seed):

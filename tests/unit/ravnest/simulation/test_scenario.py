@@ -11,10 +11,6 @@ from ravnest.simulation import BandwidthChange, Scenario, Stall, StallRate
         ({"link_jitter_s": float("nan")}, "link_jitter"),
         ({"stalls": (Stall("n0", -1.0, 1.0),)}, r"stalls\[0\].at_s"),
         ({"stalls": (Stall("n0", 1.0, 0.0),)}, r"stalls\[0\].for_s"),
-        (
-            {"stalls": (Stall("n0", 5.0, 2.0), Stall("n1", 5.0, 2.0), Stall("n0", 4.0, 2.0))},
-            r"stalls\[2\].*by stalls\[0\]",
-        ),
         ({"stall_rates": (StallRate(0.0, 1.0),)}, r"stall_rates\[0\].per_hour"),
         ({"bandwidth": (BandwidthChange(1.0, up=0.0),)}, r"bandwidth\[0\].up"),
     ],

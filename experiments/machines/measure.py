@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster_planner import Fleet, load_fleet
-from experiments.profile.cluster import LabCluster
-from experiments.profile.site import MACHINES, Site
+from experiments.machines.cluster import LabCluster
+from experiments.machines.site import MACHINES, Site
 from experiments.report import ROOT
 
 JOB = ROOT / "examples" / "digits"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.allreduce.lab import Lab
-from experiments.profile.site import Site
+from experiments.machines.site import Site
 
 PORT = 6379
 FAST_MBPS, FAST_ONE_WAY_S = 500.0, 0.0005

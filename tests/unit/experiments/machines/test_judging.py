@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 from cluster_planner import Fleet, Link, Node
-from experiments.profile.judging import cluster, links, unmeasured
-from experiments.profile.measure import Story
-from experiments.profile.site import MACHINES, Site
+from experiments.machines.judging import cluster, links, unmeasured
+from experiments.machines.measure import Story
+from experiments.machines.site import MACHINES, Site
 
 SITE = Site(MACHINES)
 MBPS = 125_000.0

@@ -1,4 +1,4 @@
-from experiments.profile.site import MACHINES, Machine, Site
+from experiments.machines.site import MACHINES, Machine, Site
 
 
 def test_flows_are_bounded_by_the_sender_and_the_receiver() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from experiments.profile.measure import Story
+from experiments.machines.measure import Story
 from experiments.report import Cell, Claim, Panel, Part, Series, Table
 
 WITHIN = 0.10

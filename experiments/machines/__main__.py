@@ -1,4 +1,4 @@
-"""`python -m experiments.profile [--quick] [--wanlab PATH] [--json]`: is what profile and doctor say true?"""
+"""`python -m experiments.machines [--quick] [--wanlab PATH] [--json]`: is what profile and doctor say true?"""
 
 import sys
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from functools import cache
 
 from experiments.allreduce import lab
 from experiments.command import parser_for, run_parts
-from experiments.profile import judging
-from experiments.profile.measure import Story, tell
+from experiments.machines import judging
+from experiments.machines.measure import Story, tell
 from experiments.report import Part
 
 TITLE = "Profile and doctor on a real cluster"
@@ -21,7 +21,7 @@ PARTS = {"links": judging.links, "cluster": judging.cluster}
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
-    parser = parser_for("profile", __doc__, list(PARTS))
+    parser = parser_for("machines", __doc__, list(PARTS))
     parser.add_argument("--wanlab", metavar="PATH", help="the program that emulates links with namespaces")
     asked = parser.parse_args(arguments)
     program, why = lab.find(asked.wanlab)
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         return judging.unmeasured(name, judge.__doc__ or name, why) if program is None else judge(story())
 
     parts = {name: (lambda name=name, judge=judge: part(name, judge)) for name, judge in PARTS.items()}
-    return run_parts("profile", asked, parts, title=TITLE, intro=INTRO)
+    return run_parts("machines", asked, parts, title=TITLE, intro=INTRO)
 
 
 if __name__ == "__main__":
