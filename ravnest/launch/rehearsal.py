@@ -42,7 +42,7 @@ def extent(
     if whole:
         stop_minutes, stop_samples = _stop(plan, "minutes"), _stop(plan, "samples")
         seconds = None if stop_minutes is None else 60.0 * stop_minutes / speed
-        return Extent(Limit(seconds=seconds), seconds if stop_samples is None else stop_samples / rate)
+        return Extent(Limit(), seconds if stop_samples is None else stop_samples / rate)
     if minutes is not None:
         return Extent(Limit(seconds=60.0 * minutes), 60.0 * minutes)
     if samples is not None:

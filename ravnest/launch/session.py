@@ -97,7 +97,8 @@ def train(
                 del states
                 round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
                 held_out = len(prepared.data.held_out)
-                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit)
+                speed = 1.0 if imitate is None else imitate.speed
+                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
                 trace = RunTrace(nodes) if timeline else None
                 loop = DriverLoop(
                     endpoint=endpoint,
@@ -176,7 +177,10 @@ def run_control(
     total_samples: int | None,
     resumed: Position | None,
     limit: report.Limit = report.NO_LIMIT,
+    *,
+    speed: float = 1.0,
 ) -> c.RunControl:
+    """`speed`: how many times as fast as the job's minutes this run goes, where it imitates its machines."""
     rates = {
         cluster.name: predicted.samples_per_s
         for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
@@ -188,7 +192,7 @@ def run_control(
         evaluator=max(rates, key=lambda name: rates[name]),
         samples_per_update=job.micro_batch * job.update_every,
         stop_samples=_earlier(total_samples, limit.samples),
-        stop_s=_earlier(None if job.stop.minutes is None else 60.0 * job.stop.minutes, limit.seconds),
+        stop_s=_earlier(None if job.stop.minutes is None else 60.0 * job.stop.minutes / speed, limit.seconds),
         evaluate_every=job.evaluate_every,
         held_out_batches=len(batches),
         start_samples=0 if resumed is None else resumed.samples,

@@ -61,3 +61,17 @@ def test_a_run_ends_at_its_limit_or_at_the_jobs_end_whichever_is_earlier(
     assert timed.phase is Phase.TRAINING
     timed.tick(3.1)
     assert (timed.phase is Phase.DRAINING) == (seconds_of_the_end is not None)
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 4.0])
+def test_the_minutes_of_a_job_are_those_of_its_own_machines_however_fast_these_are_imitated(speed: float) -> None:
+    job = tiny_job(stop={"minutes": 1.0})
+    setups, plan = setups_of(job, parts=(2, 1))
+    timed = run_control(plan, job, setups, 10, None, None, speed=speed)
+    timed.tick(60.0 / speed - 0.1)
+    assert timed.phase is Phase.TRAINING
+    timed.tick(60.0 / speed + 0.1)
+    assert timed.phase is Phase.DRAINING
+    earlier = run_control(plan, job, setups, 10, None, None, Limit(seconds=5.0), speed=speed)
+    earlier.tick(5.1)  # by this machine's clock
+    assert earlier.phase is Phase.DRAINING
