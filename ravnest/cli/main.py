@@ -31,6 +31,9 @@ class _Commands(TyperGroup):
         """The one place where Ctrl-C is answered: typer itself would end with the same code, and without a word."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer asks
+            raise
         except KeyboardInterrupt:
             typer.echo("ravnest: interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None

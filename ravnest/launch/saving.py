@@ -5,7 +5,7 @@ memory; and that nothing is overwritten unless told to. Nothing is ever pickled.
 """
 
 import glob
-import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,11 @@ class Place:
         except OSError as error:
             reason = error.strerror or str(error)
             raise InvalidInput(f"cannot be made ({reason})", path=str(self.folder), key=self.key) from None
-        if not os.access(self.folder, os.W_OK):
-            raise InvalidInput("cannot be written to", path=str(self.folder), key=self.key)
+        try:
+            tempfile.TemporaryFile(dir=self.folder).close()  # permissions alone do not tell: /proc has them
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidInput(f"cannot be written to ({reason})", path=str(self.folder), key=self.key) from None
         if (before := self.existing()) and not self.force:
             raise InvalidInput("is there already; --force replaces it", path=str(before[0]), key=self.key)
 

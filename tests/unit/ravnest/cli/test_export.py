@@ -36,6 +36,7 @@ def test_an_unknown_precision_is_refused_by_its_name() -> None:
     result = RUNNER.invoke(app, ["export", "r", "--weights", "w.safetensors", "--dtype", "int3"])
     assert result.exit_code == 2
     assert "int3" in result.output
+    assert "Value error" not in result.output
 
 
 def test_metrics_need_no_plan(tmp_path: Path) -> None:

@@ -193,3 +193,9 @@ def test_only_hugging_face_models_make_such_a_folder_and_none_is_replaced_unaske
     with pytest.raises(InvalidInput, match=r"hf/config\.json: --huggingface: is there already"):
         save_huggingface(run, open_weights(run.folder.weights), folder)
     assert [path.name for path in (tmp_path / "hf").iterdir()] == ["config.json"]
+
+
+def test_a_folder_that_takes_no_files_is_refused_though_its_permissions_would_let(tmp_path: Path) -> None:
+    run, _ = trained(tmp_path / "r", tiny_job())
+    with pytest.raises(InvalidInput, match=r"/proc: --weights: cannot be written to \("):
+        save_weights(run, open_weights(run.folder.weights), place(Path("/proc/x.safetensors")))
