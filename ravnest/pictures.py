@@ -23,6 +23,12 @@ from cluster_planner.words import rate
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
 
+LEGEND = (
+    "load: what a micro-batch takes of a stage (computing, sending or receiving, whichever takes longest), against the"
+    " longest of its cluster.\n"
+    "memory: what the stage needs, of what its node lends. ring: the stages that average these units."
+)
+
 
 def draw_plan(plan: Plan, path: Path) -> None:
     """Clusters as rows of stages, units to scale from left to right, and each ring as a band across the
@@ -31,7 +37,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     clusters, units = len(plan.clusters), len(plan.costs.units)
     narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
     width_in = 1.3 * _STAGE_IN * units / narrowest  # the narrowest stage can hold its words
-    figure, axes = _blank(width_in=min(max(width_in, 9.0), 24.0), height_in=1.4 + 1.3 * clusters)
+    figure, axes = _blank(width_in=min(max(width_in, 9.0), 24.0), height_in=1.7 + 1.3 * clusters)
     _draw_rings(axes, plan)
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
@@ -44,7 +50,9 @@ def draw_plan(plan: Plan, path: Path) -> None:
             words = f"units [{stage.units[0]}, {stage.units[1]})\nload {load:.0%}\nmemory {memory:.0%}"
             _draw_stage(axes, stage.units, middle, stage.node, words, load)
     axes.set_xlim(-0.1 * units, 1.16 * units)
-    axes.set_ylim(-(clusters - 1) * _ROW - 0.62, 0.78)
+    lowest = -(clusters - 1) * _ROW - 0.62
+    axes.text(0.0, lowest, LEGEND, ha="left", va="top", fontsize=8, color="#444444")
+    axes.set_ylim(lowest - 0.25, 0.78)
     axes.axis("off")
     title = f"{len(plan.fleet.nodes)} nodes, {clusters} clusters"
     title += f": {rate(plan.predicted.samples_per_s)} samples/s predicted"
