@@ -39,8 +39,8 @@ def rehearse(
 ) -> None:
     """Run the plan on this machine with its nodes and links imitated: predicted against achieved.
 
-    Trains for real, for 24 updates of the slowest cluster and 4 rounds of averaging, but no longer than 3 minutes,
-    unless --samples, --minutes or --whole says otherwise.
+    Trains for real, for 24 updates of the slowest cluster and 4 rounds of averaging, but no longer than 3 minutes, \
+unless --samples, --minutes or --whole says otherwise.
     """
     _refuse(speed, samples, minutes, whole)
     from rich.console import Console

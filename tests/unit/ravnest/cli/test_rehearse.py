@@ -9,6 +9,11 @@ from ravnest.errors import InvalidInput
 RUNNER = CliRunner()
 
 
+def test_a_sentence_of_the_help_breaks_where_the_terminal_ends_alone() -> None:
+    told = RUNNER.invoke(cli.app, ["rehearse", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
+    assert "no longer than 3 minutes, unless --samples" in told.output
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
