@@ -106,7 +106,7 @@ def _together(
     from ravnest.machines.checkup import needs_of_members
     from ravnest.machines.doctoring import Checked, check_jobs, check_machines
     from ravnest.machines.facts import machine_facts
-    from ravnest.machines.findings import missing_findings
+    from ravnest.machines.findings import THIS_MACHINE, Finding, missing_findings
     from ravnest.machines.ray_settings import join_finding, settings_findings
 
     settings = settings_findings(joins=True)
@@ -118,6 +118,8 @@ def _together(
     step(f"joining Ray at {address}")
     elsewhere = [node.data.factory for node in needs.nodes if node.data is not None and node.data.factory]
     code = None if job is None or job_file is None else job_code(job, job_file, elsewhere)
+    if code is not None and code.notice is not None:
+        settings.append(Finding("warns", THIS_MACHINE, f"has files {code.notice}", "the job's code may miss them"))
     try:
         session = RaySession(address, code)
     except RunFailed as error:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from ravnest.job import JobConfig
     from ravnest.machines.crew import Crew
@@ -32,6 +34,8 @@ def crew_at(
 
     check_address(address)
     code = None if job is None or job_file is None else job_code(job, job_file)
+    if code is not None and code.notice is not None:
+        typer.echo(code.notice, err=True)
     session = RaySession(address, code)
     try:
         with RayCrew(session, {at: [name] for at, name in names.items()}) as crew:

@@ -65,6 +65,8 @@ def train(
     observer.on(report.Phase("starting Ray", address or "on this machine"))
     elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
     code = None if address is None else job_code(job, plan.job_file, elsewhere)
+    if code is not None and code.notice is not None:
+        observer.on(report.Notice(code.notice))
     with RayCluster(address, code) as ray:
         interrupt.arm()  # again: Ray has set a handler of its own
         setups = stage_setups(

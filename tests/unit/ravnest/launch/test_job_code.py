@@ -77,3 +77,49 @@ def test_the_copy_is_gone_afterwards(folder: Path) -> None:
     with job_code(tiny_job(), folder / "job.yaml", here=folder).copied() as copy:
         assert (copy / "tiny.py").read_text() == "tiny.py"
     assert not copy.exists()
+
+
+def test_what_is_called_as_keys_are_stays_here_and_is_named(folder: Path) -> None:
+    for name in (
+        "id_rsa",
+        "id_rsa.pub",
+        "Server.PEM",
+        "prod.env",
+        ".env",
+        "more/api.key",
+        "secrets.py",
+        "secrets/a.txt",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("")
+    code = job_code(tiny_job(), folder / "job.yaml", here=folder)
+    assert {str(path) for path in code.kept_back} == {
+        "id_rsa",
+        "Server.PEM",
+        "prod.env",
+        "more/api.key",
+        "secrets/a.txt",
+    }
+    assert code.notice is not None
+    assert all(str(path) in code.notice for path in code.kept_back)
+    assert shipped(folder) == {"job.yaml", "tiny.py", "more/inner.py", "id_rsa.pub", "secrets.py"}
+    (folder / ".ravnestignore").write_text("!Server.PEM\n!more/*\nid_rsa\nsecrets/\nprod.env\n")
+    assert {"Server.PEM", "more/api.key"} <= shipped(folder)
+    assert job_code(tiny_job(), folder / "job.yaml", here=folder).notice is None
+
+
+def test_of_many_keys_the_first_are_named(folder: Path) -> None:
+    for number in range(10):
+        (folder / f"{number}.pem").write_text("")
+    notice = job_code(tiny_job(), folder / "job.yaml", here=folder).notice
+    assert notice is not None
+    assert "7.pem and 2 more." in notice
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "odd.bin").symlink_to("/proc/self/mem")  # open to its owner, and unreadable even to root
+    with pytest.raises(InvalidInput, match=r"cannot be read \(.*\.ravnestignore") as caught:
+        shipped(folder)
+    assert caught.value.path == str(folder / "odd.bin")
+    (folder / ".ravnestignore").write_text("odd.bin\n")
+    assert "odd.bin" not in shipped(folder)
