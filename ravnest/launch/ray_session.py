@@ -17,6 +17,8 @@ from ravnest.launch.job_code import JobCode
 
 LOOPBACK = "127.0.0.1"
 RESOURCE_PREFIX = "ravnest-"
+NICENESS = "RAY_worker_niceness"
+"""By how much a Ray node's workers are nicer than it; Ray's own value, 15, starves stages on a machine that is busy."""
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's minimum is about 75 MiB; no tensor ever goes there
 _PROBE_S = 10.0
 _KEY = "--address (or RAY_ADDRESS)"
@@ -77,6 +79,8 @@ class RaySession:
         if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
             raise InvalidInput("must be token: ravnest runs with Ray's authentication on", key="RAY_AUTH_MODE")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if address is None:  # of Ray's nodes, only those started here read this process's environment
+            os.environ.setdefault(NICENESS, "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
