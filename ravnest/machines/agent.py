@@ -4,6 +4,7 @@ One per node: an actor of Ray's on the nodes of a cluster, or in this very proce
 errors of ravnest's alone; who calls has a deadline.
 """
 
+import math
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,11 @@ class MachineAgent:
 
     def _job_file(self, given: str) -> str:
         return str(Path.cwd() / Path(given).name) if self._shipped else given
+
+
+def reach_most_s(peers: int) -> float:
+    """What `reach` takes where none of so many peers answers."""
+    return CONNECT_S * math.ceil(2 * peers / _AT_ONCE)
 
 
 def _connects(host: str, port: int) -> str | None:

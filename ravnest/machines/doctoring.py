@@ -12,12 +12,12 @@ from typing import Any
 from ravnest.errors import RavnestError
 from ravnest.job import JobConfig, data_of_node
 from ravnest.machines import findings as f
-from ravnest.machines.agent import MachineAgent, Reach
+from ravnest.machines.agent import MachineAgent, Reach, reach_most_s
 from ravnest.machines.checkup import Needs
 from ravnest.machines.crew import Call, Crew, Unanswered
 from ravnest.machines.facts import MachineFacts
 from ravnest.machines.job_check import DataFacts, JobFacts, check_job
-from ravnest.machines.pairing import Pair
+from ravnest.machines.pairing import Pair, in_rounds
 from ring_allreduce.transport import PeerAddress
 
 FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0
@@ -120,29 +120,34 @@ def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: St
         there = [name for name in addresses if name != f.THIS_MACHINE]
         own.meet(meetings[f.THIS_MACHINE])
         crew.ask([Call(name, "meet", (meetings[name],)) for name in there], LISTEN_S)
-        reached = crew.ask([Call(name, "reach", (meetings[name],)) for name in there], REACH_S)
+        reach_s = REACH_S + reach_most_s(max(map(len, meetings.values())))
+        reached = crew.ask([Call(name, "reach", (meetings[name],)) for name in there], reach_s)
         answers = dict(zip(there, reached, strict=True)) | {f.THIS_MACHINE: own.reach(meetings[f.THIS_MACHINE])}
         refused = _refused(answers)
-        checked.findings += f.reach_findings(refused)
+        tried = {(at, to) for at, reaches in answers.items() if not isinstance(reaches, Unanswered) for to in reaches}
+        checked.findings += f.reach_findings(refused, tried)
         sound = [pair for pair in wanted if pair not in refused and pair[::-1] not in refused]
         checked.pairs = [pair for pair in pairs if pair in sound]
         step(f"messages between {len(sound)} pairs")
-        _ping(crew, own, sound, needs, checked)
+        ping_pairs(crew, own, sound, needs, checked)
     finally:
         own.close()
 
 
-def _ping(crew: Crew, own: MachineAgent, pairs: Sequence[Pair], needs: Needs, checked: Checked) -> None:
+def ping_pairs(crew: Crew, own: MachineAgent, pairs: Sequence[Pair], needs: Needs, checked: Checked) -> None:
     """Messages in both lanes, there and back: connections that are taken may still say nothing."""
     mute: dict[Pair, str] = {}
     for lane in ("PIPELINE", "BULK"):
         of_nodes = [pair for pair in pairs if f.THIS_MACHINE not in pair and pair not in mute]
-        calls = [Call(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in of_nodes]
-        for pair, answer in zip(of_nodes, crew.ask(calls, PINGS_S), strict=True):
-            if isinstance(answer, Unanswered):
-                mute[pair] = f"messages get no answer: {answer.reason}"
-            else:
-                checked.latencies_s[pair] = min(answer.round_trips_s) / 2
+        # One ping a node at a time: an agent does what it is asked in turn, and behind the pings of mute peers, which
+        # take long, its own answer would come too late and look as if it were silent itself.
+        for turn in in_rounds(of_nodes, lambda pair: pair[:1], len(of_nodes) or 1):
+            calls = [Call(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in turn]
+            for pair, answer in zip(turn, crew.ask(calls, PINGS_S), strict=True):
+                if isinstance(answer, Unanswered):
+                    mute[pair] = f"messages get no answer: {answer.reason}"
+                else:
+                    checked.latencies_s[pair] = min(answer.round_trips_s) / 2
     offsets = {}
     for _, name in (pair for pair in pairs if f.THIS_MACHINE in pair):
         try:
@@ -152,7 +157,10 @@ def _ping(crew: Crew, own: MachineAgent, pairs: Sequence[Pair], needs: Needs, ch
             continue
         best = min(range(len(times.round_trips_s)), key=lambda i: times.round_trips_s[i])
         offsets[name] = times.clock_offsets_s[best], times.round_trips_s[best] / 2
-    checked.findings += f.reach_findings(mute)
+    silent = {pair for pair in pairs if pair[0] in crew.lost}  # told as that
+    both_ways = {way: why for pair, why in mute.items() if pair not in silent for way in (pair, pair[::-1])}
+    tried = {way for pair in pairs if pair not in silent for way in (pair, pair[::-1])}
+    checked.findings += f.reach_findings(both_ways, tried)
     checked.findings += f.clock_findings(offsets)
     checked.findings += f.latency_findings(checked.latencies_s, needs.latencies_s)
 

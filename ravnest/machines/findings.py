@@ -4,11 +4,13 @@ Pure. Each function takes facts of one kind and names nodes and pairs; none of t
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ravnest.machines.checkup import Wanted
+from ravnest.machines.cut_off import CutOff, cut_off
+from ravnest.machines.pairing import Pair
 from ravnest.words import duration, size
 
 Level = Literal["fails", "warns"]
@@ -19,6 +21,7 @@ MOST_CLOCK_S = 5.0
 SLOWER_THAN_PLANNED = 1.5
 LATER_S = 0.005
 THIS_MACHINE = "this machine"
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -103,22 +106,45 @@ def device_findings(wanted: Mapping[str, str], there: Mapping[str, Sequence[str]
     return found
 
 
-def reach_findings(refused: Mapping[tuple[str, str], str]) -> list[Finding]:
-    """(From, to) → why not."""
+def reach_findings(refused: Mapping[Pair, str], tried: Collection[Pair]) -> list[Finding]:
+    """`refused`: (from, to) → why not. `tried`: all attempts. A node that is cut off is told once, in place of its
+    pairs; of a pair, what is known of its ends."""
+    blamed = cut_off(tried, refused.keys())
+    found = [_cut_off_finding(node, blamed, refused) for node in sorted(blamed.receives_nothing | blamed.sends_nothing)]
     advice = (
         "let {to} accept TCP from {at} on all ports of the private network (ravnest's are chosen anew for each run),"
         " and check that `address` is one at which the others reach it"
     )
-    both = {frozenset(pair) for pair in refused if (pair[1], pair[0]) in refused}
-    found = []
-    for (at, to), why in sorted(refused.items()):
+    left = {pair: why for pair, why in refused.items() if not blamed.explains(pair)}
+    both = {frozenset(pair) for pair in left if (pair[1], pair[0]) in left}
+    for (at, to), why in sorted(left.items()):
+        between = blamed.lies_between((at, to)) and (frozenset((at, to)) not in both or blamed.lies_between((to, at)))
+        whose = "both reach others, so look between the two" if between else "which of the two is at fault is not known"
         if frozenset((at, to)) in both:
             if at < to:
-                message = f"cannot reach each other: {why}"
+                message = f"cannot reach each other: {why} ({whose})"
                 found.append(Finding("fails", f"{at} – {to}", message, advice.format(to="each", at="the other")))
         else:
-            found.append(Finding("fails", f"{at} → {to}", f"cannot connect: {why}", advice.format(to=to, at=at)))
+            message = f"cannot connect: {why} ({whose})"
+            found.append(Finding("fails", f"{at} → {to}", message, advice.format(to=to, at=at)))
     return found
+
+
+def _cut_off_finding(node: str, blamed: CutOff, refused: Mapping[Pair, str]) -> Finding:
+    peers = blamed.peers(node)
+    named = ", ".join(peers[:_MOST_NAMED]) + (f" and {len(peers) - _MOST_NAMED} more" * (len(peers) > _MOST_NAMED))
+    if node not in blamed.sends_nothing:
+        what = f"takes no connection of the {len(peers)} that tried"
+    elif node not in blamed.receives_nothing:
+        what = f"gets no connection to the {len(peers)} that it tried"
+    else:
+        what = f"is cut off from all {len(peers)} that it was tried with"
+    why = next(refused[pair] for pair in sorted(refused) if node in pair)
+    advice = (
+        "others reach each other, so look here first: its firewall must let TCP through on all ports of the private"
+        " network (ravnest's are chosen anew for each run), and `address` must be one at which the others reach it"
+    )
+    return Finding("fails", node, f"{what} ({named}): {why}", advice)
 
 
 def latency_findings(

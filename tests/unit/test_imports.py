@@ -183,6 +183,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/machines/pairing.py": (WORLD | TENSORS) - {"random"},  # its sample has a seed
     "ravnest/machines/estimates.py": WORLD | TENSORS,
     "ravnest/machines/checkup.py": WORLD | TENSORS,
+    "ravnest/machines/cut_off.py": WORLD | TENSORS,
     "ravnest/machines/findings.py": WORLD | TENSORS,
     "ravnest/machines/measured_fleet.py": WORLD | TENSORS,
     "ravnest/machines/probes.py": WORLD | TENSORS,

@@ -76,9 +76,25 @@ def test_a_device_that_is_not_there_fails() -> None:
 
 def test_a_pair_that_is_cut_both_ways_is_told_once_and_one_way_by_its_direction() -> None:
     refused = {("a", "b"): "timed out", ("b", "a"): "timed out", ("c", "a"): "Connection refused"}
-    found = reach_findings(refused)
+    worked = {("a", "c"), ("b", "c"), ("c", "b"), ("b", "d"), ("d", "a")}
+    found = reach_findings(refused, refused.keys() | worked)
     assert [each.about for each in found] == ["a – b", "c → a"]
     assert "let a accept TCP from c" in found[1].advice
+    assert all("both reach others" in each.message for each in found)
+    (alone,) = reach_findings({("a", "b"): "timed out"}, {("a", "b")})
+    assert "which of the two is at fault is not known" in alone.message
+
+
+def test_a_node_that_is_cut_off_is_told_once_in_place_of_its_pairs() -> None:
+    ways = [(a, b) for a in "abcdx" for b in "abcdx" if a != b]
+    refused = {way: "timed out" for way in ways if "x" in way}
+    (found,) = reach_findings(refused, ways)
+    assert (found.level, found.about) == ("fails", "x")
+    assert found.message == "is cut off from all 4 that it was tried with (a, b, c, d): timed out"
+    (found,) = reach_findings({way: "Connection refused" for way in ways if way[1] == "x"}, ways)
+    assert found.message.startswith("takes no connection of the 4 that tried")
+    (found,) = reach_findings({way: "unreachable" for way in ways if way[0] == "x"}, ways)
+    assert found.message.startswith("gets no connection to the 4 that it tried")
 
 
 def test_a_latency_far_above_the_planned_one_warns() -> None:
