@@ -17,7 +17,12 @@ import typer
 
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
-    hours: Annotated[float | None, typer.Option(help="Virtual hours of training; without --samples, 1.")] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Virtual hours of training; without it and --samples: until the job's own end, within limits."
+        ),
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="End after so many samples of the fleet instead.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that chance decides; the same seed gives the same figures.")] = 0,
     scenario: Annotated[
@@ -38,9 +43,13 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
-    """Simulate the plan's run: throughput, utilisation, staleness, time lost by cause."""
+    """Simulate the plan's run: throughput, utilisation, staleness, time lost by cause.
+
+    Goes on until the job's own end (an hour where it ends after epochs), but no farther than some 5 million events \
+reach, up to a minute or so; --samples and --hours are kept to, however long they take.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from cluster_planner.files import load_plan
     from ravnest.errors import InvalidInput
@@ -56,6 +65,7 @@ def simulate(
     made = load_plan(plan)
     from ravnest.simulation import Scenario, as_plain
     from ravnest.simulation import simulate as run_simulation
+    from ravnest.simulation.extent import Extent, default_extent
     from ravnest.simulation.scenario_file import load_scenario
     from ravnest.words import duration
 
@@ -67,7 +77,8 @@ def simulate(
         given = replace(given, compute_jitter=jitter)
     if link_jitter_ms is not None:
         given = replace(given, link_jitter_s=link_jitter_ms / 1000)
-    columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:.0f} %  {task.fields[at]}"))
+    shown = TextColumn("{task.percentage:.0f} %  {task.fields[at]}  left:")
+    columns = (TextColumn("simulating"), BarColumn(), shown, TimeRemainingColumn(compact=True))
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("", total=1.0, at="")
@@ -75,18 +86,16 @@ def simulate(
         def on_progress(done: float, now_s: float, events: int) -> None:
             progress.update(task, completed=done, at=f"{duration(now_s)} simulated, {events:,} events")
 
+        asked = Extent(samples, None if hours is None else hours * 3600, "")
         try:
+            until = default_extent(made, given, seed) if hours is None and samples is None else asked
             result = run_simulation(
-                made,
-                given,
-                samples=samples,
-                seconds=None if hours is None else hours * 3600,
-                seed=seed,
-                on_progress=on_progress,
+                made, given, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
             )
         except InvalidInput as error:
             raise InvalidInput(error.message, path=str(scenario), key=error.key) from None
-    document = {"plan": str(plan), **as_plain(result)}
+    unreached = given.after(result.drain_s)
+    document = {"plan": str(plan), **as_plain(result), "unreached": unreached}
     if out is not None:
         _write(document, out)
         from ravnest.simulation_picture import draw_simulation
@@ -98,7 +107,7 @@ def simulate(
         return
     from ravnest.cli.simulation_view import show_simulation
 
-    show_simulation(result, made, Console(soft_wrap=True))
+    show_simulation(result, made, Console(soft_wrap=True), until.reason, unreached)
     if out is not None:
         Console(soft_wrap=True).print(f"\nWrote [bold]{out / 'simulated.json'}[/bold] and its picture.")
 

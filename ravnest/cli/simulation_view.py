@@ -5,22 +5,28 @@ Decides the words and the layout, which fits 80 columns; the figures are ravnest
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner.plan import Plan
 from cluster_planner.words import rate
+from ravnest.pipeline.ledger import KIND_OF_COMPUTE
 from ravnest.simulation import Simulated
 from ravnest.words import duration, size
 
 MOST_ROWS = 24
 """Of stages; of more, those that waited least, which limit the others, are shown."""
 _LEAST_SHARE = 0.0005
+_COMPUTING = frozenset(KIND_OF_COMPUTE.values())
 
 
-def show_simulation(result: Simulated, plan: Plan, console: Console) -> None:
-    """Print it."""
+def show_simulation(
+    result: Simulated, plan: Plan, console: Console, extent: str = "", unreached: Sequence[str] = ()
+) -> None:
+    """Print it. `extent`: why it ended where it did; `unreached`: what of the scenario would have come later."""
     console.print(_clusters(result, plan))
     console.print()
     console.print(_facts(result, plan))
@@ -29,16 +35,23 @@ def show_simulation(result: Simulated, plan: Plan, console: Console) -> None:
     if len(result.stages) > MOST_ROWS:
         console.print(f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
     console.print()
-    for line in remarks(result):
+    for line in remarks(result, extent, unreached):
         console.print(line, markup=False, highlight=False)
 
 
-def remarks(result: Simulated) -> list[str]:
+def remarks(result: Simulated, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
     """What a reader should know: one line for each thing."""
     lines = [
         f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
         f" {result.events_per_minute / 1e6:.1f} million a minute."
     ]
+    if extent:
+        lines.append(f"{result.samples:,} samples: {extent}.")
+    if unreached:
+        lines.append(
+            f"WITHOUT EFFECT, for training ended after {duration(result.drain_s)}: {', '.join(unreached)} of the"
+            " scenario. Simulate more samples or hours."
+        )
     if not _is_steady(result):
         lines.append("Too short for a steady state: simulate more samples or hours.")
     if result.first_lost is not None:
@@ -98,7 +111,7 @@ def _facts(result: Simulated, plan: Plan) -> Table:
 
 
 def _stages(result: Simulated) -> Table:
-    table = Table("stage", "node", "computes", "waits most for", title="Stages")
+    table = Table("stage", "node", "computes", "waits most for", title="Where each stage's time went, start to drain")
     table.columns[2].justify = "right"
     busiest = sorted(result.stages, key=lambda stage: -stage.utilisation)[:MOST_ROWS]
     for stage in [stage for stage in result.stages if stage in busiest]:
@@ -106,5 +119,6 @@ def _stages(result: Simulated) -> Table:
         causes = {cause: spent_s for cause, spent_s in stage.seconds.items() if cause in result.lost and spent_s > 0}
         worst = max(causes, key=lambda cause: causes[cause], default=None)
         waits = "–" if worst is None else f"{worst} {causes[worst] / total_s:.1%}"
-        table.add_row(escape(stage.name), escape(stage.node), f"{stage.utilisation:.1%}", waits)
+        computes = sum(stage.seconds.get(kind, 0.0) for kind in _COMPUTING) / total_s if total_s > 0 else 0.0
+        table.add_row(escape(stage.name), escape(stage.node), f"{computes:.1%}", waits)
     return table

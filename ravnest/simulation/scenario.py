@@ -78,6 +78,13 @@ class Scenario:
             _require(change.up, f"bandwidth[{i}].up")
             _require(change.down, f"bandwidth[{i}].down")
 
+    def after(self, end_s: float) -> list[str]:
+        """What would have happened at `end_s` or later: its key, its node and when, in words."""
+        late = [(each.at_s, f"stalls[{i}] ({each.node}") for i, each in enumerate(self.stalls)]
+        for i, change in enumerate(self.bandwidth):
+            late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
+        return [f"{name} at {at_s:g} s)" for at_s, name in late if at_s >= end_s]
+
     def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
         """Raise InvalidInput for a node that is not `known`, or that runs no stage (`idle`)."""
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]

@@ -1,12 +1,17 @@
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster_planner.files import save_plan
 from ravnest.cli.main import app
+from ravnest.cli.simulation_view import show_simulation
 from ravnest.errors import InvalidInput
+from ravnest.simulation import simulate
 from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
 
 
@@ -35,6 +40,36 @@ def test_a_run_too_short_for_a_steady_state_is_compared_with_nothing(plan_file: 
     assert told.exit_code == 0, told.output
     assert "Too short for a steady state" in told.stdout
     assert "-100.0%" not in told.stdout
+
+
+def test_what_of_the_scenario_comes_too_late_is_named(plan_file: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("stalls: [{node: n1, at_s: 50000, for_s: 30}]\n", encoding="utf-8")
+    given = ["simulate", str(plan_file), "--samples", "2048", "--scenario", str(scenario)]
+    told = CliRunner().invoke(app, given)
+    assert "WITHOUT EFFECT" in told.stdout
+    assert "stalls[0] (n1 at 50000 s)" in told.stdout
+    document = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
+    assert document["unreached"] == ["stalls[0] (n1 at 50000 s)"]
+
+
+def test_unless_told_it_ends_where_the_job_does(tmp_path: Path) -> None:
+    save_plan(replace(home_plan(), job={"stop": {"samples": 2048}}), tmp_path / "plan.yaml")
+    told = CliRunner().invoke(app, ["simulate", str(tmp_path / "plan.yaml")])
+    assert told.exit_code == 0, told.output
+    assert "samples: that is the job's own end (2,048 samples)." in told.stdout
+
+
+def test_what_a_stage_computes_and_waits_for_are_parts_of_the_same_time(plan_file: Path) -> None:
+    result = simulate(home_plan(), samples=512)  # most of it is filling the pipeline
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_simulation(result, home_plan(), console)
+    text = console.export_text()
+    for stage in result.stages:
+        share = sum(stage.seconds.get(kind, 0.0) for kind in ("forward", "backward", "weights", "update"))
+        share += sum(stage.seconds.get(kind, 0.0) for kind in ("snapshot", "merge", "evaluation"))
+        (line,) = [line for line in text.splitlines() if f" {stage.name} " in line]
+        assert f"{share / sum(stage.seconds.values()):.1%}" in line
 
 
 @pytest.mark.parametrize(

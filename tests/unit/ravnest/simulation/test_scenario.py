@@ -27,3 +27,16 @@ def test_nodes_have_to_be_in_the_plan_and_at_work() -> None:
         scenario.require_nodes({"n0", "n1"}, set())
     with pytest.raises(InvalidInput, match=r"stalls\[0\].node: 'n0' runs no stage"):
         scenario.require_nodes({"n1", "n2"}, {"n0"})
+
+
+def test_what_comes_after_the_end_is_named() -> None:
+    scenario = Scenario(
+        stalls=(Stall("n0", 1.0, 1.0), Stall("n1", 60.0, 5.0)),
+        bandwidth=(BandwidthChange(90.5, up=0.5), BandwidthChange(99.0, up=0.5, nodes=("n1", "n2"))),
+    )
+    assert scenario.after(100.0) == []
+    assert scenario.after(60.0) == [
+        "stalls[1] (n1 at 60 s)",
+        "bandwidth[0] (every node at 90.5 s)",
+        "bandwidth[1] (n1, n2 at 99 s)",
+    ]
