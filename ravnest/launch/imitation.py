@@ -66,7 +66,7 @@ def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
     sent: there the pipeline still goes first.
     """
     links = {}
-    for name, other in _others(plan, node):
+    for name, other in stages_elsewhere(plan, node):
         link = plan.fleet.link(node, other)
         rate = plan.fleet.flow_bytes_per_s(node, other)
         links[name] = LinkShape(rate * speed, link.latency_s / speed, link.jitter_s / speed)
@@ -77,14 +77,14 @@ def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
 def _node(plan: Plan, node: str, speed: float) -> NodeShape:
     """Stages of one host have equal parts of its uplink and downlink: each imitates its own, and they do not confer."""
     fleet, this = plan.fleet, plan.fleet.node(node)
-    others = list(_others(plan, node))
+    others = list(stages_elsewhere(plan, node))
     beyond = [(name, other) for name, other in others if not fleet.same_host(node, other)]
     part = speed / (1 + len(others) - len(beyond))
     arriving = {name: fleet.flow_bytes_per_s(other, node) * speed for name, other in beyond}
     return NodeShape(this.up_bytes_per_s * part, this.down_bytes_per_s * part, arriving)
 
 
-def _others(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
+def stages_elsewhere(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
     """Every stage of another node, by transport name, and that node."""
     for cluster in plan.clusters:
         for index, stage in enumerate(cluster.stages):

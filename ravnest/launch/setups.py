@@ -16,6 +16,7 @@ from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig
 from ravnest.launch.copies import Copies, copies
 from ravnest.launch.imitation import Imitation, imitated
+from ravnest.launch.in_flight import in_flight
 from ravnest.launch.rings import buffers_ring, progress_ring, ring_spec
 from ravnest.runtime.messages import stage_name
 from ravnest.runtime.setup import SegmentSetup, StageSetup
@@ -133,6 +134,7 @@ def stage_setups(
                 pace=node.pace,
                 memory=node.memory,
                 tied=tied[index],
+                in_flight_bytes=in_flight(plan, stage.node),
                 timeline=timeline,
             )
     return setups

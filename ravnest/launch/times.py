@@ -1,8 +1,8 @@
 """Where the stages' time went, as shares: from their ledgers, as they tell them at each update. Pure.
 
 Decides what counts as the steady state: from a stage's first update, when the pipeline has filled, to its last one
-before the run drains; and only from the first round and its checkpoint on, which takes links of its own, where a stage
-makes an update after it. The whole is from its start to the last merge.
+before the run drains; and only from its first update behind the first checkpoint on, which takes the links for itself,
+where another one follows. The whole is from its start to the last merge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,14 +39,14 @@ class StageTimes:
         if stage not in self._first:
             self._first[stage] = spent
             self._updates[stage] = [update or 0] * 3
-        if not self._saved:
+        if self._saved and stage not in self._filled:
             self._updates[stage][1] = update or 0
             self._filled[stage] = spent
         self._updates[stage][2] = update or 0
 
     def saved(self) -> None:
-        """A checkpoint is written, as the first round has one. With it ends the fill: from now on links carry averages,
-        and no state that is sent once."""
+        """A checkpoint is written, as the first round has one. The update that was under way meanwhile shared its links
+        with state that is sent once: the steady state begins at its end."""
         self._saved = True
 
     def draining(self) -> None:
@@ -56,7 +56,7 @@ class StageTimes:
     def steady(self, stage: str) -> TimeShares | None:
         """None where no second update came before the drain."""
         until, first = self._steady.get(stage, {}), self._first.get(stage, {})
-        return (_shares(until, self._filled[stage]) if self._saved_earlier(stage) else None) or _shares(until, first)
+        return (_shares(until, self._filled[stage]) if self._went_on(stage) else None) or _shares(until, first)
 
     def update_s(self, stage: str) -> float | None:
         """Seconds from one update to the next in the steady state, by the stage's own clock. None as for `steady`."""
@@ -64,12 +64,12 @@ class StageTimes:
         if shares is None:
             return None
         first, filled, last = self._updates[stage]
-        made = last - (filled if self._saved_earlier(stage) else first)
+        made = last - (filled if self._went_on(stage) else first)
         return shares.seconds / made if made > 0 else None
 
-    def _saved_earlier(self, stage: str) -> bool:
-        """Whether the stage has made an update after the first checkpoint."""
-        return self._saved and stage in self._filled and self._updates[stage][2] > self._updates[stage][1]
+    def _went_on(self, stage: str) -> bool:
+        """Whether the stage has made two updates after the first checkpoint."""
+        return stage in self._filled and self._updates[stage][2] > self._updates[stage][1]
 
     def overall(self, stage: str) -> TimeShares | None:
         return _shares(self._latest.get(stage, {}), {})

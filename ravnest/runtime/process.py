@@ -50,7 +50,9 @@ class StageProcess:
             token=setup.token,
             host=host,
             limits=TransportLimits(
-                max_message_bytes=setup.max_message_bytes, queue_messages=2 * window + _QUEUE_SPARE_MESSAGES
+                max_message_bytes=setup.max_message_bytes,
+                queue_messages=2 * window + _QUEUE_SPARE_MESSAGES,
+                in_flight_bytes=setup.in_flight_bytes,
             ),
             links=setup.links,
             node=setup.node,

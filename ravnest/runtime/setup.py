@@ -82,6 +82,8 @@ class StageSetup:
     """Of the imitated node."""
     memory: MemoryCap | None = None
     tied: TiedSetup = field(default_factory=TiedSetup)
+    in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
+    """To each stage of another node, what its link holds (launch/in_flight.py)."""
     timeline: bool = False
     """Record what is done and when, for trace.json."""
 

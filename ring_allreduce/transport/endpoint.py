@@ -5,7 +5,7 @@ Two implementations: `ZmqEndpoint` (real) and `InProcessNetwork.endpoint` (its d
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -50,6 +50,9 @@ class TransportLimits:
 
     linger_s: float = 2.0
     """How long close() goes on sending what is still queued."""
+
+    in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of a lane to a peer on another machine, how much TCP may hold at once (congestion.py); others: as it likes."""
 
 
 @dataclass(frozen=True)

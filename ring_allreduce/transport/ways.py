@@ -8,7 +8,7 @@ from typing import Protocol
 import zmq
 
 from ring_allreduce.errors import TransportError
-from ring_allreduce.transport.congestion import LocalConnections
+from ring_allreduce.transport.congestion import TunedConnections
 from ring_allreduce.transport.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.endpoint import PeerAddress
 from ring_allreduce.transport.keys import Keys
@@ -63,17 +63,19 @@ def way_to(
     token: bytes,
     keys: Keys | None,
     lent: LentMemory | None,
+    in_flight_bytes: int | None = None,
 ) -> Way:
     """A lane to `peer`, which connects in the background. Raises TransportError when zmq cannot use `address`.
 
     `lent`: by shared memory if the peer's listener is on this machine, and without a copy what lies there; None: never.
+    `in_flight_bytes`: see TransportLimits.
     """
     if lent is not None and keys is None:
         name = line_name(address.host, address.pipeline_port, address.bulk_port)
         line = OutgoingLine.connect(name, token, lane, lent)
         if line is not None:
             return SharedWay(line)
-    return ZmqWay(peer, address, lane, context, token, keys)
+    return ZmqWay(peer, address, lane, context, token, keys, in_flight_bytes)
 
 
 class SharedWay:
@@ -105,11 +107,18 @@ class ZmqWay:
     """A DEALER, to a peer's ROUTER."""
 
     def __init__(
-        self, peer: str, address: PeerAddress, lane: Lane, context: Context, token: bytes, keys: Keys | None
+        self,
+        peer: str,
+        address: PeerAddress,
+        lane: Lane,
+        context: Context,
+        token: bytes,
+        keys: Keys | None,
+        in_flight_bytes: int | None = None,
     ) -> None:
         """See way_to."""
         self._socket = _dealer(context, address.host, lane)
-        self._local = LocalConnections(self._socket)
+        self._connections = TunedConnections(self._socket, in_flight_bytes)
         port = address.pipeline_port if lane is Lane.PIPELINE else address.bulk_port
         try:
             if keys is None:
@@ -142,11 +151,11 @@ class ZmqWay:
 
     def tend(self, now_s: float) -> None:
         """See congestion.py."""
-        self._local.tend(now_s)
+        self._connections.tend(now_s)
 
     def close(self, linger_ms: int) -> None:
         """zmq goes on sending."""
-        self._local.close(self._socket)
+        self._connections.close(self._socket)
         self._socket.close(linger=linger_ms)
 
 

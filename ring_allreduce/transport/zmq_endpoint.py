@@ -129,7 +129,8 @@ class ZmqEndpoint:
 
     def _way(self, peer: str, address: PeerAddress, lane: Lane, shared: bool) -> Way:
         lent = self._lent if shared and self._shares else None
-        return way_to(peer, address, lane, self._context, self._token, self._keys, lent)
+        most = self._limits.in_flight_bytes.get(peer)
+        return way_to(peer, address, lane, self._context, self._token, self._keys, lent, most)
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""

@@ -1,4 +1,4 @@
-"""Connections within this machine lose their pacing; what is no such connection is left as it is."""
+"""Connections within this machine lose their pacing; those beyond it are bound where the link is known; others stay."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from ring_allreduce.messages import RING_KINDS
 from ring_allreduce.transport import Codec, ZmqEndpoint
-from ring_allreduce.transport.congestion import tune
+from ring_allreduce.transport.congestion import LARGEST_BOUND_BYTES, tune
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no TCP_CONGESTION")
 
@@ -23,6 +23,18 @@ def test_a_connection_to_this_machine_is_tuned() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         assert tune(client.fileno())
         assert congestion_control(client) == b"reno"
+
+
+def test_beyond_this_machine_what_is_under_way_is_bound_where_the_link_is_known() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert client.getsockname()[0] != client.getpeername()[0]  # as if it were another machine
+        before = client.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert not tune(client.fileno())
+        assert not tune(client.fileno(), LARGEST_BOUND_BYTES + 1)  # the system could only make less of it
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before
+        assert tune(client.fileno(), 100_000)
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+        assert congestion_control(client) == congestion_control(server)
 
 
 def test_what_is_no_connection_of_this_machine_is_left_alone() -> None:

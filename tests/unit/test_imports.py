@@ -179,6 +179,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/launch/copies.py": WORLD | TENSORS,
     "ravnest/launch/portions.py": WORLD | TENSORS,
     "ravnest/launch/imitation.py": WORLD | TENSORS,
+    "ravnest/launch/in_flight.py": WORLD | TENSORS,
     "ravnest/launch/setups.py": (WORLD | TENSORS) - {"pathlib"},  # where a job file is
     "ravnest/machines/pairing.py": (WORLD | TENSORS) - {"random"},  # its sample has a seed
     "ravnest/machines/estimates.py": WORLD | TENSORS,

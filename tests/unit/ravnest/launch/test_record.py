@@ -181,6 +181,7 @@ def test_a_window_that_was_tuned_is_written_down(watched):
         "pace_s": 0.07,
     }
     assert watched.record.windows == {"a": 9}
+    assert watched.record.largest_windows == {"a": 9}
 
 
 def test_a_round_takes_from_its_opening_to_its_commit_and_the_last_one_does_not_count(watched):

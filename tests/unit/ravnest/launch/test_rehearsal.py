@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_planner import Plan
-from ravnest.launch.rehearsal import LONGEST_S, ROUNDS, UPDATES, as_plain, compare, extent, slower
+from ravnest.launch.rehearsal import LONGEST_S, ROUNDS, UPDATES, Compared, as_plain, compare, extent, slower
 from ravnest.launch.report import Limit, RunResult, StageFigures, StageMemory, TimeShares
 
 SHARES = TimeShares(
@@ -26,7 +26,7 @@ NODES = {"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower", "c1.s1": "tablet"
 
 def figures(stage: str, step_s: float | None, compute: float, late_share: float | None = 0.0) -> StageFigures:
     steady = None if step_s is None else replace(SHARES, compute=compute)
-    memory = StageMemory(50_000_000, 49_000_000, {"weights": 49_000_000})
+    memory = StageMemory(50_000_000, 49_000_000, {"weights": 49_000_000}, window=12 if stage < "c1" else None)
     return StageFigures(
         stage, NODES[stage], steady, SHARES, memory, step_s, 0.5, 1 if stage.endswith("s0") else 0, late_share
     )
@@ -65,6 +65,10 @@ def test_busy_shares_and_memory_do_not_depend_on_the_speed(plan: Plan, run: RunR
     assert [stage.busy.predicted for stage in first.stages] == pytest.approx([0.5, 1.0])
     assert [stage.busy.achieved for stage in first.stages] == [0.5, 0.99]
     assert rehearsal.stages[0].memory_bytes.ratio == pytest.approx(0.98)
+    assert (first.window, second.window) == (
+        Compared(plan.clusters[0].window, 12),
+        Compared(plan.clusters[1].window, None),
+    )
     assert (first.mean_staleness, first.max_staleness, rehearsal.staleness_bound) == (0.5, 1, 1)
 
 
@@ -74,6 +78,13 @@ def test_the_latest_links_are_told_in_the_plans_time(plan: Plan, run: RunResult)
     rehearsal = compare(plan, replace(run, stages=tuple(late)), 2.0)
     assert rehearsal.links_late_s == pytest.approx(0.006)
     assert rehearsal.links_late_share == pytest.approx(0.006 / 0.04)
+
+
+def test_what_is_not_scaled_is_told_as_the_share_that_the_speed_makes_of_it(plan: Plan, run: RunResult) -> None:
+    assert SHARES.averaging == 0.02
+    assert compare(plan, run, 1.0).merges_late_share == 0.0
+    assert compare(plan, run, 10.0).merges_late_share == pytest.approx(0.018)
+    assert compare(plan, run, 0.5).merges_late_share == pytest.approx(-0.02)
 
 
 def test_a_machine_that_was_late_is_named_with_a_speed_at_which_it_may_keep_up(plan: Plan, run: RunResult) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner import Node
+from cluster_planner import Link, Node
 from ravnest.errors import InvalidInput
 from ravnest.launch.imitation import Imitation
 from ravnest.launch.setups import check_fingerprint, stage_setups
@@ -147,3 +147,15 @@ def test_a_model_that_was_not_planned_is_refused():
     other = captured_job(tiny_job(model={"factory": "tiny:gpt", "args": {"layers": 2, "width": 4}}))
     with pytest.raises(InvalidInput, match=r"^plan\.yaml: fingerprint: .*plan again"):
         check_fingerprint(plan, other, Path("plan.yaml"))
+
+
+def test_each_stage_is_told_what_its_measured_links_hold():
+    job = tiny_job()
+    _, plan = setups_of(job, parts=(2, 1))
+    links = (Link("n00", "n10", 0.05, 1e6),)
+    told = made(job, dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, links=links)))
+    assert {name: set(setup.in_flight_bytes) for name, setup in told.items()} == {
+        "c0.s0": {"c1.s0"},
+        "c0.s1": set(),
+        "c1.s0": {"c0.s0"},
+    }

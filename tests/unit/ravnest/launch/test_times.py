@@ -50,21 +50,23 @@ def test_what_was_done_since_the_last_look() -> None:
     assert {stage: share.compute for stage, share in times.since_last(["a", "b"]).items()} == {"a": 0.25}
 
 
-def test_the_steady_state_begins_with_the_first_checkpoint_where_an_update_comes_after_it() -> None:
+def test_the_steady_state_begins_with_the_first_update_behind_the_first_checkpoint_where_another_follows() -> None:
     times = StageTimes()
     for update in range(3):
         times.told("a", {"forward": 1.0 * update, "input": 9.0 * update}, update)
     assert times.update_s("a") == 10.0
     times.saved()
     assert times.update_s("a") == 10.0  # nothing came since
-    times.told("a", {"forward": 10.0, "input": 18.0}, 4)
+    times.told("a", {"forward": 3.0, "input": 57.0}, 3)  # was under way while the checkpoint took the links
+    assert times.update_s("a") == 20.0
+    times.told("a", {"forward": 11.0, "input": 57.0}, 5)
     times.saved()  # the second checkpoint changes nothing
     steady = times.steady("a")
     assert steady is not None
     assert (steady.compute, steady.seconds) == (1.0, 8.0)
     assert times.update_s("a") == 4.0  # two updates
     times.draining()
-    times.told("a", {"forward": 99.0, "input": 18.0}, 5)
+    times.told("a", {"forward": 99.0, "input": 57.0}, 6)
     assert times.update_s("a") == 4.0
 
 

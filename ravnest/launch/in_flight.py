@@ -1,0 +1,26 @@
+"""How many bytes may be under way from one node to a stage of another: what a measured link between them holds.
+
+Decides the bound from the plan's rate and delay; whether a connection can be bound so is the transport's
+(ring_allreduce/transport/congestion.py). Too little would leave the link idle, too much fills the router's queue: a
+delay that was measured a quarter too short does no harm, and where none was measured nothing is bound. Pure.
+"""
+
+from cluster_planner import Plan
+from ravnest.launch.imitation import stages_elsewhere
+
+MARGIN = 1.25
+SPARE_BYTES = 32 << 10
+"""Beside what the link holds: the receiver acknowledges in steps, and the sender fills in steps."""
+
+
+def in_flight(plan: Plan, node: str) -> dict[str, int]:
+    """Bytes by transport name of the receiving stage: rate × round trip (jitter included), with a margin."""
+    fleet = plan.fleet
+    measured = {end for link in fleet.links if node in (link.a, link.b) for end in (link.a, link.b)}
+    bounds = {}
+    for name, other in stages_elsewhere(plan, node):
+        if other in measured and not fleet.same_host(node, other):
+            link = fleet.link(node, other)
+            round_trip_s = 2 * (link.latency_s + link.jitter_s)
+            bounds[name] = int(MARGIN * fleet.flow_bytes_per_s(node, other) * round_trip_s) + SPARE_BYTES
+    return bounds
