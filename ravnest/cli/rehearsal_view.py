@@ -55,6 +55,13 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
             f" computing it was late by: {named} (more than {MOST_LATE:.0%}); what was achieved is too slow by about"
             f" as much. Try --speed {rehearsal.suggested_speed:g}."
         )
+    if abs(rehearsal.merges_late_share) > MOST_LATE:
+        more = "more" if rehearsal.merges_late_share > 0 else "less"
+        lines.append(
+            f"Snapshots and merges go at this machine's own speed, not at speed {rehearsal.speed:g}: up to"
+            f" {abs(rehearsal.merges_late_share):.0%} of a stage's time {more} than at speed 1. No"
+            " stage counts it as late."
+        )
     if rehearsal.links_late_share > MOST_LATE:
         lines.append(
             f"Messages came up to {duration(rehearsal.links_late_s or 0.0)} later than the plan's links bring them (the"
@@ -115,6 +122,11 @@ def _states(rehearsal: Rehearsal) -> Table:
         style = "yellow" if each.stage in rehearsal.late_stages else ""
         cells = (staleness, _pair(each.memory_bytes, size), late)
         table.add_row(each.stage, escape(each.node), *cells, style=style)
+    tuned = [each for each in rehearsal.clusters if each.window.achieved not in (None, each.window.predicted)]
+    if tuned:
+        windows = ", ".join(f"{each.name} {_pair(each.window, '{:.0f}'.format)}" for each in tuned)
+        table.caption = f"tensors: predicted for the largest window that the run tuned itself to ({escape(windows)})."
+        table.caption_justify = "left"
     return table
 
 

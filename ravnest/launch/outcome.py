@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from cluster_planner import Plan
+from cluster_planner.plan import Stage
+from cluster_planner.spans import SpanCosts
 from ravnest.errors import Interrupted, InvalidInput, RunFailed
 from ravnest.factories import FactoryConfig, call
 from ravnest.job import JobConfig
@@ -62,7 +64,7 @@ def finish(
         stopped_early=control.stopped_early,
         session_samples=None if prepared.resumed is None else control.session_samples,
         encrypted=encrypted,
-        stages=_stage_figures(plan, record),
+        stages=stage_figures(plan, record),
         trace_path=folder.trace if record.drawn else None,
         averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
         windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
@@ -75,15 +77,17 @@ def finish(
     return result
 
 
-def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
+def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
     figures = []
-    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
-        for index, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+    spans = SpanCosts(plan.costs, plan.workload)
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
             name, memory = stage_name(cluster.name, index), None
             if name in record.tensor_bytes:
                 parts = record.tensor_bytes[name]
-                planned = costs.memory_bytes - plan.workload.process_bytes
-                memory = report.StageMemory(planned, sum(parts.values()), parts)
+                window = max(cluster.window, record.largest_windows.get(cluster.name, 0))
+                planned = _planned_bytes(plan, spans, stage, (index, len(cluster.stages)), window)
+                memory = report.StageMemory(planned, sum(parts.values()), parts, window)
             times, counts = record.times, record.staleness.get(name, [])
             update_s, late = times.update_s(name), record.imitated.get(name)
             figures.append(
@@ -101,6 +105,15 @@ def _stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, 
                 )
             )
     return tuple(figures)
+
+
+def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> int:
+    """What the planner counts for a stage's tensors when its cluster has this window: its own is tuned in the run."""
+    planned = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
+    node = plan.fleet.node(stage.node)
+    if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+        planned += spans.split_bytes(*stage.units)
+    return planned - plan.workload.process_bytes
 
 
 def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:

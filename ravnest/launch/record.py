@@ -64,6 +64,8 @@ class RunRecord:
         """How long each round took from being opened to its commit, but for the one that ends the run."""
         self.windows: dict[str, int] = {}
         """Of each cluster whose window was tuned: the last."""
+        self.largest_windows: dict[str, int] = {}
+        """The same: the largest, which its stages' memory had to hold. One that began with a larger one has that."""
         self.splits: dict[str, bool] = {}
         """Of each stage that has tried to split its backward: whether it does."""
         self.times = StageTimes()
@@ -152,6 +154,7 @@ class RunRecord:
     def window_tuned(self, stage: str, message: m.WindowTuned) -> None:
         cluster, _, _ = stage.rpartition(".s")
         self.windows[cluster] = message.window
+        self.largest_windows[cluster] = max(self.largest_windows.get(cluster, 0), message.window)
         fields = {"window": message.window, "round_trip_s": message.round_trip_s, "pace_s": message.pace_s}
         self._writer.write("window", self._now_s, cluster=cluster, **fields)
 

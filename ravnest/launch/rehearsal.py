@@ -86,7 +86,7 @@ class StageRehearsal:
     step_s: Compared
     busy: Compared
     memory_bytes: Compared
-    """What its tensors take at most, without the process itself."""
+    """What its tensors take at most, without the process itself; predicted for the window that the run used."""
     waiting: Mapping[str, float]
     """The shares of the time in which it waited, by cause."""
     mean_staleness: float | None
@@ -107,6 +107,8 @@ class ClusterRehearsal:
     mean_staleness: float | None
     max_staleness: int | None
     stages: tuple[StageRehearsal, ...]
+    window: Compared
+    """Micro-batches in flight: as planned, and the most that it was tuned to, for which memory is compared."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,10 @@ class Rehearsal:
     clusters: tuple[ClusterRehearsal, ...]
     links_late_s: float | None = None
     """By how much later than imitated messages came, the mean of the stage where it was most. None: no links."""
+
+    merges_late_share: float = 0.0
+    """Snapshots and merges take what they take here, whatever the speed: the most of a stage's time that they took
+    beyond what they would have at the plan's own speed. Below 0 where that is slower."""
 
     @property
     def stages(self) -> tuple[StageRehearsal, ...]:
@@ -168,6 +174,8 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
         rounds=result.rounds,
         staleness_bound=plan.workload.max_staleness,
         clusters=clusters,
+        merges_late_share=(1.0 - 1.0 / speed)
+        * max((each.steady.averaging for each in result.stages if each.steady is not None), default=0.0),
         links_late_s=max((each.link_late_s * speed for each in result.stages if each.link_late_s), default=None),
     )
 
@@ -194,6 +202,8 @@ def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed:
         for name, stage, costs in zip(names, cluster.stages, predicted.stages, strict=True)
     )
     last = stages[-1].step_s.achieved
+    memories = [figures[name].memory for name in names if name in figures]
+    windows = [memory.window for memory in memories if memory is not None and memory.window is not None]
     busiest = max(stages, key=lambda stage: (stage.busy.achieved or 0.0, stage.busy.predicted or 0.0))
     return ClusterRehearsal(
         name=cluster.name,
@@ -204,6 +214,7 @@ def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed:
         mean_staleness=_mean([stage.mean_staleness for stage in stages]),
         max_staleness=max((stage.max_staleness for stage in stages if stage.max_staleness is not None), default=None),
         stages=stages,
+        window=Compared(cluster.window, max(windows, default=None)),
     )
 
 

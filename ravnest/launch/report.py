@@ -133,12 +133,15 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage's tensors took at most, beside what the plan says. Both without the process itself."""
+    """What a stage's tensors took at most, beside what the plan's arithmetic says. Both without the process itself."""
 
     planned_bytes: int
+    """With `window` micro-batches in flight."""
     tensor_bytes: int
     parts: Mapping[str, int]
     """Each at its own peak, as in ravnest/runtime/memory.py; `tensor_bytes` is their sum."""
+    window: int | None = None
+    """The largest that the run used, the plan's or one that it was tuned to. None: not known."""
 
 
 @dataclass(frozen=True)

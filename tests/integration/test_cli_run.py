@@ -72,7 +72,10 @@ def test_tensors_stay_within_a_tenth_of_the_plan_at_the_largest_window(finished:
     for cluster, prediction in zip(plan.clusters, plan.predicted.clusters, strict=True):
         for index, (stage, predicted) in enumerate(zip(cluster.stages, prediction.stages, strict=True)):
             memory = next(stages)["memory"]
-            assert memory["planned_bytes"] == predicted.memory_bytes - work.process_bytes
+            assert memory["window"] >= cluster.window
+            assert memory["planned_bytes"] >= predicted.memory_bytes - work.process_bytes
+            if memory["window"] == cluster.window:
+                assert memory["planned_bytes"] == predicted.memory_bytes - work.process_bytes
             place = index, len(cluster.stages)  # the window may have been tuned up to the largest
             whole = spans.stage_memory_bytes(*stage.units, place, work.largest_window) - work.process_bytes
             node = plan.fleet.node(stage.node)

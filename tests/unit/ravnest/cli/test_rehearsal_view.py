@@ -23,7 +23,8 @@ def stage(name: str, node: str = "desk", late_share: float | None = 0.004) -> St
 
 def cluster(name: str, *stages: StageRehearsal) -> ClusterRehearsal:
     rates = Compared(79.0, 78.2)
-    return ClusterRehearsal(name, rates, Compared(0.0507, 0.0512), f"{name}.s0", Compared(1.0, 0.97), 0.5, 1, stages)
+    step_s, busy, window = Compared(0.0507, 0.0512), Compared(1.0, 0.97), Compared(5, 9)
+    return ClusterRehearsal(name, rates, step_s, f"{name}.s0", busy, 0.5, 1, stages, window)
 
 
 def rehearsal(
@@ -100,3 +101,20 @@ def test_nothing_is_cut_off_in_80_columns() -> None:
     text = shown(rehearsal(cluster("c10", stage("c10.s11", "the-raspberry-pi-in-the-cellar"))))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_tensors_are_said_to_be_compared_at_the_window_that_was_used() -> None:
+    tuned = cluster("c0", stage("c0.s0"))
+    assert "predicted for the largest window that the run tuned itself to (c0 5 → 9)" in " ".join(
+        shown(rehearsal(tuned)).split()
+    )
+    for window in (Compared(5, 5), Compared(5, None)):
+        assert "largest window" not in shown(rehearsal(replace(tuned, window=window)))
+
+
+def test_snapshots_and_merges_are_told_where_the_speed_makes_them_matter() -> None:
+    usual = rehearsal(cluster("c0", stage("c0.s0")))
+    assert not any("Snapshots" in line for line in verdict(usual))
+    (line,) = [line for line in verdict(replace(usual, merges_late_share=0.07)) if "Snapshots" in line]
+    assert "not at speed 10: up to 7% of a stage's time more" in line
+    assert any("time less" in line for line in verdict(replace(usual, merges_late_share=-0.03)))
