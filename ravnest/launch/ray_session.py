@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.launch.job_code import JobCode
 
 LOOPBACK = "127.0.0.1"
@@ -95,7 +95,9 @@ class RaySession:
         try:
             with code.copied() if code is not None and self.ships_code else nullcontext() as folder:
                 ray.init(**options, runtime_env=None if folder is None else {"working_dir": str(folder)})
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except RavnestError:
+            raise
+        except Exception as error:  # Ray raises no narrower one where it does not come up in time
             where = "start Ray on this machine" if self.is_local else f"join the Ray cluster at {address}"
             raise RunFailed(f"could not {where}: {' '.join(str(error).split())}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.launch.job_code import JobCode
 from ravnest.launch.ray_session import NICENESS, RaySession
 
@@ -47,3 +47,14 @@ def test_a_file_of_the_jobs_that_cannot_be_read_is_not_blamed_on_ray(told: list[
     with pytest.raises(InvalidInput, match="/proc/self/mem: cannot be read"):
         RaySession("192.0.2.1:6379", code)
     assert told == []
+
+
+def test_a_ray_that_does_not_come_up_in_time_ends_the_run_in_one_line(
+    told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: Any) -> None:
+        raise Exception("The current node timed out\nduring startup.")  # as Ray does
+
+    monkeypatch.setattr(sys.modules["ray"], "init", init)
+    with pytest.raises(RunFailed, match=r"could not start Ray on this machine: The current node timed out during"):
+        RaySession(None)
