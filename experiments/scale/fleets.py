@@ -5,7 +5,7 @@ region and of like speed, equal spans. The prediction is the planner's own (clus
 """
 
 import random
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Node, Plan, Ring, Stage, Unit, Workload
 from cluster_planner.fleet import RegionLink
@@ -33,7 +33,14 @@ SAMPLES_PER_CLUSTER = 2048
 """Between two rounds."""
 
 
-def home_plan(nodes: int, stages: int, seed: int, *, samples_per_cluster: int = SAMPLES_PER_CLUSTER) -> Plan:
+def home_plan(
+    nodes: int,
+    stages: int,
+    seed: int,
+    *,
+    samples_per_cluster: int = SAMPLES_PER_CLUSTER,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> Plan:
     """A plan of `nodes` home machines in clusters of `stages`; the model grows with the stages: one unit each."""
     chance = random.Random(f"{seed}/{nodes}/{stages}")
     fleet = _fleet(nodes, chance)
@@ -43,7 +50,7 @@ def home_plan(nodes: int, stages: int, seed: int, *, samples_per_cluster: int = 
         Unit(
             name=f"block{index}",
             flops=FLOPS,
-            parameter_bytes=SEGMENT_BYTES,
+            parameter_bytes=segment_bytes,
             saved_bytes=4 * BOUNDARY_BYTES,
             boundary_bytes=BOUNDARY_BYTES,
             boundary_gradient_bytes=BOUNDARY_BYTES,
@@ -103,10 +110,3 @@ def _fleet(count: int, chance: random.Random) -> Fleet:
             )
         )
     return Fleet(tuple(nodes), (), tuple(regions))
-
-
-def hop_s(plan: Plan, members: list[str]) -> tuple[float, float]:
-    """The mean latency and the slowest rate of a flat ring's hops."""
-    hops = list(pairwise([*members, members[0]]))
-    latency_s = sum(plan.fleet.link(a, b).latency_s for a, b in hops) / len(hops)
-    return latency_s, min(plan.fleet.flow_bytes_per_s(a, b) for a, b in hops)

@@ -1,87 +1,101 @@
 """Where flat rings stop scaling: one round's averaging over the number of members, against the time between rounds.
 
-A ring passes 2(n − 1) hops one after another, so its time holds 2(n − 1) latencies: what bytes there are to send does
-not grow with n, this does.
+A block passes 2(n − 1) hops one after another, and a hop carries n blocks twice but for two. So with n members of whom
+hop i has the rate r_i, the latency l_i and the jitter j_i, V bytes, of which it carries v_i, in chunks of c bytes:
+
+    round = max(  max_i v_i / r_i,                                 the narrowest hop, which is busy from begin to end
+                  2 (n − 1) / n · Σ_i (c / r_i + l_i + j_i / 2)  )  the way of a chunk, which waits for nobody
+
+the larger, since the hops work at the same time: the cycle time of a closed line of stations is that of its busiest
+station or that of one piece's way around. The first does not grow with n, the second does.
 """
+
+from itertools import pairwise
 
 from cluster_planner import Plan
 from experiments.report import Claim, Panel, Part, Series, Table
-from experiments.scale.fleets import SAMPLES_PER_CLUSTER, SEGMENT_BYTES, home_plan, hop_s
+from experiments.scale.fleets import SAMPLES_PER_CLUSTER, SEGMENT_BYTES, home_plan
 from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_plan import MOST_JUDGED, fleet_of_plan
+from ravnest.pipeline.virtual_plan import fleet_of_plan
+from ring_allreduce.shares import hop_bytes
 
 SEED = 1
-MEMBERS = (10, 30, 100, 300, 1000)
-QUICK = (10, 30)
-BEYOND = (3000, 10_000)
-"""Members for which the formula is given alone: a round of 10,000 is 200 million messages."""
-WITHIN = 0.25
+SMALL_BYTES = SEGMENT_BYTES // 16
+"""Whose rings end with their latencies, so that both terms are seen."""
+ROUNDS = ((10, SEGMENT_BYTES), (30, SEGMENT_BYTES), (100, SEGMENT_BYTES), (300, SEGMENT_BYTES), (1000, SEGMENT_BYTES))
+SMALL = ((100, SMALL_BYTES), (300, SMALL_BYTES))
+QUICK = ((10, SEGMENT_BYTES), (30, SEGMENT_BYTES), (70, SMALL_BYTES))
+BEYOND = ((3000, SEGMENT_BYTES), (10_000, SEGMENT_BYTES))
+"""For which the formula is given alone: 2(n − 1)·n messages, two to three events each, 5·10⁸ for the larger one."""
+WITHIN = 0.10
+
+Row = tuple[int, float, float | None, float, float, float]
 
 
 def run(*, quick: bool) -> Part:
     """One round of each number of members, each a cluster of its own."""
-    rows: list[tuple[int, float | None, float, float]] = []
-    simulated: list[tuple[int, float]] = []
-    told: list[tuple[int, float]] = []
-    for members in QUICK if quick else MEMBERS:
-        plan = home_plan(members, 1, SEED, samples_per_cluster=10**9)  # so that the only round is the last
-        formula_s = by_formula(plan)
-        measured_s = one_round_s(plan)
-        simulated.append((members, measured_s))
-        told.append((members, formula_s))
-        rows.append((members, measured_s, formula_s, measured_s / between_s(plan)))
-    for members in () if quick else BEYOND:
-        plan = home_plan(members, 1, SEED)
-        told.append((members, by_formula(plan)))
-        rows.append((members, None, by_formula(plan), by_formula(plan) / between_s(plan)))
-    offs = [
-        abs(measured / formula - 1)
-        for (members, measured), (_, formula) in zip(simulated, told, strict=False)
-        if members > MOST_JUDGED
-    ]
-    over = next((members for members, *_, share in rows if share > 1), None)
+    rows: list[Row] = []
+    for members, n_bytes in QUICK if quick else ROUNDS + SMALL:
+        plan = home_plan(members, 1, SEED, samples_per_cluster=10**9, segment_bytes=n_bytes)  # only the last round
+        rows.append(_row(plan, n_bytes, one_round_s(plan)))
+    for members, n_bytes in () if quick else BEYOND:
+        rows.append(_row(home_plan(members, 1, SEED, segment_bytes=n_bytes), n_bytes, None))
+    off = max(abs(simulated / max(terms) - 1) for _, _, simulated, *terms, _ in rows if simulated is not None)
+    large = [row for row in rows if row[1] * 1e6 == SEGMENT_BYTES]
+    over = next((members for members, *_, share in large if share > 1), None)
+    latent = next((members for members, _, _, narrowest_s, way_s, _ in large if way_s > narrowest_s), None)
     return Part(
         name="rings",
         title="Where flat rings stop scaling",
         claims=[
             Claim(
                 "formula",
-                "beyond 64 members a flat ring takes its slowest hop's time for the bytes and 2(n − 1) latencies",
+                "a flat ring takes as long as its narrowest hop has bytes to send or as a chunk's way around twice "
+                "takes, whichever is longer",
                 f"within {WITHIN:.0%}",
-                f"at most {max(offs):.0%} off" if offs else "–",
-                max(offs) <= WITHIN if offs else None,
+                f"at most {off:.1%} off",
+                off <= WITHIN,
             )
         ],
         tables=[
             Table(
                 "One round of one segment",
-                ("members", "simulated, s", "by formula, s", "part of the time between rounds"),
+                (
+                    "members",
+                    "MB",
+                    "simulated, s",
+                    "narrowest hop, s",
+                    "a chunk's way, s",
+                    "part of the time between rounds",
+                ),
                 rows,
             )
         ],
         panels=[
             Panel(
-                "One round of one segment",
+                f"One round of one segment of {SEGMENT_BYTES / 1e6:g} MB",
                 "members of the ring",
                 "seconds",
                 [
-                    Series("simulated", [m for m, _ in simulated], [s for _, s in simulated]),
-                    Series("by formula", [m for m, _ in told], [s for _, s in told]),
+                    Series("simulated", [n for n, _, s, *_ in large if s], [s for _, _, s, *_ in large if s]),
+                    Series("narrowest hop", [row[0] for row in large], [row[3] for row in large]),
+                    Series("a chunk's way", [row[0] for row in large], [row[4] for row in large]),
                 ],
                 log_x=True,
                 log_y=True,
             )
         ],
         notes=[
-            f"A vector of {SEGMENT_BYTES // 10**6} MB; every member is a cluster of its own and makes "
-            f"{SAMPLES_PER_CLUSTER} samples between two rounds. By formula: 2(n − 1)·(bytes / n / slowest hop's rate + "
-            "mean latency and half of the jitter), with equal blocks; up to 64 members they are unequal, as in a run, "
-            "where that is faster. "
+            f"Every member is a cluster of its own and makes {SAMPLES_PER_CLUSTER} samples between two rounds. "
+            "The formula is derived in experiments/scale/rings.py. "
+            + ("" if latent is None else f"From {latent} members on the latencies are what a round takes. ")
             + (
                 "No ring here takes as long as the time between rounds."
                 if over is None
                 else f"From {over} members on a round takes longer than the time between two: clusters wait."
             )
+            + " Rings of 3,000 and 10,000 members are not simulated: 2(n − 1)·n messages are 1.8·10⁷ and 2·10⁸, two to "
+            "three events each, which is hours; a round of 10,000 nodes, in rings of 250, is simulated in `sizes`."
         ],
     )
 
@@ -94,13 +108,26 @@ def one_round_s(plan: Plan) -> float:
     return virtual.rounds.committed_s[-1] - virtual.rounds.opened_s[-1]
 
 
-def by_formula(plan: Plan) -> float:
-    members = [cluster.stages[0].node for cluster in plan.clusters]
-    latency_s, rate = hop_s(plan, members)
-    jitter_s = plan.fleet.link(members[0], members[1]).jitter_s / 2
-    return 2 * (len(members) - 1) * (SEGMENT_BYTES / len(members) / rate + latency_s + jitter_s)
+def by_formula(plan: Plan) -> tuple[float, float]:
+    """The two terms of the plan's first ring: what its narrowest hop takes, and a chunk's way; seconds."""
+    fleet = fleet_of_plan(plan)
+    ring = fleet.rings[0]
+    n = len(ring.members)
+    hops = [fleet.links[pair] for pair in pairwise([*ring.members, ring.members[0]])]
+    n_bytes = ring.elements * ring.element_bytes
+    chunk_bytes = min(ring.chunk_elements * ring.element_bytes, n_bytes / n)
+    carried = hop_bytes(n_bytes, n, ring.shares)
+    narrowest_s = max(sent / hop.bytes_per_s for sent, hop in zip(carried, hops, strict=True))
+    around_s = sum(chunk_bytes / hop.bytes_per_s + hop.latency_s + hop.jitter_s / 2 for hop in hops)
+    return narrowest_s, 2 * (n - 1) / n * around_s
 
 
 def between_s(plan: Plan) -> float:
     """Seconds in which the fleet makes the samples of one round."""
     return SAMPLES_PER_CLUSTER * len(plan.clusters) / plan.predicted.samples_per_s
+
+
+def _row(plan: Plan, n_bytes: int, simulated_s: float | None) -> Row:
+    terms = by_formula(plan)
+    taken_s = max(terms) if simulated_s is None else simulated_s
+    return len(plan.clusters), n_bytes / 1e6, simulated_s, *terms, taken_s / between_s(plan)

@@ -34,16 +34,13 @@ class Boundary:
         """(update, number): the snapshot that is to follow the update."""
         self._finish: tuple[int, int] | None = None
         """(last round, updates): what is left to do after a drain."""
+        self.is_quiet = True
+        """There is no snapshot to take and no merge to apply, now or later, as far as is known here."""
         self._finish_reported = -1
 
     @property
     def lag(self) -> int:
         return self.contributed - self.merged
-
-    @property
-    def is_quiet(self) -> bool:
-        """There is no snapshot to take and no merge to apply, now or later, as far as is known here."""
-        return not self._due and self.merged == self._arrived and self._finish is None
 
     @property
     def last_update(self) -> int | None:
@@ -71,6 +68,7 @@ class Boundary:
         require(self._finish is None or number <= self._finish[0], "no round beyond the last to finish")
         self._stamped = number
         self._due.append((update, number))
+        self.is_quiet = False
 
     def finish(self, up_to: int, updates: int, version: int) -> None:
         least = max(self._stamped, self._opened) if self._finish is None else self._finish[0]
@@ -78,11 +76,13 @@ class Boundary:
         require(self._finish is None or updates == self._finish[1], "the number of updates has changed")
         require(updates >= version, f"this stage is at version {version} already")
         self._finish = (up_to, updates)
+        self.is_quiet = False
 
     def merge_arrived(self, number: int) -> None:
         require(number == self._arrived + 1, f"expected round {self._arrived + 1}")
         require(number <= self.contributed, "this stage has not contributed to it")
         self._arrived = number
+        self.is_quiet = False
 
     def next_step(self, version: int, untouched: bool) -> TakeSnapshot | ApplyMerge | None:
         number = self._snapshot_due(version)
@@ -100,9 +100,14 @@ class Boundary:
         self.contributed = number
         if self._due and self._due[0][1] == number:
             self._due.popleft()
+        self._look()
 
     def merge_finished(self, number: int) -> None:
         self.merged = number
+        self._look()
+
+    def _look(self) -> None:
+        self.is_quiet = not self._due and self.merged == self._arrived and self._finish is None
 
     def newly_finished(self, version: int) -> int | None:
         """When all rounds to finish are merged: the last of them, each time that it is a new one."""

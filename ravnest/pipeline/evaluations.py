@@ -25,7 +25,7 @@ class Evaluations:
     def __init__(self, shape: StageShape) -> None:
         self._shape = shape
         self._window = shape.stages + 1
-        self._waiting: deque[tuple[int, int, int]] = deque()
+        self.waiting: deque[tuple[int, int, int]] = deque()
         """(evaluation, next batch, batches). First stage: one entry an evaluation; others: one a batch."""
         self._running: tuple[int, int, int] | None = None
         self._uncredited: deque[tuple[int, int]] = deque()
@@ -34,7 +34,7 @@ class Evaluations:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._waiting) and len(self._uncredited) < self._window
+        return bool(self.waiting) and len(self._uncredited) < self._window
 
     def take(self, event: EvaluationRequested | EvaluationArrived | EvaluationCredited) -> None:
         match event:
@@ -53,7 +53,7 @@ class Evaluations:
         require(evaluation > self._newest, f"evaluation {self._newest} was requested before")
         require(batches >= 1, "an evaluation has at least one batch")
         self._newest = evaluation
-        self._waiting.append((evaluation, 0, batches))
+        self.waiting.append((evaluation, 0, batches))
 
     def arrived(self, evaluation: int, batch: int, batches: int) -> None:
         if self._expected is None:
@@ -63,13 +63,13 @@ class Evaluations:
         require(batch < batches, "there is no such batch")
         self._newest = evaluation
         self._expected = (evaluation, batch + 1, batches) if batch + 1 < batches else None
-        self._waiting.append((evaluation, batch, batches))
+        self.waiting.append((evaluation, batch, batches))
 
     def start(self) -> RunEvaluation:
-        evaluation, batch, batches = self._running = self._waiting.popleft()
+        evaluation, batch, batches = self._running = self.waiting.popleft()
         if self._shape.is_first:
             if batch + 1 < batches:
-                self._waiting.appendleft((evaluation, batch + 1, batches))
+                self.waiting.appendleft((evaluation, batch + 1, batches))
             if not self._shape.is_last:
                 self._uncredited.append((evaluation, batch))
         return RunEvaluation(evaluation, batch)

@@ -23,6 +23,8 @@ class Flow:
         self._is_first, self._is_last = shape.is_first, shape.is_last
         self.version = version
         """Updates this stage has finished."""
+        self.group_end = (version + 1) * shape.update_every
+        """The micro-batch after the last one of the next update."""
         first = version * shape.update_every
         self.activations = self.forwards = self.gradients = self.backwards = self.added = first
         self.staleness: Counter[int] = Counter()
@@ -61,15 +63,7 @@ class Flow:
 
     @property
     def update_due(self) -> bool:
-        return self.backwards - self.version * self._update_every == self._update_every
-
-    @property
-    def activation_ready(self) -> bool:
-        return self.activations > self.forwards
-
-    @property
-    def backward_ready(self) -> bool:
-        return self.gradients > self.backwards
+        return self.backwards == self.group_end
 
     @property
     def may_forward(self) -> bool:
@@ -140,6 +134,7 @@ class Flow:
 
     def update_finished(self) -> None:
         self.version += 1
+        self.group_end += self._update_every
         self._weights += 1
         self.group_staleness = []
 

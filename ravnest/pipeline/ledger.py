@@ -60,16 +60,19 @@ class Ledger:
 
     def enter(self, state: str, now_s: float, running: Compute | None = None) -> None:
         """From `now_s` on the stage does or awaits `state`; `running` is the computation where it does one."""
-        if self._since_s is None:
-            self._since_s = self._began_s = now_s
-        same = state == self._state and running is self._running
+        since_s, before = self._since_s, self._state
+        if since_s is None:
+            since_s = self._since_s = self._began_s = now_s
+        same = state == before and running is self._running
         if same and running is not None:
             return  # a computation is accounted for when it has ended: `computed` may know better
-        self._account(now_s)
+        if now_s > since_s:  # as _account does
+            self.seconds[before] += now_s - since_s
+            self._since_s = now_s
         if same:
             return
-        if self._state != HANDOFF:
-            self._tell(self._state, now_s)
+        if self.on_span is not None and before != HANDOFF:
+            self._tell(before, now_s)
         self._state, self._running, self._began_s = state, running, now_s
 
     def computed(self, began_s: float, ended_s: float) -> None:

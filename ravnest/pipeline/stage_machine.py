@@ -1,27 +1,8 @@
 """The stage machine: what one stage of one cluster does next, given what has happened. Sans-I/O.
 
-Decides the order of forward, backward, update, snapshot, merge and evaluation on one stage, and what it
-sends. The same machine runs under the real runtime and under the virtual clock. It knows numbers only: no
-tensor, socket, peer name or clock (`now_s` only feeds the ledger).
-
-Compute is one thing at a time. When idle, the first of these that is ready:
-
-    1. snapshot or merge, at an update boundary        (boundary.py: rounds, lag)
-    2. update, once its group is complete              (norms.py: what it is clipped by), the weight gradients that
-       still wait for it first
-    3. backward of the oldest micro-batch, but alternating with 5 when both are ready
-    4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
-    5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
-    6. weight gradients of the oldest micro-batch whose backward was split
-
-3 alternates since micro-batches that travel in a bunch would else do so for ever: a stage that serves the backwards of
-a bunch first sends its forwards on in a bunch again, and idles while that travels (docs/decisions.md).
-
-A split backward computes what it sends back first (3), and the rest when nothing else is ready (6), or before what
-needs it done: the update, a whole backward, what memory would not hold beside it. Where gradients are clipped, the end
-of a group is not split, since the gradient that is sent carries the group's norm.
-
-A synchronous schedule (1f1b, gpipe: cluster_planner/schedules.py) says whether 3 or 5 is next, and waits for it.
+Decides which events can follow, and what a stage sends; which of its computations is next decides choice.py. The same
+machine runs under the real runtime and under the virtual clock. It knows numbers only: no tensor, socket, peer name or
+clock (`now_s` only feeds the ledger).
 
 Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
 what they need is computed. Design §6 and §7.
@@ -29,10 +10,14 @@ what they need is computed. Design §6 and §7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.admission import Admission
 from ravnest.pipeline.boundary import Boundary
+from ravnest.pipeline.choice import Choice
 from ravnest.pipeline.evaluations import Evaluations
 from ravnest.pipeline.flow import Flow
 from ravnest.pipeline.ledger import KIND_OF_COMPUTE, Ledger
@@ -47,13 +32,11 @@ class StageMachine:
     def __init__(self, shape: StageShape) -> None:
         self.shape = shape
         self._is_first, self._is_last = shape.is_first, shape.is_last
-        self._update_every = shape.update_every
+        self._update_every, self._clip = shape.update_every, shape.clip
         self.ledger = Ledger()
         self.running: ins.Compute | None = None
         self.failure: str | None = None
         self.started = False
-        self.splits = False
-        """Whether backwards are split from now on."""
         self._begin(0, 0)
 
     def _begin(self, version: int, number: int) -> None:
@@ -62,7 +45,8 @@ class StageMachine:
         self._norms = Norms(self.shape, version)
         self._boundary = Boundary(self.shape, number)
         self._evaluations = Evaluations(self.shape)
-        self._evaluated_last = self._went_back = False
+        parts = self._flow, self._admission, self._norms, self._boundary, self._evaluations
+        self._choice = Choice(self.shape, *parts)
         self._drain_reported = self._ends = False
 
     # What has come of it, for metrics.
@@ -101,7 +85,9 @@ class StageMachine:
             return []
         before = self.running
         try:
-            instructions = self._take(event)
+            if not self.started and type(event) is not ev.Started:
+                raise IllegalEventError("Started comes first")
+            instructions = _TAKE.get(type(event), StageMachine._other)(self, event)
             if self._ends:
                 instructions += self._reports()
         except IllegalEventError as illegal:
@@ -110,12 +96,13 @@ class StageMachine:
         running = self.running
         if running is None:
             if self.started:
-                self.running = running = self._choose()
+                self.running = running = self._choice.next()
                 if running is not None:
                     instructions.append(running)
         elif running is before:
             return instructions  # the ledger knows
-        self.ledger.enter(self._state() if running is None else KIND_OF_COMPUTE[type(running)], now_s, running)
+        state = self._idle_state() if running is None else KIND_OF_COMPUTE[type(running)]
+        self.ledger.enter(state, now_s, running)
         return instructions
 
     def check(self) -> None:
@@ -125,32 +112,48 @@ class StageMachine:
             self._boundary.check(self.version)
             self._evaluations.check()
 
-    def _take(self, event: ev.Event) -> list[ins.Instruction]:
+    # The frequent events, of which a simulation hands over millions a minute.
+
+    def _forward_finished(self, event: ev.ForwardFinished) -> list[ins.Instruction]:
+        running, micro_batch = self.running, event.micro_batch
+        if type(running) is not ins.RunForward or running.micro_batch != micro_batch:
+            raise IllegalEventError(f"running is {running}")
+        self.running = None
+        self._flow.forward_finished()
+        return [] if self._is_last else [ins.SendActivation(micro_batch)]
+
+    def _backward_finished(self, event: ev.BackwardFinished) -> list[ins.Instruction]:
+        running, micro_batch = self.running, event.micro_batch
+        if type(running) is not ins.RunBackward or running.micro_batch != micro_batch:
+            raise IllegalEventError(f"running is {running}")
+        self.running = None
+        self._flow.backward_finished()
+        return self._gradient_made(micro_batch, event.norm_sq)
+
+    def _activation_arrived(self, event: ev.ActivationArrived) -> list[ins.Instruction]:
+        if self._is_first:
+            raise IllegalEventError("the first stage reads its own batches")
+        last = self._boundary.last_update
+        if last is not None and event.micro_batch >= last * self._update_every:
+            raise IllegalEventError("the cluster has drained")
+        self._flow.activation_arrived(event.micro_batch)
+        return []
+
+    def _gradient_arrived(self, event: ev.GradientArrived) -> list[ins.Instruction]:
+        micro_batch, stamp = event.micro_batch, event.snapshot_round
+        if self._is_last:
+            raise IllegalEventError("the last stage makes its own gradients")
+        self._flow.gradient_arrived(micro_batch)
+        if self._clip or event.norm_sq is not None:
+            self._norms.gradient_arrived(micro_batch, event.norm_sq)
+        if stamp is not None:
+            require(self.shape.ends_group(micro_batch), "a stamp belongs on the end of a group")
+            self._boundary.stamp(stamp, micro_batch // self._update_every)
+        return []
+
+    def _other(self, event: ev.Event) -> list[ins.Instruction]:
         shape, flow = self.shape, self._flow
-        if not self.started and not isinstance(event, ev.Started):
-            raise IllegalEventError("Started comes first")
-        match event:  # the frequent ones first
-            case ev.ForwardFinished(micro_batch):
-                self._finish_pass(ins.RunForward, micro_batch)
-                flow.forward_finished()
-                if not self._is_last:
-                    return [ins.SendActivation(micro_batch)]
-            case ev.BackwardFinished(micro_batch, norm_sq):
-                self._finish_pass(ins.RunBackward, micro_batch)
-                flow.backward_finished()
-                return self._gradient_made(micro_batch, norm_sq)
-            case ev.ActivationArrived(micro_batch):
-                require(not self._is_first, "the first stage reads its own batches")
-                last = self._boundary.last_update
-                require(last is None or micro_batch < last * self._update_every, "the cluster has drained")
-                flow.activation_arrived(micro_batch)
-            case ev.GradientArrived(micro_batch, stamp, norm_sq):
-                require(not self._is_last, "the last stage makes its own gradients")
-                flow.gradient_arrived(micro_batch)
-                self._norms.gradient_arrived(micro_batch, norm_sq)
-                if stamp is not None:
-                    require(shape.ends_group(micro_batch), "a stamp belongs on the end of a group")
-                    self._boundary.stamp(stamp, micro_batch // shape.update_every)
+        match event:
             case ev.Started(version, number):
                 require(not self.started, "Started comes once")
                 require(version >= 0 and number >= 0, "versions and rounds are not negative")
@@ -199,12 +202,14 @@ class StageMachine:
                 self._admission.change_window(window)
             case ev.SplitChanged(split):
                 require(shape.room > 0, "this stage has no room for split backwards")
-                self.splits = split
+                self._choice.splits = split
             case ev.EvaluationForwardFinished(evaluation, batch):
                 self._finish(ins.RunEvaluation(evaluation, batch))
                 return self._evaluations.finished()
-            case _:
+            case ev.EvaluationRequested() | ev.EvaluationArrived() | ev.EvaluationCredited():
                 self._evaluations.take(event)
+            case _:
+                raise IllegalEventError("no stage knows such an event")
         return []
 
     def _finish(self, compute: ins.Compute) -> None:
@@ -222,7 +227,9 @@ class StageMachine:
         """What goes back to the stage before is computed; `norm_sq` as in BackwardFinished."""
         stamp = None
         update, rest = divmod(micro_batch + 1, self._update_every)
-        total = self._norms.backward_finished(micro_batch, norm_sq)
+        total = None
+        if self._clip or norm_sq is not None:
+            total = self._norms.backward_finished(micro_batch, norm_sq)
         if not rest:  # it ends a group
             if self._is_last:
                 self._boundary.stamp_open_round(update - 1)
@@ -232,47 +239,6 @@ class StageMachine:
         if total is not None and not self._is_last:
             return [ins.SendGlobalNorm(update - 1, total)]
         return []
-
-    def _choose(self) -> ins.Compute | None:
-        flow, boundary = self._flow, self._boundary
-        held = False
-        if not boundary.is_quiet:
-            step = boundary.next_step(flow.version, flow.untouched)
-            if step is not None:
-                return step
-            held = boundary.holds(flow.version)
-        forward = False
-        if not held:
-            if flow.update_due:
-                if flow.pending:
-                    return ins.RunWeightGradients(flow.added)
-                if self._norms.is_ready(flow.version):
-                    return ins.RunUpdate(flow.version, self._norms.known_norm_sq)
-            else:
-                if flow.may_forward:
-                    forward = self._refusal() is None if self._is_first else flow.activations > flow.forwards
-                if flow.gradients > flow.backwards and not (forward and self._went_back) and flow.may_backward:
-                    return self._backward()
-        if self._evaluations.is_ready and not (forward and self._evaluated_last):
-            self._evaluated_last, self._went_back = True, False
-            return self._evaluations.start()
-        if forward and (flow.backwards == flow.added or flow.has_room_to_forward):
-            self._evaluated_last = self._went_back = False
-            flow.forward_started()
-            return ins.RunForward(flow.forwards)
-        return ins.RunWeightGradients(flow.added) if flow.backwards != flow.added else None
-
-    def _backward(self) -> ins.Compute:
-        """Of the oldest micro-batch that is ready, or what has to come before it."""
-        flow, shape = self._flow, self.shape
-        splits = self.splits and not (shape.clip and shape.ends_group(flow.backwards)) and flow.has_room_to_split
-        if flow.pending and not splits:
-            return ins.RunWeightGradients(flow.added)
-        self._went_back = True
-        return ins.RunInputGradients(flow.backwards) if splits else ins.RunBackward(flow.backwards)
-
-    def _refusal(self) -> str | None:
-        return self._admission.refusal(self._flow.forwards, self.in_flight, self.version)
 
     def _reports(self) -> list[ins.Instruction]:
         reports: list[ins.Instruction] = []
@@ -285,16 +251,13 @@ class StageMachine:
             reports.append(ins.ReportRoundsFinished(finished))
         return reports
 
-    def _state(self) -> str:
-        """What the ledger is to call the time from now on, in which nothing is computed."""
-        if not self.started:
-            return "start"
-        if self._boundary.holds(self.version):
-            return "lag"
-        if self._flow.update_due:
-            return "norm"
-        if self._boundary.last_update == self.version:
-            return "drain"
-        if self._is_first and self._flow.may_forward:
-            return self._refusal() or "input"
-        return "input"
+    def _idle_state(self) -> str:
+        return self._choice.waits_for() if self.started else "start"
+
+
+_TAKE: dict[type[ev.Event], Callable[[StageMachine, Any], list[ins.Instruction]]] = {
+    ev.ForwardFinished: StageMachine._forward_finished,
+    ev.BackwardFinished: StageMachine._backward_finished,
+    ev.ActivationArrived: StageMachine._activation_arrived,
+    ev.GradientArrived: StageMachine._gradient_arrived,
+}

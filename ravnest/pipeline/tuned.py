@@ -36,6 +36,7 @@ class TunedStage:
         self.machine = StageMachine(shape)
         self._is_first = shape.is_first
         self._tempo = Tempo(shape)
+        self._handled = self._tempo.handled
         self._on_window = on_window
         tunes = shape.is_first and not shape.is_last and not shape.is_synchronous
         self._tuner = None
@@ -60,8 +61,10 @@ class TunedStage:
         answers = machine.handle(event, now_s)
         if machine.failure is not None:
             return answers
-        self._tempo.handled(event, answers, now_s, carried)
-        if self._is_first and isinstance(event, ev.BackwardFinished):
+        self._handled(event, answers, now_s, carried)
+        if self._is_first:
+            if type(event) is not ev.BackwardFinished:
+                return answers
             trip = self._tempo.trip(event.micro_batch, now_s, in_flight)
             window = None if self._tuner is None else self._tuner.take(trip)
             if window is not None:

@@ -14,7 +14,7 @@ from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.virtual_clock import Action, VirtualClock
 from ravnest.pipeline.virtual_fleet import VirtualFleet, VirtualRing
-from ravnest.pipeline.virtual_network import VirtualNetwork
+from ravnest.pipeline.virtual_network import Path, VirtualNetwork
 from ravnest.pipeline.virtual_stage import StageAtWork
 from ravnest.pipeline.virtual_trace import VirtualTrace
 from ring_allreduce.direct import Direct
@@ -155,7 +155,7 @@ class _Member:
 class _Part:
     """One stage's part of one ring."""
 
-    __slots__ = ("clock", "machines", "member", "name", "network", "others", "ring", "trace", "who")
+    __slots__ = ("clock", "machines", "member", "name", "network", "others", "paths", "ring", "trace", "who")
 
     def __init__(
         self,
@@ -174,6 +174,7 @@ class _Part:
         self.network = network
         self.trace = trace
         self.others: Mapping[str, _Part] = {}
+        self.paths: dict[str, Path] = {}
         self.machines: dict[int, Ring | Direct] = {}
 
     def came(self, chunk: ChunkArrived) -> None:
@@ -205,8 +206,12 @@ class _Part:
         start, stop = chunk.start, chunk.stop
         arrived = ChunkArrived(self.who, 0, number, chunk.phase, chunk.block, start, stop, chunk.weight, chunk.counters)
         n_bytes = int((stop - start) * self.ring.element_bytes)
-        action: Action = self.others[chunk.to].came
+        to = chunk.to
+        path = self.paths.get(to)
+        if path is None:
+            path = self.paths[to] = self.network.path(self.who, to)
+        action: Action = self.others[to].came
         if self.trace is not None:
             word = f"chunk:{self.name}@r{number}:{chunk.phase}:{start}-{stop}"
             action, _ = self.trace.sent(self.who, word, action, arrived)
-        self.network.transmit(self.who, chunk.to, Lane.BULK, n_bytes, action, arrived)
+        path.transmit(Lane.BULK, n_bytes, action, arrived)

@@ -18,7 +18,7 @@ from ravnest.pipeline.tempo import Passage
 from ravnest.pipeline.tuned import TunedStage
 from ravnest.pipeline.virtual_clock import Action, VirtualClock
 from ravnest.pipeline.virtual_fleet import VirtualStage
-from ravnest.pipeline.virtual_network import VirtualNetwork
+from ravnest.pipeline.virtual_network import Path, VirtualNetwork
 from ravnest.pipeline.virtual_trace import VirtualTrace
 from ring_allreduce.transport.stats import Lane
 
@@ -59,6 +59,7 @@ class StageAtWork:
         """When it had merged the last round."""
         self.before: StageAtWork | None = None
         self.after: StageAtWork | None = None
+        self._paths: dict[str, Path] = {}
         self.late_s = 0.0
         """How much longer than stated it computed, in all, for its slowness."""
         self.stalled_s: dict[str, float] = {}
@@ -115,7 +116,7 @@ class StageAtWork:
             return
         for instruction in self._handle(event, self._clock.now_s):
             _CARRY_OUT[type(instruction)](self, instruction)
-        if self._is_first and isinstance(event, ev.UpdateFinished):
+        if self._is_first and type(event) is ev.UpdateFinished:
             self._around.updated(self)
 
     def _gradient_came(self, told: tuple[ev.GradientArrived, Passage]) -> None:
@@ -137,17 +138,20 @@ class StageAtWork:
     def _send(self, to: StageAtWork | None, instruction: ins.Send, n_bytes: int, action: Action, told: Any) -> None:
         if to is None:
             raise RunFailed(f"{self.who}: there is nobody to send to: {instruction}")
+        path = self._paths.get(to.who)
+        if path is None:
+            path = self._paths[to.who] = self._network.path(self.who, to.who)
         if self._trace is not None:
             action, told = self._trace.sent(self.who, instruction, action, told)
-        self._network.transmit(self.who, to.who, Lane.PIPELINE, n_bytes, action, told)
+        path.transmit(Lane.PIPELINE, n_bytes, action, told)
 
     def _run_forward(self, instruction: ins.RunForward) -> None:
         self._compute(instruction, self.times.forward_s, ev.ForwardFinished(instruction.micro_batch))
 
     def _run_backward(self, instruction: ins.RunBackward) -> None:
         micro_batch = instruction.micro_batch
-        measured = self._clip and self.machine.shape.ends_group(micro_batch)
-        self._compute(instruction, self.times.backward_s, ev.BackwardFinished(micro_batch, 1.0 if measured else None))
+        norm_sq = 1.0 if self._clip and self.machine.shape.ends_group(micro_batch) else None
+        self._compute(instruction, self.times.backward_s, ev.BackwardFinished(micro_batch, norm_sq))
 
     def _run_input_gradients(self, instruction: ins.RunInputGradients) -> None:
         done = ev.InputGradientsFinished(instruction.micro_batch)

@@ -36,24 +36,38 @@ class EmulatedDownlink(Generic[T]):
 
     def push(self, lane: Lane, item: T, n_bytes: int, now_s: float, bytes_per_s: float = float("inf")) -> None:
         """The last byte of `item` is here; it came at `bytes_per_s`. `now_s` must not go backwards."""
-        if self._waiting:
+        at_s = self.enter(lane, item, n_bytes, now_s, bytes_per_s)
+        if at_s is not None:
+            self._keep(lane, item, at_s)
+
+    def enter(self, lane: Lane, item: T, n_bytes: int, now_s: float, bytes_per_s: float) -> float | None:
+        """As `push`, for who keeps a calendar: when the item is in, where nothing waits and it need not either; no pop
+        gives it back then. Else None."""
+        in_turn = bool(self._waiting)
+        if in_turn:
             self._serve(now_s)
         needs_s = n_bytes / self._down_bytes_per_s
         began_s = now_s - n_bytes / bytes_per_s
         if lane is Lane.BULK and self._waiting:
             self._waiting.append((item, needs_s))
-            return
-        needs_s = self._in_gaps(began_s, needs_s)
-        if lane is Lane.BULK and needs_s > 0 and self._free_at_s > now_s:
-            self._waiting.append((item, needs_s))
-            return
+            return None
+        if needs_s > 0 and self._gaps and self._gaps[-1][1] > began_s:
+            needs_s = self._in_gaps(began_s, needs_s)
         if needs_s > 0:
-            if began_s > self._free_at_s:
-                self._gaps.append((self._free_at_s, began_s))
-                self._free_at_s = began_s
-            self._free_at_s += needs_s
-            now_s = max(now_s, self._free_at_s)
-        self._enter(lane, item, now_s)
+            free_at_s = self._free_at_s
+            if free_at_s > now_s and lane is Lane.BULK:
+                self._waiting.append((item, needs_s))
+                return None
+            if began_s > free_at_s:
+                self._gaps.append((free_at_s, began_s))
+                free_at_s = began_s
+            free_at_s = self._free_at_s = free_at_s + needs_s
+            now_s = max(now_s, free_at_s)
+        at_s = self._in_order(lane, now_s)
+        if not in_turn:
+            return at_s
+        self._keep(lane, item, at_s)
+        return None
 
     def pop_arrived(self, now_s: float) -> list[tuple[float, Lane, T]]:
         """What is in by `now_s`, with the moment at which it was, in the order of these."""
@@ -97,21 +111,30 @@ class EmulatedDownlink(Generic[T]):
         while self._waiting and self._free_at_s <= now_s:
             item, needs_s = self._waiting.popleft()
             self._free_at_s += needs_s
-            self._enter(Lane.BULK, item, self._free_at_s)
+            self._keep(Lane.BULK, item, self._in_order(Lane.BULK, self._free_at_s))
 
     def _in_gaps(self, began_s: float, needs_s: float) -> float:
-        """Use the idle times since `began_s`; what is still needed."""
-        if needs_s <= 0 or not self._gaps or self._gaps[-1][1] <= began_s:
-            return needs_s
-        kept: list[tuple[float, float]] = []
-        for start_s, end_s in self._gaps:
+        """Use the idle times since `began_s`, of which there is one, the oldest first; what is still needed."""
+        gaps = self._gaps
+        later: list[tuple[float, float]] = []
+        while gaps and gaps[-1][1] > began_s:
+            later.append(gaps.pop())
+        for start_s, end_s in reversed(later):
             from_s = max(start_s, began_s)
-            used_s = min(needs_s, max(0.0, end_s - from_s))
-            needs_s -= used_s
-            kept += [part for part in ((start_s, min(from_s, end_s)), (from_s + used_s, end_s)) if part[0] < part[1]]
-        self._gaps = deque(kept, maxlen=_GAPS)
+            until_s = from_s + min(needs_s, end_s - from_s)
+            needs_s -= min(needs_s, end_s - from_s)
+            if start_s < from_s:
+                gaps.append((start_s, from_s))
+            if until_s < end_s:
+                gaps.append((until_s, end_s))
         return needs_s
 
-    def _enter(self, lane: Lane, item: T, at_s: float) -> None:
-        at_s = self._in_order_s[lane] = max(at_s, self._in_order_s[lane])
+    def _in_order(self, lane: Lane, at_s: float) -> float:
+        """When a message is in that could be at `at_s`: not before those of its lane that came before it."""
+        if at_s < self._in_order_s[lane]:
+            return self._in_order_s[lane]
+        self._in_order_s[lane] = at_s
+        return at_s
+
+    def _keep(self, lane: Lane, item: T, at_s: float) -> None:
         heappush(self._entering, (at_s, RANK[lane], next(self._numbers), lane, item))

@@ -10,7 +10,7 @@ BULK message that is already leaving.
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -62,7 +62,7 @@ class _Link(Generic[T]):
         self.peer = peer
         self.shape = shape
         self._seed = seed
-        self._chance: random.Random | None = None  # most links need none, and it is large
+        self._chance: Callable[[], float] | None = None  # most links need none, and it is large
         self.free_at_s = float("-inf")
         self.in_order_s = dict.fromkeys(Lane, float("-inf"))
         """When the last message of each lane arrives."""
@@ -71,8 +71,8 @@ class _Link(Generic[T]):
 
     def jitter_s(self) -> float:
         if self._chance is None:
-            self._chance = random.Random(self._seed)
-        return self._chance.uniform(0.0, self.shape.jitter_s)
+            self._chance = random.Random(self._seed).random
+        return self.shape.jitter_s * self._chance()
 
 
 class EmulatedUplink(Generic[T]):
@@ -90,6 +90,8 @@ class EmulatedUplink(Generic[T]):
         self._busy: dict[str, _Link[T]] = {}
         """The links for which something waits."""
         self._travelling: list[tuple[float, int, int, _Link[T], Lane, T]] = []
+        self._start_s = float("-inf")
+        """When the next of what waits can leave."""
         self._numbers = count()
 
     def __contains__(self, peer: str) -> bool:
@@ -107,10 +109,19 @@ class EmulatedUplink(Generic[T]):
         link = self._links[peer]
         link.queued[lane] += 1
         if self._free_at_s <= now_s and link.free_at_s <= now_s and peer not in self._busy:
-            self._leave(link, lane, next(self._numbers), item, n_bytes, now_s)
+            at_s = self._leave(link, lane, n_bytes, now_s)
+            heappush(self._travelling, (at_s, RANK[lane], next(self._numbers), link, lane, item))
         else:
             link.waiting[lane].append((next(self._numbers), item, n_bytes))
             self._busy[peer] = link
+
+    def leave_at_once(self, peer: str, lane: Lane, n_bytes: int, now_s: float) -> float | None:
+        """When a message will be at the other end that leaves now, for who keeps a calendar: no pop gives it back.
+        None, without effect, where something waits or is leaving: then push it."""
+        link = self._links[peer]
+        if self._busy or self._free_at_s > now_s or link.free_at_s > now_s:
+            return None
+        return self._leave(link, lane, n_bytes, now_s)
 
     def queued(self, peer: str, lane: Lane) -> int:
         """How many items for `peer` are not at the other end: those that wait, and those that travel."""
@@ -140,8 +151,8 @@ class EmulatedUplink(Generic[T]):
         return left
 
     def next_start_s(self) -> float | None:
-        """When pop_left() can next do something; None when nothing waits."""
-        return self._next_start_s() if self._busy else None
+        """When pop_left() can next do something, right after it was called; None when nothing waits."""
+        return self._start_s if self._busy else None
 
     def next_due_s(self) -> float | None:
         """When pop_arrived() can next do something (an arrival or a departure); None when empty."""
@@ -170,30 +181,41 @@ class EmulatedUplink(Generic[T]):
         self._travelling = sorted(entry for entry in self._travelling if entry[3] is not link)
 
     def _next_start_s(self) -> float:
-        return max(self._free_at_s, min(link.free_at_s for link in self._busy.values()))
+        busy = self._busy
+        if len(busy) == 1:
+            for link in busy.values():
+                return max(self._free_at_s, link.free_at_s)
+        free_at_s = min([link.free_at_s for link in busy.values()])
+        return self._free_at_s if self._free_at_s > free_at_s else free_at_s
 
     def _depart(self, now_s: float) -> None:
         """Let everything leave whose turn has come, deciding as at the time of each turn.
 
         Whatever waits was pushed before that time: each push comes here first, with its own.
         """
-        while self._busy and (start_s := self._next_start_s()) <= now_s:
-            able = [link for link in self._busy.values() if link.free_at_s <= start_s]
-            lane, link = _first_in_turn(able)
+        while self._busy:
+            start_s = self._start_s = self._next_start_s()
+            if start_s > now_s:
+                return
+            lane, link = _first_in_turn(link for link in self._busy.values() if link.free_at_s <= start_s)
             number, item, n_bytes = link.waiting[lane].popleft()
             if not any(link.waiting.values()):
                 del self._busy[link.peer]
-            self._leave(link, lane, number, item, n_bytes, start_s)
+            at_s = self._leave(link, lane, n_bytes, start_s)
+            heappush(self._travelling, (at_s, RANK[lane], number, link, lane, item))
 
-    def _leave(self, link: _Link[T], lane: Lane, number: int, item: T, n_bytes: int, start_s: float) -> None:
+    def _leave(self, link: _Link[T], lane: Lane, n_bytes: int, start_s: float) -> float:
+        """When a message that leaves at `start_s` is at the other end."""
         shape = link.shape
-        self._free_at_s = start_s + n_bytes / self._up_bytes_per_s
-        link.free_at_s = start_s + n_bytes / shape.bytes_per_s
-        at_s = max(self._free_at_s, link.free_at_s) + shape.latency_s
+        up_s = self._free_at_s = start_s + n_bytes / self._up_bytes_per_s
+        link_s = link.free_at_s = start_s + n_bytes / shape.bytes_per_s
+        at_s = (up_s if up_s > link_s else link_s) + shape.latency_s
         if shape.jitter_s:
             at_s += link.jitter_s()
-        at_s = link.in_order_s[lane] = max(at_s, link.in_order_s[lane])
-        heappush(self._travelling, (at_s, RANK[lane], number, link, lane, item))
+        if at_s < link.in_order_s[lane]:
+            return link.in_order_s[lane]
+        link.in_order_s[lane] = at_s
+        return at_s
 
 
 def _first_in_turn(links: Iterable[_Link[T]]) -> tuple[Lane, _Link[T]]:

@@ -14,6 +14,11 @@ def test_a_generated_plan_is_a_valid_one_and_its_seed_decides_it() -> None:
     assert plan.fleet != home_plan(20, 5, 2).fleet
 
 
-def test_a_round_of_a_flat_ring_takes_what_the_formula_says() -> None:
-    plan = home_plan(MOST_JUDGED + 1, 1, 1, samples_per_cluster=10**9)  # fewer would be given unequal blocks
-    assert one_round_s(plan) == pytest.approx(by_formula(plan), rel=0.25)
+@pytest.mark.parametrize(
+    ("members", "n_bytes", "bound_by_latency"), [(9, 8_000_000, False), (MOST_JUDGED + 1, 500_000, True)]
+)
+def test_a_round_of_a_flat_ring_takes_what_the_formula_says(members: int, n_bytes: int, bound_by_latency: bool) -> None:
+    plan = home_plan(members, 1, 1, samples_per_cluster=10**9, segment_bytes=n_bytes)
+    narrowest_s, way_s = by_formula(plan)
+    assert (way_s > narrowest_s) == bound_by_latency
+    assert one_round_s(plan) == pytest.approx(max(narrowest_s, way_s), rel=0.10)

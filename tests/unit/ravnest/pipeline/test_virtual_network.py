@@ -27,7 +27,7 @@ def network(**nodes: VirtualNode) -> tuple[VirtualClock, VirtualNetwork, list[tu
 def test_a_lone_link_takes_its_bytes_and_its_latency() -> None:
     clock, net, arrived = network()
     for word in ("first", "second"):
-        net.transmit("c0.0", "c0.1", Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
+        net.path("c0.0", "c0.1").transmit(Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
     clock.run()
     assert [(word, round(at_s, 6)) for word, at_s in arrived] == [("first", 0.11), ("second", 0.21)]
     assert net.bytes_sent == {Lane.PIPELINE: 200_000, Lane.BULK: 0}
@@ -36,7 +36,7 @@ def test_a_lone_link_takes_its_bytes_and_its_latency() -> None:
 def test_two_peers_share_an_uplink() -> None:
     clock, net, arrived = network(a=VirtualNode(1e5, 1e9), b=VirtualNode(1e9, 1e9), c=VirtualNode(1e9, 1e9))
     for peer in ("c0.1", "c0.2"):
-        net.transmit("c0.0", peer, Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), peer)
+        net.path("c0.0", peer).transmit(Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), peer)
     clock.run()
     assert [(peer, round(at_s, 6)) for peer, at_s in arrived] == [("c0.1", 1.01), ("c0.2", 2.01)]
 
@@ -44,7 +44,7 @@ def test_two_peers_share_an_uplink() -> None:
 def test_two_senders_share_a_downlink() -> None:
     clock, net, arrived = network(a=VirtualNode(1e9, 1e9), b=VirtualNode(1e9, 1e5), c=VirtualNode(1e9, 1e9))
     for sender in ("c0.0", "c0.2"):
-        net.transmit(sender, "c0.1", Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), sender)
+        net.path(sender, "c0.1").transmit(Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), sender)
     clock.run()
     # Each comes at 1e6 bytes/s from 0.01 s on; the downlink takes them one after the other.
     assert [(sender, round(at_s, 6)) for sender, at_s in arrived] == [("c0.0", 1.01), ("c0.2", 2.01)]
@@ -53,7 +53,7 @@ def test_two_senders_share_a_downlink() -> None:
 def test_stages_of_one_node_reach_each_other_beside_its_uplink() -> None:
     clock, net, arrived = network(a=VirtualNode(1.0, 1.0))
     net._fleet.node_of["c0.1"] = "a"  # type: ignore[index]
-    net.transmit("c0.0", "c0.1", Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), "here")
+    net.path("c0.0", "c0.1").transmit(Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), "here")
     clock.run()
     assert arrived == [("here", 0.11)]
 
@@ -61,7 +61,7 @@ def test_stages_of_one_node_reach_each_other_beside_its_uplink() -> None:
 def test_the_pipeline_overtakes_averaging_that_waits() -> None:
     clock, net, arrived = network()
     for lane, word in ((Lane.BULK, "leaving"), (Lane.BULK, "waiting"), (Lane.PIPELINE, "urgent")):
-        net.transmit("c0.0", "c0.1", lane, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
+        net.path("c0.0", "c0.1").transmit(lane, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
     clock.run()
     assert [word for word, _ in arrived] == ["leaving", "urgent", "waiting"]
 
@@ -70,6 +70,6 @@ def test_a_node_that_becomes_slower_slows_what_has_not_left() -> None:
     clock, net, arrived = network(a=VirtualNode(1e6, 1e9), b=VirtualNode(1e9, 1e9))
     clock.at(0.05, lambda _: net.change_node("a", 1e5, 1e9), None)
     for word in ("left", "waits"):
-        net.transmit("c0.0", "c0.1", Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
+        net.path("c0.0", "c0.1").transmit(Lane.PIPELINE, 100_000, lambda w: arrived.append((w, clock.now_s)), word)
     clock.run()
     assert [(word, round(at_s, 6)) for word, at_s in arrived] == [("left", 0.11), ("waits", 1.11)]
