@@ -74,7 +74,7 @@ class Layout:
         """Whether (start, stop) is a chunk of that block. False for any integers that are none."""
         if not 0 <= index < self.members:
             return False
-        first, last = self.block(index)
+        first, last = self.edges[index], self.edges[index + 1]
         if first == last:
             return start == stop == first
         on_grid = first <= start < last and (start - first) % self.chunk_elements == 0

@@ -123,7 +123,7 @@ class Ring:
         block, start, stop = chunk.block, chunk.start, chunk.stop
         self._reduced.add((block, start))
         weight = chunk.weight + own.weight
-        counters = tuple(map(max, chunk.counters, own.counters))
+        counters = tuple(map(max, chunk.counters, own.counters)) if own.counters else ()
         if block != (self._me + 1) % self._size:
             return [AddOwn(start, stop), self._send("reduce", block, start, stop, weight, counters)]
         return [

@@ -51,23 +51,17 @@ _OTHERS = frozenset((ins.RunWeightGradients, ins.RunUpdate, ins.TakeSnapshot, in
 class _Recent:
     """How long the last computations of one kind took."""
 
-    __slots__ = ("_last_s", "_median_s")
+    __slots__ = ("_last_s", "median_s")
 
     def __init__(self) -> None:
         self._last_s: deque[float] = deque(maxlen=RECENT)
-        self._median_s: float | None = 0.0
+        self.median_s = 0.0
 
     def add(self, seconds: float) -> None:
         self._last_s.append(seconds)
-        self._median_s = None
-
-    @property
-    def median_s(self) -> float:
-        if self._median_s is None:
-            ordered = sorted(self._last_s)
-            half = len(ordered) // 2
-            self._median_s = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-        return self._median_s
+        ordered = sorted(self._last_s)
+        half = len(ordered) // 2
+        self.median_s = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class Tempo:

@@ -65,6 +65,7 @@ class StageAtWork:
         self.stalled_s: dict[str, float] = {}
         """How long the node stood still, by what the ledger took the time for."""
         self._handle = tuned.handle
+        self._when_finished = self._finished  # made once, not for each computation
         self._passage = tuned.passage
         self._is_first = tuned.machine.shape.is_first
         self._clip = clip
@@ -133,7 +134,7 @@ class StageAtWork:
             self.late_s += seconds - stated_s
         if self._trace is not None:
             self._trace.computed(self.who, instruction, seconds)
-        self._clock.after(seconds, self._finished, finished)
+        self._clock.after(seconds, self._when_finished, finished)
 
     def _send(self, to: StageAtWork | None, instruction: ins.Send, n_bytes: int, action: Action, told: Any) -> None:
         if to is None:
