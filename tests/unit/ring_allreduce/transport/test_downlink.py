@@ -112,3 +112,13 @@ def test_nothing_is_sooner_than_its_bytes_nor_lost_and_the_rate_is_never_exceede
         assert carried <= down * (at_s - began_s) + 1e-6
     if arrivals:
         assert arrivals[-1][0] <= now_s + total / down + 1e-9
+
+
+def test_what_enters_at_once_is_in_when_a_pushed_one_would_be_and_what_waits_is_given_back() -> None:
+    pushed, at_once = EmulatedDownlink[str](100.0), EmulatedDownlink[str](100.0)
+    pushed.push(Lane.BULK, "one", 100, 5.0, 1000.0)
+    ((in_s, *_),) = pushed.pop_begun(5.0)
+    assert at_once.enter(Lane.BULK, "one", 100, 5.0, 1000.0) == in_s
+    assert at_once.enter(Lane.BULK, "two", 100, 5.5, 1000.0) is None
+    pushed.push(Lane.BULK, "two", 100, 5.5, 1000.0)
+    assert pushed.pop_begun(in_s) == at_once.pop_begun(in_s) != []

@@ -190,3 +190,15 @@ def test_refuses_impossible_shapes(bad):
 def test_refuses_impossible_nodes(bad):
     with pytest.raises(InvalidInput):
         NodeShape(*bad)
+
+
+def test_what_leaves_at_once_is_there_when_a_pushed_one_would_be_and_else_it_has_no_effect() -> None:
+    shape = {"b": LinkShape(1000.0, 0.5, 0.1)}
+    pushed, at_once = (EmulatedUplink[str](2000.0, shape, seed="s") for _ in range(2))
+    pushed.push("b", Lane.BULK, "one", 100, 1.0)
+    ((there_s, *_),) = pushed.pop_left(1.0)
+    assert at_once.leave_at_once("b", Lane.BULK, 100, 1.0) == there_s
+    assert at_once.leave_at_once("b", Lane.BULK, 100, 1.05) is None  # the link is free at 1.1
+    for uplink in (pushed, at_once):
+        uplink.push("b", Lane.BULK, "two", 100, 1.05)
+    assert pushed.pop_left(1.1) == at_once.pop_left(1.1) != []
