@@ -199,11 +199,11 @@ def _draw(parts: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(6.2 * across, 4.3 * down), layout="constrained")
     FigureCanvasAgg(figure)
     for place, panel in enumerate(panels):
-        _draw_panel(figure.add_subplot(down, across, place + 1), panel)
+        draw_panel(figure.add_subplot(down, across, place + 1), panel)
     figure.savefig(path, dpi=90, format="png")
 
 
-def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
+def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
     for number, series in enumerate(panel["series"]):
         y = series["y"]
         errors = None

@@ -50,8 +50,8 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "ray": ("ravnest/launch/ray_session.py",),
     "zmq": ("ring_allreduce/transport/",),
     "yaml": ("cluster_planner/files.py",),
-    "sklearn": ("cluster_planner/clustering.py", "examples/digits/data.py"),
-    "scipy": ("ring_allreduce/shares.py",),
+    "sklearn": ("cluster_planner/clustering.py", "examples/digits/data.py", "experiments/convergence/data.py"),
+    "scipy": ("ring_allreduce/shares.py", "experiments/convergence/fitting.py"),
     "networkx": ("cluster_planner/graph.py",),
     "safetensors": (
         "ravnest/training/checkpoint.py",

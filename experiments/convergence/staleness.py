@@ -1,0 +1,247 @@
+"""Part `staleness`: from where on do old gradients, long rounds and lag hurt, and what do corrections give back?
+
+All with the step that knows nothing of staleness (γ₁ of the theorem), so that what grows is staleness's own. The
+threshold is where the error is LEVEL times that without it; predicted: where the theorem's bound is, or where the step
+is no longer admitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.convergence import fleets
+from experiments.convergence.cases import SEEDS, Case, table_of
+from experiments.convergence.corrections import WAYS, train_corrected
+from experiments.convergence.fitting import crossing
+from experiments.convergence.objectives import Quadratic, Tilted
+from experiments.convergence.theorem import Promise
+from experiments.report import Cell, Claim, Panel, Part, Series, Table
+
+LEVEL = 1.5
+ROUND_LEVEL = 1.2
+"""For rounds, which cost less."""
+OBJECTIVE = Quadratic(sigma_sq=2.0)
+IN_ROUNDS = Tilted(sigma_sq=2.0)
+"""Of a quadratic the mean over clusters does not feel the length of rounds: its gradient is linear."""
+STEEPEST, FLATTEST = 0.65, 0.35
+"""Of the threshold's growth with K: √K within these."""
+ROUND_CLUSTERS = 8
+LAGS = (1, 2, 4, 8)
+LAG_ROUND = 8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """K of the delays and of the rounds, and what is tried."""
+
+    lengths: Sequence[int]
+    delays: Sequence[int]
+    round_length: int
+    rounds: Sequence[int]
+    corrected: Sequence[int]
+    seeds: int = SEEDS
+
+
+def sizes(*, quick: bool) -> Sizes:
+    """Those of the report, or small ones."""
+    if quick:
+        return Sizes((2**6, 2**8, 2**10), (0, 2, 4, 8, 16, 32, 64), 2**8, (1, 4, 16, 64), (0, 64), 16)
+    delays = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+    return Sizes((2**8, 2**10, 2**12), delays, 2**10, (1, 2, 4, 8, 16, 32, 64, 128), (0, 1, 4, 16, 64))
+
+
+def run(*, quick: bool) -> Part:
+    """Measure and judge."""
+    size = sizes(quick=quick)
+    claims, tables, panels = _delays(size)
+    for more in (_rounds(size), _lags(size), _corrections(size)):
+        claims, tables, panels = claims + more[0], tables + more[1], panels + more[2]
+    return Part(
+        "staleness",
+        "Staleness",
+        claims,
+        tables,
+        panels,
+        [
+            f"{size.seeds} seeds, steps that know nothing of staleness. T: quadratic with σ² = {OBJECTIVE.sigma_sq:g}, "
+            "one "
+            f"cluster of two stages; the first is T updates late, the last is not. Threshold: error {LEVEL} times that "
+            "without delay, between points by interpolation.",
+            "Rounds and lag: the tilted objective (of a quadratic the mean over clusters does not feel rounds), "
+            f"{ROUND_CLUSTERS} equal clusters of two stages, staleness 1, K = {size.round_length}. Threshold: error "
+            f"{ROUND_LEVEL} times that of the shortest rounds. Lag: {LAG_ROUND} updates to a round, averagings so slow "
+            "that "
+            "the lag is used up, and the theorem's step, which the lag makes smaller.",
+            f"Corrections: K = {size.lengths[-1]}; with momentum the rate is (1 − momentum) times as much. They are "
+            "outside "
+            "the theorem. Below the threshold they cost more than they give.",
+        ],
+    )
+
+
+Found = tuple[list[Claim], list[Table], list[Panel]]
+
+
+def _delays(size: Sizes) -> Found:
+    cases = {delay: _pipeline(delay, size.lengths[-1]) for delay in size.delays}
+    steps = [cases[0].promise(length).best_step for length in size.lengths]
+    errors = {
+        delay: table_of(case.train(size.lengths, steps, seeds=size.seeds, label=f"T = {delay}")).mean(axis=1)
+        for delay, case in cases.items()
+    }
+    rows: list[list[Cell]] = []
+    series, measured, predicted = [], [], []
+    late = [float(delay) for delay in size.delays if delay]
+    for place, (length, step) in enumerate(zip(size.lengths, steps, strict=True)):
+        ratio = [float(errors[int(delay)][place] / errors[0][place]) for delay in late]
+        promises = [cases[int(delay)].promise(length) for delay in late]
+        bound = _over_fresh(promises, step)
+        measured.append(crossing(late, ratio, LEVEL, rising=True))
+        predicted.append(crossing(late, bound, LEVEL, rising=True))
+        rows += [
+            [length, int(delay), step, _finite(one), _finite(two)]
+            for delay, one, two in zip(late, ratio, bound, strict=True)
+        ]
+        shown = [index for index, value in enumerate(ratio) if value < 1e3]
+        series.append(Series(f"K = {length}", [late[i] for i in shown], [ratio[i] for i in shown]))
+    reached = [place for place, value in enumerate(measured) if math.isfinite(value)]
+    growth = math.nan
+    if len(reached) > 1:
+        logs = np.log([[size.lengths[place], measured[place]] for place in reached])
+        growth = float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+    said = ", ".join(
+        f"K = {length}: {one:.3g} (predicted {two:.3g})"
+        for length, one, two in zip(size.lengths, measured, predicted, strict=True)
+    )
+    claims = [
+        Claim(
+            "threshold of T",
+            f"T at which the error is {LEVEL} times that without delay, beside the predicted one",
+            "not below the predicted",
+            said,
+            all(one >= two for one, two in zip(measured, predicted, strict=True)),
+        ),
+        Claim(
+            "threshold of T grows",
+            "as which power of K?",
+            f"1/2: within {FLATTEST} and {STEEPEST}",
+            f"{growth:.3g}" if len(reached) == len(measured) else f"{growth:.3g}, of {len(reached)} thresholds reached",
+            FLATTEST <= growth <= STEEPEST if len(reached) == len(measured) else None,
+        ),
+    ]
+    table = Table(
+        "Error over that without delay", ["K", "T at the first stage", "step", "measured", "bound over bound"], rows
+    )
+    panel = Panel("Staleness T", "T", "error over no delay", series, log_x=True, log_y=True, target=LEVEL)
+    return claims, [table], [panel]
+
+
+def _rounds(size: Sizes) -> Found:
+    whole = ROUND_CLUSTERS * size.round_length
+    cases = [_fleet(length, 1, 0.5, whole) for length in size.rounds]
+    step = cases[0].promise(whole).best_step
+    errors = [float(_error(case, whole, step, size, f"h = {h}")) for case, h in zip(cases, size.rounds, strict=True)]
+    ratio = [error / errors[0] for error in errors]
+    bound = _over_fresh([case.promise(whole) for case in cases], step)
+    lengths = [float(length) for length in size.rounds]
+    measured, predicted = (crossing(lengths, values, ROUND_LEVEL, rising=True) for values in (ratio, bound))
+    rows: list[list[Cell]] = [
+        [int(h), case.promise(whole).sums.error, math.sqrt(case.promise(whole).sums.stability), _finite(a), _finite(b)]
+        for h, case, a, b in zip(size.rounds, cases, ratio, bound, strict=True)
+    ]
+    claim = Claim(
+        "threshold of h",
+        f"updates to a round at which the error is {ROUND_LEVEL} times that of the shortest, beside the predicted",
+        "not below the predicted",
+        f"{measured:.3g} (predicted {predicted:.3g})",
+        measured >= predicted,
+    )
+    table = Table(
+        f"Length of rounds, {ROUND_CLUSTERS} clusters", ["h", "S̄", "√D", "error over the first", "bound"], rows
+    )
+    shown = [place for place, value in enumerate(ratio) if value < 1e3]
+    series = Series("measured", [lengths[i] for i in shown], [ratio[i] for i in shown])
+    panel = Panel(
+        "Length of rounds h", "h", "error over the first", [series], log_x=True, log_y=True, target=ROUND_LEVEL
+    )
+    return [claim], [table], [panel]
+
+
+def _lags(size: Sizes) -> Found:
+    whole = ROUND_CLUSTERS * size.round_length
+    rows: list[list[Cell]] = []
+    over = []
+    for lag in LAGS:
+        case = _fleet(LAG_ROUND, lag, lag + 0.5, whole)
+        promise = case.promise(whole)
+        error = _error(case, whole, promise.step, size, f"lag {lag}")
+        behind = case.schedule.round[:, None, None] - 1 - case.schedule.merged
+        over.append(error / promise.bound())
+        rows.append([lag, float(behind.mean()), promise.sums.error, promise.step, error, promise.bound()])
+    claim = Claim(
+        "lag",
+        f"error over the bound with max_lag {LAGS[0]} to {LAGS[-1]}, at most",
+        "< 1",
+        f"{max(over):.3g}",
+        max(over) < 1,
+    )
+    columns = ["max_lag", "rounds behind (mean)", "S̄", "step of the theorem", "measured", "bound"]
+    return [claim], [Table("Lag", columns, rows)], []
+
+
+def _corrections(size: Sizes) -> Found:
+    length = size.lengths[-1]
+    rows: list[list[Cell]] = []
+    found: dict[str, list[float]] = {way.name: [] for way in WAYS}
+    for delay in size.corrected:
+        case = _pipeline(delay, length)
+        step = case.promise(length).best_step
+        for way in WAYS:
+            found[way.name].append(float(train_corrected(case, way, length, step, seeds=size.seeds).mean()))
+    for way in WAYS:
+        base = found[way.name][0]
+        rows += [
+            [way.name, delay, _finite(error), _finite(error / base)]
+            for delay, error in zip(size.corrected, found[way.name], strict=True)
+        ]
+    plain, _, momentum, ahead = ([error / found[way.name][0] for error in found[way.name]] for way in WAYS)
+    claim = Claim(
+        "look_ahead",
+        f"growth of the error from T = 0 to T = {size.corrected[-1]}, beyond the threshold, with momentum 0.9: "
+        "look_ahead beside none",
+        "less",
+        f"{ahead[-1]:.3g} beside {momentum[-1]:.3g} (plain SGD {plain[-1]:.3g})",
+        ahead[-1] < momentum[-1],
+    )
+    series = [
+        Series(way.name, [float(d) for d in size.corrected], [min(error, 1e3) for error in found[way.name]])
+        for way in WAYS
+    ]
+    panel = Panel("Corrections", "T at the first stage", "mean ‖∇f‖²", series, log_y=True)
+    table = Table("Corrections", ["optimizer", "T", "mean ‖∇f‖²", "over T = 0"], rows)
+    return [claim], [table], [panel]
+
+
+def _pipeline(delay: int, updates: int) -> Case:
+    return Case(OBJECTIVE, fleets.schedule(fleets.Shape(stages=2, staleness=delay), updates))
+
+
+def _fleet(round_length: int, lag: int, ring_rounds: float, updates: int) -> Case:
+    shape = fleets.equal(ROUND_CLUSTERS, stages=2, staleness=1, round=round_length, lag=lag, ring_rounds=ring_rounds)
+    return Case(IN_ROUNDS, fleets.schedule(shape, updates))
+
+
+def _error(case: Case, updates: int, step: float, size: Sizes, label: str) -> float:
+    return float(case.train([updates], [step], seeds=size.seeds, label=label)[0].virtual.mean())
+
+
+def _over_fresh(promises: Sequence[Promise], step: float) -> list[float]:
+    return [promise.bound(step) / promise.fresh(step) for promise in promises]
+
+
+def _finite(value: float) -> Cell:
+    return float(value) if math.isfinite(value) else "diverged or not admitted"

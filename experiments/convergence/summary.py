@@ -1,0 +1,142 @@
+"""The one-page report: what was found, for readers who know neither the paper nor the theorem. Made from result.json.
+
+Decides the words around the figures; every figure is a claim's, as it was measured. Pictures are drawn anew, one a
+question, from the panels that the parts left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from experiments.report import draw_panel, verdict
+
+PAGE = "convergence-report.md"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One section: which part answers it, and how to read the answer."""
+
+    part: str
+    title: str
+    text: str
+    panels: Sequence[str]
+
+
+QUESTIONS = (
+    Question(
+        "rate",
+        "Does it converge, and how fast?",
+        "Training is over when the slope of the loss, ‖∇f‖, is zero. With noisy gradients the best that any method can "
+        "promise "
+        "for a loss that need not be convex is that its mean square falls as 1/√K with the number of updates K: four "
+        "times the "
+        "updates, half the error. On paper with logarithmic axes that is a line of slope −½. The theorem says that a "
+        "run keeps this "
+        "rate although its gradients are late and its clusters agree only now and then, and gives a bound that no "
+        "measurement may "
+        "pass. A check that cannot fail proves nothing, so four things that must not work were put to the same check "
+        "(controls): a step that "
+        "does not shrink with K, a delay that grows with K, the same few samples used again and again, and averaging "
+        "weights "
+        "instead of progress while rounds overlap.",
+        ("Rate: quadratic, fleet", "Rate: logistic, fleet", "Negative controls"),
+    ),
+    Question(
+        "speedup",
+        "Do more clusters help?",
+        "Each of C clusters should need a C-th of the updates that one needs: an efficiency of 1. The theorem promises "
+        "it as long "
+        "as rounds of averaging are short beside the run, and no longer where they are not: both were tried.",
+        ("Speed-up: quadratic", "Speed-up: logistic"),
+    ),
+    Question(
+        "staleness",
+        "From where on does staleness hurt?",
+        "A gradient that is T updates late points where the weights have been. Up to a threshold that costs next to "
+        "nothing; then "
+        "training breaks down quickly. The theorem puts the threshold at an order of √(K/C), and its own figure is "
+        "cautious: the "
+        "measured one must not be below it, and must grow as √K. Long rounds drive clusters apart, to the same effect. "
+        "Corrections rescue what is beyond the threshold, and cost something below it.",
+        ("Staleness T", "Length of rounds h", "Corrections"),
+    ),
+    Question(
+        "blocks",
+        "What if the stages are late by different amounts?",
+        "In a pipeline the first stage's gradients are the oldest, and the last stage's are fresh. The theorem says "
+        "that the error goes by the "
+        "mean of the delays, and how large a step may be goes by the oldest.",
+        ("Blocks: quadratic",),
+    ),
+)
+
+
+def write(folder: Path, page: Path) -> None:
+    """`page` and a picture beside it for each part, from `folder`/result.json."""
+    document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    parts: Mapping[str, Any] = document["parts"]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    answered = [question for question in QUESTIONS if question.part in parts]
+    for question in answered:
+        _draw(parts[question.part], question, page.parent / _picture(question))
+    beside = os.path.relpath(folder, page.parent)
+    page.write_text("\n".join(_lines(parts, answered, beside)) + "\n", encoding="utf-8")
+
+
+def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) -> list[str]:
+    claims = [claim for question in answered for claim in parts[question.part]["claims"]]
+    held = sum(claim["held"] is True for claim in claims)
+    failed = [claim["name"] for claim in claims if claim["held"] is False]
+    opening = f"{held} of {len(claims)} checks held" + (f"; not held: {', '.join(failed)}." if failed else ".")
+    lines = [
+        "# Does it converge? What was measured",
+        "",
+        "<!-- Written by `python -m experiments.convergence`; never edited by hand. -->",
+        "",
+        "ravnest trains one model on several clusters of machines. Within a cluster machines never wait for each "
+        "other, so gradients "
+        "are late; clusters average what they have learned only now and then, while they go on. Does such training "
+        "still converge, "
+        f"as fast as it could, and where does it stop to? {opening}",
+        "",
+        "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
+        "constants are known, "
+        "along schedules of delays that the program's own state machines made under a virtual clock. "
+        f"All tables are in [RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
+    ]
+    for question in answered:
+        part = parts[question.part]
+        lines += ["", f"## {question.title}", "", question.text, "", f"![{question.title}]({_picture(question)})", ""]
+        lines += ["| check | wanted | measured | |", "|---|---|---|---|"]
+        for claim in part["claims"]:
+            cells = (
+                f"**{claim['name']}**: {claim['statement']}",
+                claim["target"],
+                claim["measured"],
+                verdict(claim["held"]),
+            )
+            lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+        lines += ["", f"`{part['command']}`, {part['date'][:10]}, commit {part['machine']['commit']}."]
+    return lines
+
+
+def _picture(question: Question) -> str:
+    return f"convergence-{question.part}.png"
+
+
+def _draw(part: Mapping[str, Any], question: Question, path: Path) -> None:
+    panels = [panel for title in question.panels for panel in part["panels"] if panel["title"] == title]
+    figure = Figure(figsize=(5.2 * max(1, len(panels)), 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, panel in enumerate(panels):
+        draw_panel(figure.add_subplot(1, len(panels), place + 1), panel)
+    figure.savefig(path, dpi=80, format="png")
