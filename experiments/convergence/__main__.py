@@ -1,5 +1,4 @@
-"""`python -m experiments.convergence [--quick] [--only PART…] [--json]`: measure, judge, write RESULT.md and the "
-"report."""
+"""`python -m experiments.convergence [--quick] [--only PART…] [--json]`: measure, judge, write RESULT.md and a report."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -43,7 +43,7 @@ class Sizes:
 
 def sizes(*, quick: bool) -> Sizes:
     """Those of the report, or small ones."""
-    return Sizes(12, 0, 12, 10, 24) if quick else Sizes(16, 16, 16, 13)
+    return Sizes(12, 0, 12, 10, 24) if quick else Sizes(16, 16, 16, 13, 24)
 
 
 @dataclass(frozen=True)
