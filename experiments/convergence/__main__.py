@@ -1,4 +1,4 @@
-"""`python -m experiments.convergence [--quick] [--only PART…] [--json]`: measure, judge, write RESULT.md and a report."""
+"""`python -m experiments.convergence [--quick] [--only PART…] [--json]`: measure, judge, write RESULT.md."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from experiments.report import ROOT, Part
 TITLE = "Theory tested"
 INTRO = (
     "Does training with stale gradients over clusters that average now and then converge as docs/theory.md says: at "
-    "1/√K, below its bound, linearly faster with more clusters, until staleness passes a threshold? Every schedule of "
-    "delays and rounds was made by the project's own stage, ring and round machines under the virtual clock, except "
-    "where a part says so. docs/convergence-report.md is the same on one page."
+    "1/√K, below its bound, linearly faster with more clusters, until staleness passes a threshold? Every schedule "
+    "of delays and rounds was made by the project's own stage, ring and round machines under the virtual clock, "
+    "except where a part says so. docs/convergence-report.md is the same on one page."
 )
 PARTS: Mapping[str, Callable[..., Part]] = {
     "rate": rate.run,

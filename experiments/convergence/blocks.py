@@ -96,11 +96,9 @@ def run(*, quick: bool) -> Part:
         panels,
         [
             f"{STAGES} stages, K = {size.updates}, {size.seeds} seeds. Mean delays of the pipeline's stages, first to "
-            "last: "
-            f"{delays}. "
-            "The share of the way is (pipeline − same mean) / (same maximum − same mean), of errors with the largest "
-            "step at which none of them has broken down. A step's limit is judged where blocks are alike, as the "
-            "quadratic's are.",
+            f"last: {delays}. The share of the way is (pipeline − same mean) / (same maximum − same mean), of errors "
+            "with the largest step at which none of them has broken down. A step's limit is judged where blocks are "
+            "alike, as the quadratic's are.",
         ],
     )
 
@@ -135,8 +133,8 @@ def _judged(objective: Objective, errors: dict[str, Floats], size: Sizes) -> lis
     claims = [
         Claim(
             f"error: {objective.name}",
-            "how far from the uniform mean to the uniform maximum the error of a pipeline's own delays is, "
-            f"at {size.steps[place]:g} γ₁",
+            "how far from the uniform mean to the uniform maximum the error of a pipeline's own delays is, at "
+            f"{size.steps[place]:g} γ₁",
             f"upper end of the 95 % interval <= {LARGEST_SHARE}",
             str(share),
             share.high <= LARGEST_SHARE,

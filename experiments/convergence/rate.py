@@ -127,16 +127,13 @@ def run(*, quick: bool) -> Part:
         panels,
         [
             f"Slopes are fitted over the last {OCTAVES} octaves of K, {size.seeds} seeds for each K. The seeds of one "
-            "K share "
-            "the schedule that the machines made and have chance of their own.",
+            "K share the schedule that the machines made and have chance of their own.",
             f"pipeline: {_in_words(PIPELINE)} fleet: {_in_words(FLEET)}",
             "The network's L and σ² are not proved (docs/theory.md, section 7): its bound is an estimate.",
             f"Controls. constant step: that of K = {FIXED_AT}. growing delay: T = K / {LATER}, with the step that "
-            "leaves T "
-            f"out. old data: gradients of {OLD_DRAWS} fixed draws, again and again. naive merge: w += average − "
-            "snapshot, "
-            f"up to {OVERLAPPING.lag} rounds in flight, measured where gradients are computed; progress on "
-            "the same schedule is measured there too, and must pass.",
+            f"leaves T out. old data: gradients of {OLD_DRAWS} fixed draws, again and again. naive merge: w += "
+            f"average − snapshot, up to {OVERLAPPING.lag} rounds in flight, measured where gradients are computed; "
+            "progress on the same schedule is measured there too, and must pass.",
         ],
     )
 
@@ -242,6 +239,5 @@ def _in_words(shape: fleets.Shape) -> str:
     return (
         f"{shape.clusters} cluster(s) of speeds {', '.join(f'{speed:g}' for speed in shape.speeds)}, {shape.stages} "
         f"stages, max_staleness {shape.staleness}, one micro-batch an update, {shape.round} updates of the slowest to "
-        "a round, "
-        f"max_lag {shape.lag}."
+        f"a round, max_lag {shape.lag}."
     )

@@ -97,14 +97,11 @@ def run(*, quick: bool) -> Part:
         panels,
         [
             f"ε is what one cluster reaches with {size.total} updates. {size.seeds} seeds; intervals by resampling "
-            "them "
-            f"{RESAMPLED} times. Equal clusters of two stages with a staleness of 1 at the first; max_lag 1; an "
-            "averaging "
-            f"takes half a round. Short rounds: {ROUNDS['short rounds']} updates of each cluster; long ones: "
-            f"{ROUNDS['long rounds']}. The quadratic has σ² = {NOISE:g} here.",
-            "From the bound: the same ratio, of the K at which the theorem's bound reaches the value that it has for one "
-            f"cluster and {size.total} updates. It promises at least {LEAST} only where it says so; training may do "
-            "better.",
+            f"them {RESAMPLED} times. Equal clusters of two stages with a staleness of 1 at the first; max_lag 1; an "
+            f"averaging takes half a round. Short rounds: {ROUNDS['short rounds']} updates of each cluster; long "
+            f"ones: {ROUNDS['long rounds']}. The quadratic has σ² = {NOISE:g} here.",
+            "From the bound: the same ratio, of the K at which the theorem's bound reaches the value that it has for "
+            f"one cluster and {size.total} updates. It promises {LEAST} only where it says so; training may do better.",
         ],
     )
 
@@ -183,8 +180,7 @@ def _judged(name: str, kind: str, found: Found) -> list[Claim]:
         Claim(
             f"{name}, {kind}",
             f"where the theorem promises no linear speed-up ({found.promised[last]:.2g}), {found.clusters[last]} "
-            "clusters "
-            "depart from it",
+            "clusters depart from it",
             f"upper end of the interval < {LEAST}",
             _said(found, last),
             found.high[last] < LEAST,

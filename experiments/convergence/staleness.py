@@ -67,18 +67,15 @@ def run(*, quick: bool) -> Part:
         tables,
         panels,
         [
-            f"{size.seeds} seeds, steps that know nothing of staleness. T: quadratic with σ² = {OBJECTIVE.sigma_sq:g}, "
-            "one "
-            f"cluster of two stages; the first is T updates late, the last is not. Threshold: error {LEVEL} times that "
-            "without delay, between points by interpolation.",
+            f"{size.seeds} seeds, steps that know nothing of staleness. T: quadratic with σ² = "
+            f"{OBJECTIVE.sigma_sq:g}, one cluster of two stages; the first is T updates late, the last is not. "
+            f"Threshold: error {LEVEL} times that without delay, between points by interpolation.",
             "Rounds and lag: the tilted objective (of a quadratic the mean over clusters does not feel rounds), "
             f"{ROUND_CLUSTERS} equal clusters of two stages, staleness 1, K = {size.round_length}. Threshold: error "
-            f"{ROUND_LEVEL} times that of the shortest rounds. Lag: {LAG_ROUND} updates to a round, averagings so slow "
-            "that "
-            "the lag is used up, and the theorem's step, which the lag makes smaller.",
+            f"{ROUND_LEVEL} times that of the shortest rounds. Lag: {LAG_ROUND} updates to a round, averagings so "
+            "slow that the lag is used up, and the theorem's step, which the lag makes smaller.",
             f"Corrections: K = {size.lengths[-1]}; with momentum the rate is (1 − momentum) times as much. They are "
-            "outside "
-            "the theorem. Below the threshold they cost more than they give.",
+            "outside the theorem. Below the threshold they cost more than they give.",
         ],
     )
 

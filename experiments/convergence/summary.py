@@ -35,46 +35,39 @@ QUESTIONS = (
     Question(
         "rate",
         "Does it converge, and how fast?",
-        "Training is over when the slope of the loss, ‖∇f‖, is zero. With noisy gradients the best that any method can "
-        "promise "
-        "for a loss that need not be convex is that its mean square falls as 1/√K with the number of updates K: four "
-        "times the "
-        "updates, half the error. On paper with logarithmic axes that is a line of slope −½. The theorem says that a "
-        "run keeps this "
-        "rate although its gradients are late and its clusters agree only now and then, and gives a bound that no "
-        "measurement may "
-        "pass. A check that cannot fail proves nothing, so four things that must not work were put to the same check "
-        "(controls): a step that "
-        "does not shrink with K, a delay that grows with K, the same few samples used again and again, and averaging "
-        "weights "
-        "instead of progress while rounds overlap.",
+        "Training is over when the slope of the loss, ‖∇f‖, is zero. With noisy gradients the best that any method "
+        "can promise for a loss that need not be convex is that its mean square falls as 1/√K with the number of "
+        "updates K: four times the updates, half the error. On paper with logarithmic axes that is a line of slope "
+        "−½. The theorem says that a run keeps this rate although its gradients are late and its clusters agree only "
+        "now and then, and gives a bound that no measurement may pass. A check that cannot fail proves nothing, so "
+        "four things that must not work were put to the same check (controls): a step that does not shrink with K, a "
+        "delay that grows with K, the same few samples used again and again, and averaging weights instead of "
+        "progress while rounds overlap.",
         ("Rate: quadratic, fleet", "Rate: logistic, fleet", "Negative controls"),
     ),
     Question(
         "speedup",
         "Do more clusters help?",
-        "Each of C clusters should need a C-th of the updates that one needs: an efficiency of 1. The theorem promises "
-        "it as long "
-        "as rounds of averaging are short beside the run, and no longer where they are not: both were tried.",
+        "Each of C clusters should need a C-th of the updates that one needs: an efficiency of 1. The theorem "
+        "promises it as long as rounds of averaging are short beside the run, and no longer where they are not: both "
+        "were tried.",
         ("Speed-up: quadratic", "Speed-up: logistic"),
     ),
     Question(
         "staleness",
         "From where on does staleness hurt?",
         "A gradient that is T updates late points where the weights have been. Up to a threshold that costs next to "
-        "nothing; then "
-        "training breaks down quickly. The theorem puts the threshold at an order of √(K/C), and its own figure is "
-        "cautious: the "
-        "measured one must not be below it, and must grow as √K. Long rounds drive clusters apart, to the same effect. "
-        "Corrections rescue what is beyond the threshold, and cost something below it.",
+        "nothing; then training breaks down quickly. The theorem puts the threshold at an order of √(K/C), and its "
+        "own figure is cautious: the measured one must not be below it, and must grow as √K. Long rounds drive "
+        "clusters apart, to the same effect. Corrections rescue what is beyond the threshold, and cost something "
+        "below it.",
         ("Staleness T", "Length of rounds h", "Corrections"),
     ),
     Question(
         "blocks",
         "What if the stages are late by different amounts?",
         "In a pipeline the first stage's gradients are the oldest, and the last stage's are fresh. The theorem says "
-        "that the error goes by the "
-        "mean of the delays, and how large a step may be goes by the oldest.",
+        "that the error goes by the mean of the delays, and how large a step may be goes by the oldest.",
         ("Blocks: quadratic",),
     ),
 )
@@ -103,15 +96,13 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "<!-- Written by `python -m experiments.convergence`; never edited by hand. -->",
         "",
         "ravnest trains one model on several clusters of machines. Within a cluster machines never wait for each "
-        "other, so gradients "
-        "are late; clusters average what they have learned only now and then, while they go on. Does such training "
-        "still converge, "
-        f"as fast as it could, and where does it stop to? {opening}",
+        "other, so gradients are late; clusters average what they have learned only now and then, while they go on. "
+        f"Does such training still converge, as fast as it could, and where does it stop to? {opening}",
         "",
         "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
-        "constants are known, "
-        "along schedules of delays that the program's own state machines made under a virtual clock. "
-        f"All tables are in [RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
+        "constants are known, along schedules of delays that the program's own state machines made under a virtual "
+        f"clock. All tables are in [RESULT.md]({beside}/RESULT.md). To measure again: `python -m "
+        "experiments.convergence`.",
     ]
     for question in answered:
         part = parts[question.part]

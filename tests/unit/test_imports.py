@@ -191,6 +191,9 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/words.py": WORLD | TENSORS,
     "experiments/fidelity/judging.py": WORLD | TENSORS,
     "experiments/scale/fleets.py": (WORLD | TENSORS) - {"random"},  # seeded generators of its own
+    "experiments/convergence/schedule.py": WORLD | TENSORS,
+    "experiments/convergence/theorem.py": WORLD | TENSORS,
+    "experiments/convergence/fitting.py": WORLD | TENSORS,
 }
 """File or folder → what it may not use. A module whose docstring calls it pure or sans-I/O must be here."""
 

@@ -1,0 +1,25 @@
+"""The one-page report is made from what the parts left, claims and pictures included."""
+
+from experiments.convergence import summary
+from experiments.report import Claim, Panel, Part, Report, Series
+
+
+def test_it_names_every_claim_and_what_was_not_held(tmp_path):
+    report = Report(tmp_path / "results", "Theory tested", "Intro.")
+    panel = Panel("Blocks: quadratic", "step", "error", [Series("measured", [1.0, 2.0], [3.0, 4.0])])
+    claims = [Claim("good", "a|b", "< 1", "0.5", True), Claim("bad", "c", "< 1", "2", False)]
+    part = Part("blocks", "Blocks", claims, panels=[panel])
+    report.record(part, command="run it", machine={"commit": "abc"}, seconds=1.0, order=["blocks"])
+    page = tmp_path / "docs" / summary.PAGE
+    summary.write(tmp_path / "results", page)
+    text = page.read_text(encoding="utf-8")
+    assert "1 of 2 checks held; not held: bad." in text
+    assert "| **good**: a\\|b | < 1 | 0.5 | held |" in text
+    assert "../results/RESULT.md" in text
+    assert "`run it`" in text
+    assert "How fast" not in text, "parts that were not run are left out"
+    assert (page.parent / "convergence-blocks.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_panel_that_it_shows_has_a_part():
+    assert [question.part for question in summary.QUESTIONS] == ["rate", "speedup", "staleness", "blocks"]
