@@ -1,4 +1,4 @@
-"""`python -m experiments.convergence --quick`, as CI runs it: all that it claims must hold, since nothing depends on speed.
+"""`python -m experiments.convergence --quick`, as CI runs it. What it claims must hold: nothing depends on speed.
 
 `speedup` and `staleness` take longer and stand on the same code: CI leaves them out.
 """
