@@ -26,6 +26,7 @@ OVERLAPPING = fleets.equal(2, stages=2, staleness=1, round=4, lag=3, ring_rounds
 FIXED_AT = 2**8
 """The K whose step the control with a constant step keeps."""
 OLD_DRAWS = 16
+OFF_THE_PICTURE = 100.0
 LATER = 8
 """The control with growing delay has T = K / LATER."""
 
@@ -62,7 +63,7 @@ class Curve:
 
     def series(self, label: str) -> Series:
         seen = [interval(row) for row in self.errors]
-        shown = [place for place, each in enumerate(seen) if np.isfinite(each.mean)]
+        shown = [place for place, each in enumerate(seen) if each.mean < OFF_THE_PICTURE]
         return Series(
             label,
             [float(self.lengths[place]) for place in shown],

@@ -146,7 +146,7 @@ class Steady:
 
 
 def closed_form(steady: Steady, updates: int) -> Sums:
-    """Lemma 4: what S̄ and D are at most, whatever the order of events, after so many updates of the fleet."""
+    """Lemma 2: what S̄ and D are at most, whatever the order of events, after so many updates of the fleet."""
     weights, made = steady.weights, steady.contributions
     staleness, kept = steady.staleness, steady.lag + 1
     spanned = [kept + -(-staleness // h) for h in made]
