@@ -51,7 +51,7 @@ def sizes(*, quick: bool) -> Sizes:
     if quick:
         return Sizes((2**6, 2**8, 2**10), (0, 2, 4, 8, 16, 32, 64), 2**8, (1, 4, 16, 64), (0, 64), 16)
     delays = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-    return Sizes((2**8, 2**10, 2**12), delays, 2**10, (1, 2, 4, 8, 16, 32, 64, 128), (0, 1, 4, 16, 64))
+    return Sizes((2**8, 2**10, 2**12), delays, 2**10, (1, 2, 4, 8, 16, 32, 64, 128), (0, 8, 32, 64, 128))
 
 
 def run(*, quick: bool) -> Part:
@@ -96,7 +96,7 @@ def _delays(size: Sizes) -> Found:
     for place, (length, step) in enumerate(zip(size.lengths, steps, strict=True)):
         ratio = [float(errors[int(delay)][place] / errors[0][place]) for delay in late]
         promises = [cases[int(delay)].promise(length) for delay in late]
-        bound = _over_fresh(promises, step)
+        bound = _over(promises, cases[0].promise(length), step)
         measured.append(crossing(late, ratio, LEVEL, rising=True))
         predicted.append(crossing(late, bound, LEVEL, rising=True))
         rows += [
@@ -143,7 +143,7 @@ def _rounds(size: Sizes) -> Found:
     step = cases[0].promise(whole).best_step
     errors = [float(_error(case, whole, step, size, f"h = {h}")) for case, h in zip(cases, size.rounds, strict=True)]
     ratio = [error / errors[0] for error in errors]
-    bound = _over_fresh([case.promise(whole) for case in cases], step)
+    bound = _over([case.promise(whole) for case in cases], cases[0].promise(whole), step)
     lengths = [float(length) for length in size.rounds]
     measured, predicted = (crossing(lengths, values, ROUND_LEVEL, rising=True) for values in (ratio, bound))
     rows: list[list[Cell]] = [
@@ -236,8 +236,10 @@ def _error(case: Case, updates: int, step: float, size: Sizes, label: str) -> fl
     return float(case.train([updates], [step], seeds=size.seeds, label=label)[0].virtual.mean())
 
 
-def _over_fresh(promises: Sequence[Promise], step: float) -> list[float]:
-    return [promise.bound(step) / promise.fresh(step) for promise in promises]
+def _over(promises: Sequence[Promise], base: Promise, step: float) -> list[float]:
+    """Bounds over that of `base`; where not even its step is admitted, over its terms that know no staleness."""
+    whole = base.bound(step)
+    return [promise.bound(step) / (whole if math.isfinite(whole) else base.fresh(step)) for promise in promises]
 
 
 def _finite(value: float) -> Cell:
