@@ -204,6 +204,7 @@ def _draw(parts: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
+    """`panel`: a Panel as plain data, as it stands in result.json."""
     for number, series in enumerate(panel["series"]):
         y = series["y"]
         errors = None

@@ -28,11 +28,6 @@ class Objective(Protocol):
         """(d,): where every run begins."""
         ...
 
-    @property
-    def smoothness_is_proved(self) -> bool:
-        """Whether L holds everywhere, or was only seen along a training."""
-        ...
-
     def problem(self, blocks: Sequence[slice]) -> Problem: ...
     def gradients(self, points: Floats, random: np.random.Generator) -> Floats:
         """(points, runs, d): a stochastic gradient at each point of each run, all drawn independently."""
@@ -61,7 +56,6 @@ class Quadratic:
     """A negative control: noise of so many fixed draws only, used again and again. Their mean is a bias."""
 
     name = "quadratic"
-    smoothness_is_proved = True
 
     @cached_property
     def start(self) -> Floats:
@@ -99,7 +93,6 @@ class Tilted:
     sigma_sq: float = 8.0
 
     name = "tilted"
-    smoothness_is_proved = True
 
     @cached_property
     def start(self) -> Floats:
@@ -139,7 +132,6 @@ class Logistic:
     """A negative control: only the first so many samples are drawn, again and again."""
 
     name = "logistic regression, non-convex penalty"
-    smoothness_is_proved = True
 
     @cached_property
     def start(self) -> Floats:
@@ -183,12 +175,11 @@ class Network:
     ridge: float = 0.01
     batch: int = 2
     smoothness: float = 2.0
-    """Seen, not proved: `experiments.convergence.curvature` looks for more along a training."""
+    """Seen, not proved: a test looks for more along a training."""
     variance: float = 4.0
     """Of one sample's gradient; seen likewise."""
 
     name = "network on digits"
-    smoothness_is_proved = False
 
     @cached_property
     def start(self) -> Floats:

@@ -97,7 +97,7 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "",
         "ravnest trains one model on several clusters of machines. Within a cluster machines never wait for each "
         "other, so gradients are late; clusters average what they have learned only now and then, while they go on. "
-        f"Does such training still converge, as fast as it could, and where does it stop to? {opening}",
+        f"Does such training still converge, as fast as it could, and from where on not? {opening}",
         "",
         "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
         "constants are known, along schedules of delays that the program's own state machines made under a virtual "

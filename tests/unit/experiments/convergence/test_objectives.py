@@ -43,7 +43,7 @@ def test_stochastic_gradients_are_unbiased_and_within_their_variance(name):
     exact = objective.exact(x[None, None])[0, 0]
     spread = draws.std(axis=0).max() / np.sqrt(len(draws))
     assert np.abs(draws.mean(axis=0) - exact).max() < 5.5 * spread + 1e-12
-    if objective.smoothness_is_proved:
+    if name != "network":
         for block, allowed in zip(blocks, objective.problem(blocks).sigma_sq, strict=True):
             assert ((draws - exact) ** 2)[:, block].sum(axis=1).mean() <= 1.1 * allowed
 

@@ -1,0 +1,53 @@
+"""The parts on small sizes: what they compute, and that their checks can fail. CI runs rate and blocks whole, too."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.convergence import blocks, rate, speedup, staleness
+from experiments.convergence.objectives import Quadratic
+
+
+def test_two_clusters_need_half_the_updates_each():
+    found = speedup.efficiency("quadratic", 2, speedup.Sizes((1, 2), 2**10, ("quadratic",), 16))
+    assert found.needed[0] == pytest.approx(2**10)
+    assert found.efficiency[0] == pytest.approx(1)
+    assert found.efficiency[1] == pytest.approx(1, abs=0.15)
+    assert found.low[1] < found.efficiency[1] < found.high[1]
+
+
+def test_an_error_that_is_not_reached_is_said_so_and_not_counted_as_linear():
+    found = speedup.Found((1, 8), (64.0, math.inf), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), 0.1)
+    (claim,) = speedup._judged("quadratic", "short rounds", found)
+    assert claim.held is False
+    assert "not reached" in claim.measured
+
+
+def test_thresholds_of_staleness_are_above_the_predicted_and_grow():
+    size = staleness.Sizes((2**6, 2**8), (0, 4, 8, 16, 32), 2**6, (1, 4), (0, 32), 8)
+    (threshold, growth), (table,), _ = staleness._delays(size)
+    assert threshold.held
+    assert growth.held is not None
+    assert len(table.rows) == 8
+
+
+def test_the_control_that_is_a_constant_step_fails_and_a_true_curve_passes():
+    lengths = [2**power for power in range(6, 14)]
+    noise = np.exp(0.02 * np.random.default_rng(0).standard_normal((len(lengths), 8)))
+    good = rate.Curve("good", lengths, np.asarray(lengths)[:, None] ** -0.5 * noise, [1.0] * len(lengths))
+    flat = rate.Curve("flat", lengths, (0.1 + 1 / np.asarray(lengths))[:, None] * noise, [1.0] * len(lengths))
+    assert [claim.held for claim in rate._judged(good)] == [True, True]
+    assert [claim.held for claim in rate._judged(flat)] == [False, True]
+    above = rate.Curve("above", lengths, good.errors, [0.01] * len(lengths))
+    assert [claim.held for claim in rate._judged(above)] == [True, False]
+
+
+def test_a_pipeline_that_was_as_bad_as_its_oldest_stage_would_not_pass():
+    steps = (1.0, 2.0)
+    none, mean, most = (np.full((2, 8), value) + np.linspace(0, 0.01, 8) for value in (1.0, 1.1, 2.0))
+    errors = {"no delay": none, "pipeline": most, "uniform, same mean": mean, "uniform, same maximum": most}
+    error, _ = blocks._judged(Quadratic(), errors, blocks.Sizes(8, steps, 8))
+    assert error.held is False
+    error, _ = blocks._judged(Quadratic(), {**errors, "pipeline": mean}, blocks.Sizes(8, steps, 8))
+    assert error.held is True
