@@ -49,13 +49,13 @@ class CheckpointWriter:
         """`folder` holds all checkpoints of the run. What an earlier crash left unfinished in it is removed."""
         self._folder = folder
         self._files = DurableFiles() if files is None else files
-        # Named by process, so that a second checkpoint under way in this one is no leftover of a crash.
-        own = f"{_UNFINISHED}{os.getpid()}-"
-        self._unfinished = folder / f"{own}{round}"
+        # Named by process: what this one has under way, in this thread or another, is no leftover of a crash.
+        under_way = (f"{_UNFINISHED}{os.getpid()}-", f"{_DISCARDED}{os.getpid()}-")
+        self._unfinished = folder / f"{_UNFINISHED}{os.getpid()}-{round}"
         with _told(folder):
             self._files.make_folder(folder)
             for left in [*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_DISCARDED}*")]:
-                if left == self._unfinished or not left.name.startswith(own):
+                if left == self._unfinished or not left.name.startswith(under_way):
                     self._files.remove_folder(left)
             self._files.make_folder(self._unfinished)
         self._round, self._samples = round, samples
@@ -97,7 +97,7 @@ class CheckpointWriter:
         files.sync_folder(self._folder)
         for old in _finished(self._folder)[:-KEPT]:
             # Renamed first: a folder with a checkpoint's name is never half a checkpoint.
-            discarded = self._folder / f"{_DISCARDED}{old.name}"
+            discarded = self._folder / f"{_DISCARDED}{os.getpid()}-{old.name}"
             files.move(old, discarded)
             files.remove_folder(discarded)
         return final

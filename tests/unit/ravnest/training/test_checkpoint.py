@@ -269,3 +269,26 @@ def test_final_weights_replace_the_old_ones_at_once(tmp_path):
         assert torch.equal(found["a.weight"], weights_of(int(found["b.steps"]))["a.weight"])
     write_final_weights(path, weights_of(4))
     assert names(path.parent) == ["weights.safetensors"]
+
+
+class BeginsAnother(DurableFiles):
+    """The next checkpoint begins while an old one is being removed, as the driver's thread may beside the disk's."""
+
+    def __init__(self):
+        self.other = None
+
+    def remove_folder(self, path):
+        if self.other is None:
+            self.other = CheckpointWriter(
+                path.parent, round=99, samples=9900, versions={"c0": 99, "home/1": 0}, made_with={"model": "f"}
+            )
+        super().remove_folder(path)
+
+
+def test_a_checkpoint_that_begins_while_an_old_one_is_removed_leaves_that_alone(tmp_path):
+    files = BeginsAnother()
+    for round_ in (1, 2, 3):
+        write(tmp_path, round_, files)
+    assert files.other is not None
+    assert load_latest(tmp_path).manifest.round == 3
+    assert not list(tmp_path.glob(".discarded-*"))
