@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from experiments.command import parser_for, run_parts
-from experiments.convergence import blocks, rate, speedup, staleness, summary
+from experiments.convergence import backward, blocks, program, rate, speedup, staleness, summary
 from experiments.report import ROOT, Part
 
 TITLE = "Theory tested"
@@ -20,6 +20,8 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "speedup": speedup.run,
     "staleness": staleness.run,
     "blocks": blocks.run,
+    "backward": backward.run,
+    "program": program.run,
 }
 
 

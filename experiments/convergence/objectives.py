@@ -202,26 +202,30 @@ class Network:
         picked = logits[np.arange(len(self.labels)), self.labels] - np.log(np.exp(logits).sum(axis=-1))
         return float(-picked.mean() + self.ridge / 2 * (point**2).sum())
 
-    def gradients(self, points: Floats, random: np.random.Generator) -> Floats:
+    def gradients(self, points: Floats, random: np.random.Generator, back: Floats | None = None) -> Floats:
+        """`back`: the points whose weights the backward multiplies with; None: those of the forward."""
         drawn = random.integers(len(self.labels), size=(*points.shape[:-1], self.batch))
-        return self._gradient(points, self.features[drawn], self.labels[drawn])
+        return self._gradient(points, self.features[drawn], self.labels[drawn], points if back is None else back)
 
-    def exact(self, points: Floats) -> Floats:
+    def exact(self, points: Floats, back: Floats | None = None) -> Floats:
+        """`back` as in `gradients`: then it is what they are on average, and the gradient of nothing."""
         count = len(self.labels)
         features = np.broadcast_to(self.features, (*points.shape[:-1], count, self.features.shape[1]))
-        return self._gradient(points, features, np.broadcast_to(self.labels, (*points.shape[:-1], count)))
+        labels = np.broadcast_to(self.labels, (*points.shape[:-1], count))
+        return self._gradient(points, features, labels, points if back is None else back)
 
-    def _gradient(self, points: Floats, features: Floats, labels: Ints) -> Floats:
+    def _gradient(self, points: Floats, features: Floats, labels: Ints, back: Floats) -> Floats:
         """Features (points, runs, n, inputs), labels (points, runs, n)."""
         first, second = self._layers(points)
+        _, backwards = self._layers(back)
         hidden = np.tanh(features @ first)
         logits = hidden @ second
         logits -= logits.max(axis=-1, keepdims=True)
         chance = np.exp(logits)
         chance /= chance.sum(axis=-1, keepdims=True)
         error = (chance - (labels[..., None] == np.arange(self.classes))) / labels.shape[-1]
-        back = (error @ second.swapaxes(-1, -2)) * (1 - hidden**2)
-        parts = [features.swapaxes(-1, -2) @ back, hidden.swapaxes(-1, -2) @ error]
+        inwards = (error @ backwards.swapaxes(-1, -2)) * (1 - hidden**2)
+        parts = [features.swapaxes(-1, -2) @ inwards, hidden.swapaxes(-1, -2) @ error]
         flat = [part.reshape(*points.shape[:-1], -1) for part in parts]
         return np.concatenate(flat, axis=-1) + self.ridge * points
 

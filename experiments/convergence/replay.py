@@ -20,7 +20,7 @@ from experiments.convergence.schedule import Floats, Ints, Schedule
 
 Merge = Literal["progress", "naive"]
 PROBES = 256
-"""Updates of each run at which its gradient norm is measured."""
+"""Updates of each run, about, at which its gradient norm is measured."""
 _TOGETHER = 64
 """Gradients that are computed at once, at most."""
 DIVERGED = 1e12
@@ -58,6 +58,18 @@ def train(
 ) -> list[Trained]:
     """All runs along one schedule. They share its order of events; chance is their own."""
     return _Replay(objective, blocks, schedule, runs, seed, merge).all(progress)
+
+
+def strata(updates: int) -> Ints:
+    """Edges of the stretches of updates of which one each is measured: even ones, and shorter ones at the beginning.
+
+    All seeds are measured at the same updates. Where gradients still fall, within a few updates, an even sample is left
+    to chance, and to one that no interval over seeds knows of.
+    """
+    if updates <= PROBES:
+        return np.arange(updates + 1, dtype=np.int64)
+    edges = [np.linspace(0, updates, PROBES // 2 + 1), np.geomspace(1, updates, PROBES // 2 + 1)]
+    return np.unique(np.round(np.concatenate(edges)).astype(np.int64))
 
 
 @dataclass
@@ -132,14 +144,13 @@ class _Replay:
                         progress(int(schedule.starts[rounds + 1]), last)
         return [self._result(index) for index in range(len(self._runs))]
 
-    def _choose_probes(self) -> dict[int, list[int]]:
-        """k → runs that look at it."""
-        probes: dict[int, list[int]] = defaultdict(list)
+    def _choose_probes(self) -> dict[int, list[tuple[int, int]]]:
+        """k → runs that look at it, and how many updates it stands for."""
+        probes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for index, run in enumerate(self._runs):
-            edges = np.linspace(0, run.updates, min(PROBES, run.updates) + 1)
-            chosen = np.floor(edges[:-1] + self._random.random(len(edges) - 1) * np.diff(edges)).astype(int)
-            for k in chosen:
-                probes[int(k)].append(index)
+            edges = strata(run.updates)
+            for k, length in zip(self._random.integers(edges[:-1], edges[1:]), np.diff(edges), strict=True):
+                probes[int(k)].append((index, int(length)))
         return dict(probes)
 
     def _advance(self, done: Ints, ahead: Sequence[int]) -> None:
@@ -156,8 +167,8 @@ class _Replay:
                 merged = schedule.merged[wave, m, stage] % self._kept_rounds
                 points[..., block] = self._path[cluster, version, :, block] + self._base[cluster, merged, :, block]
             for place, k in enumerate(wave):
-                for index in self._probes.get(int(k), ()):
-                    self._look(self._measured[index].live, int(k), index, points[place])
+                for index, length in self._probes.get(int(k), ()):
+                    self._look(self._measured[index].live, int(k), length, index, points[place])
             total += self._objective.gradients(points, self._random)
         change = -self._step[:, None] * total / micro_batches
         begin = 0
@@ -204,14 +215,14 @@ class _Replay:
             begin = int(schedule.ends[c, number - 1])
             progress = self._path[c, (begin + made[c]) % self._kept] - self._path[c, begin % self._kept]
             point += self._counts[c, number] * progress
-        for index in self._probes[k]:
-            self._look(self._measured[index].virtual, k, index, point)
+        for index, length in self._probes[k]:
+            self._look(self._measured[index].virtual, k, length, index, point)
 
-    def _look(self, into: list[tuple[float, Floats]], k: int, index: int, point: Floats) -> None:
+    def _look(self, into: list[tuple[float, Floats]], k: int, length: int, index: int, point: Floats) -> None:
         mine = self._columns == index
         if mine.any():
             gradient = self._objective.exact(point[None, mine])[0]
-            into.append((float(self._weight[k]), (gradient**2).sum(axis=-1)))
+            into.append((length * float(self._weight[k]), (gradient**2).sum(axis=-1)))
 
     def _drop(self, finished: int) -> None:
         """Runs whose updates are all made leave."""

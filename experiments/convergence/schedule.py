@@ -135,6 +135,12 @@ def steady(contributions: Sequence[Contribution], rounds: int, lag: int = 0) -> 
     return _joined(parts)
 
 
+def of_one_cluster(staleness: Ints) -> Schedule:
+    """Of a lone cluster whose gradients were (N, U, S) updates late. Rounds are as in `schedule_of` without rings."""
+    number = np.arange(len(staleness), dtype=np.int64)
+    return _joined([_alone(number[:, None, None] - staleness, number.astype(np.float64))])
+
+
 _PSEUDO_ROUND = 64
 """Updates of a lone cluster that are called a round where there is none."""
 
@@ -178,11 +184,15 @@ def _of_cluster(stages: Sequence[_Stage], update_every: int, rounds: bool) -> _P
     ends = np.asarray(stages[0].ends, dtype=np.int64)
     snapped = np.asarray([stage.snapped for stage in stages], dtype=np.int64).T
     if not rounds:
-        whole = len(version)
-        ends = np.append(np.arange(0, whole, _PSEUDO_ROUND), whole).astype(np.int64)
-        merged = version // _PSEUDO_ROUND
-        snapped = np.repeat(np.maximum(np.arange(len(ends)) - 1, 0)[:, None], len(stages), axis=1)
+        return _alone(version, np.asarray(stages[0].moments))
     return _Part(version, merged, ends, np.asarray(stages[0].moments), snapped)
+
+
+def _alone(version: Ints, moments: Floats) -> _Part:
+    whole = len(version)
+    ends = np.append(np.arange(0, whole, _PSEUDO_ROUND), whole).astype(np.int64)
+    snapped = np.repeat(np.maximum(np.arange(len(ends)) - 1, 0)[:, None], version.shape[2], axis=1)
+    return _Part(version, version // _PSEUDO_ROUND, ends, moments, snapped)
 
 
 def _joined(parts: Sequence[_Part]) -> Schedule:

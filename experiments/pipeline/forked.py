@@ -55,7 +55,7 @@ class ForkedStages:
         self._setups = setups
         self._weights = weights
         token = next(iter(setups.values())).token
-        self._children = {name: _fork(setup) for name, setup in setups.items()}
+        self._children = {name: fork_stage(setup) for name, setup in setups.items()}
         self._driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=token)
         self._outbox = Outbox(self._driver)
 
@@ -132,11 +132,12 @@ def _row(
     return StageRow(name, 1e3 * (time.monotonic() - from_s) / micro_batches, computing, handoff, waiting, stale)
 
 
-class _Child:
+class Child:
     """A stage's process, and the pipes to it."""
 
     def __init__(self, pid: int, reads: int, writes: int) -> None:
         self.pid, self._reads, self._writes = pid, reads, writes
+        self._left = False
 
     def read(self) -> bytes:
         return _read(self._reads)
@@ -144,12 +145,16 @@ class _Child:
     def write(self, data: bytes) -> None:
         os.write(self._writes, data)
 
+    def has_left(self) -> bool:
+        self._left = self._left or os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+        return self._left
+
     def end(self) -> None:
         """It was told to stop; one that does not is killed."""
         os.close(self._reads)
         os.close(self._writes)
         until_s = time.monotonic() + _END_LIMIT_S
-        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+        while not self.has_left():
             if time.monotonic() > until_s:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
@@ -167,14 +172,15 @@ def _read(pipe: int) -> bytes:
     return data
 
 
-def _fork(setup: StageSetup) -> _Child:
+def fork_stage(setup: StageSetup) -> Child:
+    """A process that says where it listens, is told its peers, and is a stage until its driver says stop."""
     from_child, to_parent = os.pipe()
     from_parent, to_child = os.pipe()
     pid = os.fork()
     if pid:
         os.close(to_parent)
         os.close(from_parent)
-        return _Child(pid, from_child, to_child)
+        return Child(pid, from_child, to_child)
     try:
         process = StageProcess(setup, "127.0.0.1")
         os.write(to_parent, json.dumps(asdict(process.address)).encode())
