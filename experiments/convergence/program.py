@@ -34,7 +34,7 @@ class Sizes:
 def sizes(*, quick: bool) -> Sizes:
     """Those of the report, or small ones."""
     if quick:
-        return Sizes((32, 128), (1, 2), 64, 128, (16, 64), False, (), False, 2)
+        return Sizes((32, 128), (1, 2), 64, 128, (2, 64), False, (), False, 2)
     lengths = tuple(2**power for power in range(6, 13))
     return Sizes(lengths, (1, 2, 3), 512, 512, (4, 16, 64, 256), True, (64, 256), True, 3)
 

@@ -70,6 +70,24 @@ QUESTIONS = (
         "that the error goes by the mean of the delays, and how large a step may be goes by the oldest.",
         ("Blocks: quadratic",),
     ),
+    Question(
+        "backward",
+        "What if the backward took the weights that are there by then?",
+        "While a batch is on its way, the weights change. The program keeps the old ones until the batch's gradient is "
+        "made, which costs memory. Without them, what comes out is the gradient of no function at all: it is off by an "
+        "amount that shrinks with the step, so that a check which lets steps shrink with K would never see it. Here "
+        "steps stay as they are.",
+        ("New weights in the backward",),
+    ),
+    Question(
+        "program",
+        "And the real program?",
+        "The same questions, asked of the program itself: processes, sockets, rounds and checkpoints, real models on "
+        "real data, late by whatever this machine makes of it. Constants can only be estimated here, runs are short "
+        "and clusters few. So the yardstick is ordinary training with the same samples and steps in one process, "
+        "without any delay: below the threshold the program must do as well.",
+        ("Program: rate", "Program: staleness"),
+    ),
 )
 
 
@@ -101,8 +119,8 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "",
         "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
         "constants are known, along schedules of delays that the program's own state machines made under a virtual "
-        f"clock. All tables are in [RESULT.md]({beside}/RESULT.md). To measure again: `python -m "
-        "experiments.convergence`.",
+        "clock; and, in the last section, of the program itself. All tables are in "
+        f"[RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
     ]
     for question in answered:
         part = parts[question.part]

@@ -7,7 +7,7 @@ import torch
 from experiments.convergence import fleets
 from experiments.convergence.cases import Case
 from experiments.convergence.objectives import Quadratic, Tilted, equal_blocks
-from experiments.convergence.replay import Run, train
+from experiments.convergence.replay import Run, strata, train
 from experiments.convergence.schedule import Contribution, schedule_of, steady
 from ravnest.pipeline.virtual import VirtualRun
 from ring_allreduce import Progress
@@ -124,3 +124,13 @@ def test_no_measured_error_passes_the_bound():
             promise = case.promise(schedule.updates)
             found = case.train([schedule.updates], [promise.largest_step], seeds=8)[0].virtual.mean()
             assert found < promise.bound(promise.largest_step), (made, delays, lag, objective.name)
+
+
+@pytest.mark.parametrize("updates", [1, 5, 256, 257, 1000, 2**16])
+def test_strata_cover_all_updates_once_and_are_short_at_the_beginning(updates):
+    edges = strata(updates)
+    assert (edges[0], edges[-1]) == (0, updates)
+    lengths = np.diff(edges)
+    assert (lengths > 0).all()
+    assert lengths[0] == 1
+    assert len(lengths) <= 320
