@@ -87,8 +87,8 @@ def _descend(probe: Probe, step: float, first: int, updates: int, samples: int, 
     parameters = list(probe.model.parameters())
     for number in (first + index for index in range(updates)):
         inputs, target = fetch(data, sampler.batch(number))
-        positional, _ = arguments(inputs)
-        gradients = torch.autograd.grad(probe.loss_on(*positional, target), parameters)
+        (rows,), _ = arguments(inputs)
+        gradients = torch.autograd.grad(probe.loss_on(rows, target), parameters)
         _move(parameters, gradients, step)
 
 

@@ -1,6 +1,7 @@
 """`python -m experiments.convergence --quick`, as CI runs it. What it claims must hold: nothing depends on speed.
 
-`speedup` and `staleness` take longer and stand on the same code: CI leaves them out.
+`speedup` and `staleness` take longer and stand on the same code: CI leaves them out. What `program` claims depends on
+the machine: of it one training of two clusters is run.
 """
 
 import json
@@ -11,8 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ["rate", "blocks"]
-CONTROLS = {"constant step", "growing delay", "old data", "naive merge"}
+PARTS = ["rate", "blocks", "backward"]
+CONTROLS = {
+    "constant step",
+    "growing delay",
+    "old data",
+    "naive merge",
+    "newest weights",
+    "vanishes with the step",
+}
 
 
 @pytest.mark.timeout(280)
@@ -29,3 +37,31 @@ def test_what_it_claims_holds_and_its_controls_fail_the_check(tmp_path):
     assert {claim["name"].removeprefix("control: ") for claim in claims if "control" in claim["name"]} == CONTROLS
     assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
     assert "checks held" in (tmp_path / "convergence-report.md").read_text(encoding="utf-8")
+
+
+TRAINING = """
+import dataclasses, json
+from experiments.convergence.program_run import Trial, train
+outcome = train(Trial("digits", 24, 0.2, clusters=2, stages=2, staleness=2, round=4))
+late = {stage: ages.tolist() for stage, ages in outcome.staleness.items()}
+print(json.dumps({"error": outcome.error, "probes": outcome.probes, "late": late, "made": outcome.made}))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_training_of_the_real_program_is_measured():
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["late"]) == {"c0.s0", "c0.s1", "c1.s0", "c1.s1"}
+    assert all(0 <= age <= 2 for ages in found["late"].values() for (age,) in ages)
+    assert sum(found["made"].values()) >= 48
+    samples = [each for each, _ in found["probes"]]
+    assert samples == sorted(samples)
+    assert samples[0] == 0
+    assert samples[-1] == 4 * sum(found["made"].values())
+    first, last = found["probes"][0][1], found["probes"][-1][1]
+    assert 0 < last < first
+    assert last < found["error"] < first
