@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from cluster_planner import save_plan
 from experiments.convergence.program_launch import run_forked
+from experiments.convergence.program_task import CONTEXT
 from experiments.convergence.schedule import Ints
 from experiments.paced_plan import equal_stages
 from experiments.report import ROOT
@@ -40,7 +41,17 @@ from ring_allreduce.transport import LinkShape
 JOB_FILE = ROOT / "program.yaml"
 """Not there: factories are looked for beside it."""
 MODULE = "experiments.convergence.program_task"
-FACTORIES = {"digits": ("perceptron", "images"), "characters": ("gpt", "characters")}
+SOURCES: Mapping[str, tuple[Mapping[str, object], str]] = {
+    "digits": ({"factory": f"{MODULE}:perceptron"}, "images"),
+    "characters": (
+        {
+            "factory": "examples.home.model:gpt",
+            "args": {"vocab": 97, "layers": 2, "width": 32, "heads": 2, "context": CONTEXT},
+        },
+        "characters",
+    ),
+}
+"""Of each task: the model, as a job has it, and the data."""
 PROBES = 16
 """Checkpoints that a run is asked for."""
 
@@ -224,11 +235,11 @@ def _prepared(trial: Trial) -> tuple[JobConfig, CapturedModel]:
 
 def job_of(trial: Trial) -> JobConfig:
     """As a user would write it."""
-    model, data = FACTORIES[trial.task]
+    model, data = SOURCES[trial.task]
     samples = trial.updates * trial.clusters * trial.update_samples
     return job_from_mapping(
         {
-            "model": {"factory": f"{MODULE}:{model}"},
+            "model": model,
             "data": {"factory": f"{MODULE}:{data}"},
             "micro_batch": trial.update_samples // trial.update_every,
             "update_every": trial.update_every,

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from examples.home import data as help_texts
-from examples.home.model import GPT
 from experiments.convergence.data import digits
+from experiments.report import ROOT
+from ravnest.factories import FactoryConfig, call
 
 DRAWS = 2**17
 """More than any of the runs needs: no run draws in a second epoch."""
@@ -72,12 +73,9 @@ def characters(seed: int = 0) -> Task:
 
 @cache
 def _windows() -> tuple[Tensor, Tensor]:
-    windows = help_texts.pydoc_text(CONTEXT).train
+    text = FactoryConfig.model_validate({"factory": "examples.home.data:pydoc_text", "args": {"context": CONTEXT}})
+    data: Any = call(text, [ROOT])
+    windows = data.train
     chosen = [windows[len(windows) * place // WINDOWS] for place in range(WINDOWS)]
     inputs, targets = (torch.stack(column) for column in zip(*chosen, strict=True))
     return inputs, targets
-
-
-def gpt() -> nn.Module:
-    """The GPT of examples/home, small."""
-    return GPT(help_texts.VOCAB, layers=2, width=32, heads=2, context=CONTEXT, dropout=0.0)

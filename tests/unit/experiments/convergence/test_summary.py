@@ -1,6 +1,7 @@
 """The one-page report is made from what the parts left, claims and pictures included."""
 
 from experiments.convergence import summary
+from experiments.convergence.__main__ import PARTS
 from experiments.report import Claim, Panel, Part, Report, Series
 
 
@@ -22,4 +23,4 @@ def test_it_names_every_claim_and_what_was_not_held(tmp_path):
 
 
 def test_every_panel_that_it_shows_has_a_part():
-    assert [question.part for question in summary.QUESTIONS] == ["rate", "speedup", "staleness", "blocks"]
+    assert [question.part for question in summary.QUESTIONS] == list(PARTS)
