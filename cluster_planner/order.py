@@ -1,22 +1,31 @@
 """The order of a cluster's nodes along its pipeline.
 
-Decides which nodes run a stage and in what order. Up to EXACT_NODES nodes: exactly, by dynamic programming
-over the sets of nodes used so far (as Held and Karp do for tours), which tries every subset and every order.
-Beyond: heuristic, the best of a few orders (nearest neighbour by hop cost from several starts, by speed, by
-memory), each with optimal cuts. Knows tables of numbers only.
+Decides which nodes run a stage and in what order. Exact for up to EXACT_NODES nodes, as long as the tables stay small
+(`is_exact`): dynamic programming over the sets of nodes used so far, as Held and Karp do for tours, which tries every
+subset and every order; all sets of one size at once. Beyond: heuristic, the best of a few orders (nearest neighbour by
+hop cost from several starts, by speed, by memory), each with optimal cuts. Knows tables of numbers only.
 """
 
 import itertools
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.cuts import Solution, Tables, best_cuts
 from cluster_planner.spans import Floats
 
-EXACT_NODES = 6
+EXACT_NODES = 8
+EXACT_WORK = 7_000_000
+"""The exact search makes 2^nodes · nodes · positions² steps, at most so many."""
 
 SHORTLIST = 2
 """How many heuristic orders are looked into further than their bottleneck."""
+
+
+def is_exact(nodes: int, positions: int) -> bool:
+    """Whether every subset and order of so many nodes is tried, with so many cut positions."""
+    return nodes <= EXACT_NODES and (1 << nodes) * nodes * positions**2 <= EXACT_WORK
 
 
 def best_pipeline(
@@ -24,10 +33,10 @@ def best_pipeline(
 ) -> Solution | None:
     """The cheapest pipeline of `least` or more stages; None where none is possible.
 
-    `orders` are what is tried beyond EXACT_NODES nodes. `required`: the index of a node that must run a stage
+    `orders` are what is tried where the search is not exact. `required`: the index of a node that must run a stage
     (exact search only).
     """
-    if len(tables.stage) <= EXACT_NODES:
+    if is_exact(*tables.stage.shape[:2]):
         return _over_subsets(tables, combine, least, required)
     found = [best_cuts(tables, order, combine, least) for order in orders]
     return min((s for s in found if s is not None), key=lambda s: s.cost, default=None)
@@ -67,36 +76,50 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
 
 def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int | None) -> Solution | None:
     nodes, positions = tables.stage.shape[:2]
-    last, cuts = positions - 1, np.arange(positions)
+    last = positions - 1
     best = np.full((1 << nodes, nodes, positions), np.inf)
-    came_from = np.full((1 << nodes, nodes, positions, 2), -1, dtype=np.int64)
+    for j in range(nodes):
+        best[1 << j, j] = tables.stage[j, 0]
     answer, answer_cost = (0, 0), np.inf
-    for used in range(1, 1 << nodes):
-        members = [i for i in range(nodes) if used >> i & 1]
-        for j in members:
-            before = used & ~(1 << j)
-            if not before:
-                best[used, j] = tables.stage[j, 0]
-            else:
-                others = [i for i in members if i != j]
-                reach = combine(best[before, others], tables.hop[others, j])
-                previous = reach.argmin(axis=0)
-                total = combine(reach[previous, cuts][:, None], tables.stage[j])
-                start = total.argmin(axis=0)
-                best[used, j] = total[start, cuts]
-                came_from[used, j, :, 0] = np.asarray(others)[previous[start]]
-                came_from[used, j, :, 1] = start
-            enough = len(members) >= least and (required is None or used >> required & 1)
-            if enough and best[used, j, last] < answer_cost:
-                answer, answer_cost = (used, j), best[used, j, last]
-    if not np.isfinite(answer_cost):
-        return None
-    used, j = answer
-    end = last
+    for size in range(1, nodes + 1):
+        used, newest, others = _sets(nodes, size)
+        if size > 1:
+            before = used ^ (1 << newest)
+            reach = combine(best[before[:, None], others], tables.hop[others, newest[:, None]]).min(axis=1)
+            best[used, newest] = combine(reach[:, :, None], tables.stage[newest]).min(axis=1)
+        if size < least:
+            continue
+        ends = best[used, newest, last]
+        if required is not None:
+            ends = np.where(used >> required & 1, ends, np.inf)
+        at = int(ends.argmin())
+        if ends[at] < answer_cost:
+            answer, answer_cost = (int(used[at]), int(newest[at])), float(ends[at])
+    return Solution(answer_cost, _walked_back(tables, combine, best, *answer)) if np.isfinite(answer_cost) else None
+
+
+def _walked_back(
+    tables: Tables, combine: np.ufunc, best: Floats, used: int, j: int
+) -> tuple[tuple[int, int, int], ...]:
+    """The steps that made `best[used, j, last]`, by deciding each of them once more."""
+    end = best.shape[2] - 1
     steps: list[tuple[int, int, int]] = []
-    while True:
-        i, start = (int(x) for x in came_from[used, j, end])
-        steps.append((j, max(start, 0), end))
-        if i < 0:
-            return Solution(float(answer_cost), tuple(reversed(steps)))
-        used, j, end = used & ~(1 << j), i, start
+    while before := used & ~(1 << j):
+        others = [i for i in range(best.shape[1]) if before >> i & 1]
+        reach = combine(best[before, others], tables.hop[others, j])
+        start = int(combine(reach.min(axis=0), tables.stage[j, :, end]).argmin())
+        steps.append((j, start, end))
+        used, j, end = before, others[int(reach[:, start].argmin())], start
+    return (j, 0, end), *reversed(steps)
+
+
+@cache
+def _sets(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """All sets of `size` nodes, each with every choice of its newest: the set as bits, the newest, the others."""
+    rows = [
+        (sum(1 << i for i in members), j, [i for i in members if i != j])
+        for members in itertools.combinations(range(nodes), size)
+        for j in members
+    ]
+    used, newest, others = zip(*rows, strict=True)
+    return np.array(used), np.array(newest), np.array(others, dtype=np.int64).reshape(len(rows), size - 1)

@@ -20,7 +20,7 @@ from cluster_planner.costs import Workload
 from cluster_planner.cuts import Tables
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.objective import staleness_factor
-from cluster_planner.order import EXACT_NODES, SHORTLIST, best_pipeline, candidate_orders, shortlist
+from cluster_planner.order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
 from cluster_planner.plan import Stage
 from cluster_planner.recomputing import recomputing, ways_that_fit
 from cluster_planner.spans import Floats, SpanCosts
@@ -46,14 +46,14 @@ def plan_pipeline(
     """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
 
     `averaged`: bytes that averaging moves each way per parameter byte and micro-batch. `required`: a node
-    that must run a stage; beyond EXACT_NODES nodes it is ignored.
+    that must run a stage; ignored where the search is not exact (order.py).
     """
     nodes = [fleet.node(name) for name in names]
     memory = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
     longest = _both(spans, lambda flops: _bottleneck_tables(fleet, spans, nodes, averaged, flops))
     trips = _both(spans, lambda flops: _round_trip_tables(fleet, spans, nodes, flops))
     orders: tuple[tuple[int, ...], ...] = ()
-    if len(nodes) > EXACT_NODES:
+    if not is_exact(len(nodes), len(spans.positions)):
         speeds = np.array([node.flops_per_s for node in nodes])
         orders = candidate_orders(trips[0], speeds, memory)
     needed = None if required is None else list(names).index(required)

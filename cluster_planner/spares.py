@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
-from cluster_planner.order import EXACT_NODES
+from cluster_planner.order import is_exact
 from cluster_planner.pipeline import Pipeline, plan_pipeline
 from cluster_planner.plan import Cluster, Spare
 from cluster_planner.spans import SpanCosts
@@ -49,7 +49,7 @@ def _reason(
 ) -> str:
     nodes = [*(stage.node for stage in cluster.stages), name]
     including = None
-    if len(nodes) <= EXACT_NODES:
+    if is_exact(len(nodes), len(spans.positions)):
         including = plan_pipeline(fleet, spans, nodes, averaged, least, required=name)
     if including is None or without is None:
         return f"{cluster.name} found no better use for it than to leave it out"
