@@ -11,9 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from cluster_planner.errors import InvalidInput
 from cluster_planner.graph import Edge, Graph, latency_graph, shortest_from
+
+if TYPE_CHECKING:
+    from cluster_planner.sites import Sites
 
 DEFAULT_LATENCY_S = 0.05
 """One-way latency of a pair of which nothing is known. The link then limits no flow: only the two nodes do.
@@ -100,9 +104,16 @@ class Fleet:
     def __post_init__(self) -> None:
         _check(self)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)
+
+    @cached_property
+    def sites(self) -> "Sites":
+        """The nodes and their links as arrays, in the order of `nodes`."""
+        from cluster_planner.sites import Sites  # here: it knows this module
+
+        return Sites(self)
 
     def node(self, name: str) -> Node:
         """The node of that name. Raises `InvalidInput` for a name nobody has."""

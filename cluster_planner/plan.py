@@ -110,11 +110,14 @@ class Plan:
 
     def cluster(self, name: str) -> Cluster:
         """The cluster of that name. Raises `InvalidInput` for a name nobody has."""
-        for cluster in self.clusters:
-            if cluster.name == name:
-                return cluster
+        if name in self._cluster_of:
+            return self._cluster_of[name]
         known = ", ".join(cluster.name for cluster in self.clusters)
         raise InvalidInput(f"no cluster is named {name!r}; there are {known}")
+
+    @cached_property
+    def _cluster_of(self) -> Mapping[str, Cluster]:
+        return {cluster.name: cluster for cluster in self.clusters}
 
     def stage_segments(self, cluster_name: str, stage_index: int) -> tuple[tuple[int, int], ...]:
         """The segments that a stage holds, in the order of the model."""
@@ -161,14 +164,14 @@ def _check_clusters(plan: Plan) -> None:
     if not plan.clusters:
         raise InvalidInput("at least one cluster is needed", key="clusters")
     count = len(plan.costs.units)
-    known = ", ".join(plan.fleet.names)
-    names: list[str] = []
+    known = frozenset(plan.fleet.names)
+    names: set[str] = set()
     runs: dict[str, str] = {}
     for i, cluster in enumerate(plan.clusters):
         key = f"clusters[{i}]"
         if not cluster.name or cluster.name in names:
             raise InvalidInput(f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name")
-        names.append(cluster.name)
+        names.add(cluster.name)
         largest = plan.workload.largest_window
         if plan.workload.is_synchronous and cluster.window != plan.workload.held(len(cluster.stages), 0):
             raise InvalidInput(
@@ -184,8 +187,9 @@ def _check_clusters(plan: Plan) -> None:
         at = 0
         for s, stage in enumerate(cluster.stages):
             where = f"{key}.stages[{s}]"
-            if stage.node not in plan.fleet.names:
-                raise InvalidInput(f"no node is named {stage.node!r}; there are {known}", key=f"{where}.node")
+            if stage.node not in known:
+                there = ", ".join(plan.fleet.names)
+                raise InvalidInput(f"no node is named {stage.node!r}; there are {there}", key=f"{where}.node")
             if stage.node in runs:
                 raise InvalidInput(f"{stage.node!r} already runs {runs[stage.node]}", key=f"{where}.node")
             runs[stage.node] = where
@@ -222,14 +226,15 @@ def _check_rings(plan: Plan) -> None:
 
 
 def _check_spares(plan: Plan) -> None:
-    known = ", ".join(plan.fleet.names)
-    running = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    known = frozenset(plan.fleet.names)
+    running = {stage.node for cluster in plan.clusters for stage in cluster.stages}
     for i, spare in enumerate(plan.spares):
-        if spare.node not in plan.fleet.names:
-            raise InvalidInput(f"no node is named {spare.node!r}; there are {known}", key=f"spares[{i}].node")
+        if spare.node not in known:
+            there = ", ".join(plan.fleet.names)
+            raise InvalidInput(f"no node is named {spare.node!r}; there are {there}", key=f"spares[{i}].node")
         if spare.node in running:
             raise InvalidInput(f"{spare.node!r} runs a stage or is named twice", key=f"spares[{i}].node")
-        running.append(spare.node)
+        running.add(spare.node)
     for i, name in enumerate(plan.fleet.names):
         if name not in running:
             raise InvalidInput(f"{name!r} is neither in a stage nor a spare", key=f"nodes[{i}].name")

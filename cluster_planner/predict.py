@@ -17,14 +17,16 @@ serve several clusters, each cluster is timed as if all had its period, which is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cluster_planner.circuits import Circuit, circuits
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
 from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import Load, by_host, flushed_s, loads_of, period_s, round_trip_s
+from cluster_planner.steady import Occupancy, Pipelines
+from cluster_planner.timing import Load, by_host, flushed_s, loads_of, round_trip_s
 
-BISECTIONS = 60
 MOST_AVERAGING = 0.9
 """The part of a link that averaging can have: the pipeline's lane goes first."""
 
@@ -76,16 +78,18 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     moved = circuits(spans, clusters, rings)
     traffic = _traffic(fleet, spans, pipes, moved)
     averaging_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
-    fleet_rate = _steady_rate(fleet, spans, pipes, traffic)
+    stages = _pipelines(fleet, pipes, traffic)
+    fleet_rate = stages.steady_rate(work)
     waits = carried < fleet_rate * (1 - 1e-9)
     fleet_rate = min(fleet_rate, carried)
-    occupancies = [_occupancies(fleet, spans, pipe, traffic, fleet_rate) for pipe in pipes]
-    rates = [work.micro_batch / _period(spans, pipe, occ) for pipe, occ in zip(pipes, occupancies, strict=True)]
+    occupied = stages.occupancy(fleet_rate, work)
+    periods = stages.periods_s(fleet_rate, work).tolist()
+    rates = [work.micro_batch / period for period in periods]
     scale = fleet_rate / sum(rates) if waits else 1.0
     rates = [rate * scale for rate in rates]
     limits, predictions = [], []
-    for pipe, occupied, rate in zip(pipes, occupancies, rates, strict=True):
-        limit = _limit(spans, pipe, occupied, waits)
+    for pipe, first, period, rate in zip(pipes, stages.first.tolist(), periods, rates, strict=True):
+        limit = _limit(spans, pipe, occupied, first, period, waits=waits)
         limits.append(limit)
         predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
     total = sum(rates)
@@ -131,6 +135,25 @@ def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequ
     )
 
 
+def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], traffic: _Traffic) -> Pipelines:
+    names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    loads = [load for pipe in pipes for load in pipe.loads]
+    return Pipelines(
+        compute_s=np.array([load.compute_s for load in loads]),
+        send_s=np.array([load.send_s for load in loads]),
+        up_bytes=np.array([traffic.up[name] for name in names]),
+        down_bytes=np.array([traffic.down[name] for name in names]),
+        averaged_up=np.array([traffic.averaged_up[name] for name in names]),
+        averaged_down=np.array([traffic.averaged_down[name] for name in names]),
+        up_bytes_per_s=np.array([fleet.node(name).up_bytes_per_s for name in names]),
+        down_bytes_per_s=np.array([fleet.node(name).down_bytes_per_s for name in names]),
+        first=np.cumsum([0, *(len(pipe.loads) for pipe in pipes[:-1])]),
+        round_trip_s=np.array([pipe.round_trip_s for pipe in pipes]),
+        flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
+        window=np.array([pipe.cluster.window for pipe in pipes]),
+    )
+
+
 def _averaging(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit], traffic: _Traffic
 ) -> tuple[float, float]:
@@ -161,63 +184,6 @@ def _averaging(
     return sending + trip, work.average_every * at_most
 
 
-def _steady_rate(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], traffic: _Traffic) -> float:
-    def made_at(rate: float) -> float:
-        return sum(
-            spans.workload.micro_batch / _period(spans, pipe, _occupancies(fleet, spans, pipe, traffic, rate))
-            for pipe in pipes
-        )
-
-    low, high = 0.0, made_at(0.0)
-    if made_at(high) >= high:
-        return high
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if made_at(middle) >= middle else (low, middle)
-    return low
-
-
-@dataclass(frozen=True)
-class _Occupied:
-    compute_s: float
-    send_s: float
-    up_s: float
-    down_s: float
-
-    @property
-    def most(self) -> float:
-        return max(self.compute_s, self.send_s, self.up_s, self.down_s)
-
-
-def _occupancies(fleet: Fleet, spans: SpanCosts, pipe: _Pipe, traffic: _Traffic, rate: float) -> list[_Occupied]:
-    rounds_per_s = rate / spans.workload.average_every
-    occupied = []
-    for stage, load in zip(pipe.cluster.stages, pipe.loads, strict=True):
-        node = fleet.node(stage.node)
-        left_up = node.up_bytes_per_s - traffic.averaged_up[stage.node] * rounds_per_s
-        left_down = node.down_bytes_per_s - traffic.averaged_down[stage.node] * rounds_per_s
-        occupied.append(
-            _Occupied(
-                load.compute_s,
-                load.send_s,
-                _seconds(traffic.up[stage.node], left_up),
-                _seconds(traffic.down[stage.node], left_down),
-            )
-        )
-    return occupied
-
-
-def _seconds(amount: float, rate: float) -> float:
-    if rate > 0:
-        return amount / rate
-    return float("inf")
-
-
-def _period(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied]) -> float:
-    bottleneck = max(o.most for o in occupied)
-    return max(period_s(bottleneck, pipe.round_trip_s, pipe.cluster.window, spans.workload), pipe.flushed_s)
-
-
 def _ring_bytes(spans: SpanCosts, ring: Circuit) -> float:
     """What each member sends, and receives, in one round."""
     members = len(ring.members)
@@ -225,20 +191,18 @@ def _ring_bytes(spans: SpanCosts, ring: Circuit) -> float:
     return 2.0 * (members - 1) / members * moved
 
 
-def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Sequence[_Occupied], waits: bool) -> Limit:
+def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float, *, waits: bool) -> Limit:
     stages = pipe.cluster.stages
-    worst = max(range(len(stages)), key=lambda i: occupied[i].most)
-    node, most = stages[worst].node, occupied[worst].most
+    worst = int(occupied.most[first : first + len(stages)].argmax())
+    node, at = stages[worst].node, first + worst
+    most = occupied.most[at]
     if waits:
         return Limit("averaging", node)
-    if _period(spans, pipe, occupied) > most * (1 + 1e-9):
+    if period_s > most * (1 + 1e-9):
         return Limit("flush" if spans.workload.is_synchronous else "round trip", node)
-    if occupied[worst].compute_s >= most:
-        return Limit("compute", node)
-    if occupied[worst].up_s >= most:
-        return Limit("uplink", node)
-    if occupied[worst].down_s >= most:
-        return Limit("downlink", node)
+    for kind, seconds in (("compute", occupied.compute_s), ("uplink", occupied.up_s), ("downlink", occupied.down_s)):
+        if seconds[at] >= most:
+            return Limit(kind, node)
     return Limit("link", node, pipe.loads[worst].send_to)
 
 
