@@ -10,21 +10,26 @@ Where nodes of the group share a host, the search counts each boundary flow by i
 instead of their sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cluster_planner.costs import Workload
 from cluster_planner.cuts import Tables
-from cluster_planner.fleet import Fleet, Node
+from cluster_planner.fleet import Fleet
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
 from cluster_planner.plan import Stage
 from cluster_planner.recomputing import recomputing, ways_that_fit
 from cluster_planner.spans import Floats, SpanCosts
-from cluster_planner.timing import bottleneck_s, flushed_s, host_key, loads_of, period_s, round_trip_s, wanted_window
+from cluster_planner.timing import bottleneck_s, flushed_s, loads_of, period_s, round_trip_s, wanted_window
+
+FASTEST = 32
+"""Of a group with more nodes than there can be stages, the fastest are looked at beside the largest."""
 
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
@@ -41,33 +46,42 @@ class Pipeline:
 
 
 def plan_pipeline(
-    fleet: Fleet, spans: SpanCosts, names: Sequence[str], averaged: float, least: int, required: str | None = None
+    fleet: Fleet,
+    spans: SpanCosts,
+    names: Sequence[str],
+    averaging_per_s: float,
+    least: int,
+    required: str | None = None,
+    *,
+    in_order: bool = False,
 ) -> Pipeline | None:
     """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
 
-    `averaged`: bytes that averaging moves each way per parameter byte and micro-batch. `required`: a node
-    that must run a stage; ignored where the search is not exact (order.py).
+    `averaging_per_s`: bytes that averaging moves each way a second per parameter byte. `required`: a node that must run
+    a stage; ignored where the search is not exact (order.py). `in_order`: only pipelines in the order of `names`.
     """
-    nodes = [fleet.node(name) for name in names]
-    memory = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
-    longest = _both(spans, lambda flops: _bottleneck_tables(fleet, spans, nodes, averaged, flops))
-    trips = _both(spans, lambda flops: _round_trip_tables(fleet, spans, nodes, flops))
-    orders: tuple[tuple[int, ...], ...] = ()
-    if not is_exact(len(nodes), len(spans.positions)):
-        speeds = np.array([node.flops_per_s for node in nodes])
-        orders = candidate_orders(trips[0], speeds, memory)
+    names = names if in_order else _shortlisted(fleet, names, len(spans.positions))
+    group = _Group(fleet, names)
+    longest = _both(spans, lambda flops: _bottleneck_tables(spans, group, averaging_per_s, flops))
+    trips = _both(spans, lambda flops: _round_trip_tables(spans, group, flops))
+    exact = is_exact(len(names), len(spans.positions)) and not in_order
+    orders: tuple[tuple[int, ...], ...] = (tuple(range(len(names))),)
+    if not exact and not in_order:
+        orders = candidate_orders(trips[0], group.flops_per_s, group.memory_bytes)
     needed = None if required is None else list(names).index(required)
+    find = partial(best_pipeline, least=least, orders=() if exact else orders, required=needed)
     found: dict[tuple[Stage, ...], Pipeline] = {}
     tried: list[bytes] = []
-    for window in _windows_to_try(spans.workload, len(nodes)):
-        fits = ways_that_fit(spans, memory, window)
+    for window in _windows_to_try(spans.workload, len(names)):
+        fits = ways_that_fit(spans, group.memory_bytes, window)
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
         tables, seconds = _chosen(longest, fits), _chosen(trips, fits)
-        if len(orders) > SHORTLIST:
+        if not exact and len(orders) > SHORTLIST:
             orders = shortlist(tables, orders, least)
-        fastest = best_pipeline(tables, np.maximum, least, orders, needed)
+            find = partial(find, orders=orders)
+        fastest = find(tables, np.maximum)
         if fastest is None:
             continue
         for slack in SLACKS:
@@ -76,18 +90,19 @@ def plan_pipeline(
                 np.where(tables.stage <= limit, seconds.stage, np.inf),
                 np.where(tables.hop <= limit, seconds.hop, np.inf),
             )
-            solution = best_pipeline(within, np.add, least, orders, needed)
+            solution = find(within, np.add)
             for steps in (fastest.steps, () if solution is None else solution.steps):
-                cut = _stages(spans, nodes, steps)
+                cut = _stages(spans, names, steps)
                 for in_flight in dict.fromkeys((window, 1)) if cut else ():
                     stages = recomputing(fleet, spans, cut, in_flight)
                     if stages is not None and stages not in found:
-                        found[stages] = _timed(fleet, spans, stages, averaged)
+                        found[stages] = _timed(fleet, spans, stages, averaging_per_s)
     best = max(found.values(), key=_worth, default=None)
-    if best is None or required is not None or len(best.stages) == len(nodes):
+    if best is None or required is not None or len(best.stages) == len(names):
         return best
     # Nodes that are left out have set the limits of the search: it may find better cuts without them.
-    again = plan_pipeline(fleet, spans, [stage.node for stage in best.stages], averaged, least)
+    used = [stage.node for stage in best.stages]
+    again = plan_pipeline(fleet, spans, used, averaging_per_s, least, in_order=in_order)
     return best if again is None else max(best, again, key=_worth)
 
 
@@ -114,12 +129,14 @@ def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -
 
 def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
     """The largest window up to `wanted` that every stage has memory for; at least 1."""
-    return next((window for window in range(wanted, 1, -1) if _fit(fleet, spans, stages, window)), 1)
+    if _fit(fleet, spans, stages, wanted):
+        return wanted
+    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))
 
 
-def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaged: float) -> Pipeline:
+def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
     work = spans.workload
-    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaged)
+    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaging_per_s)
     trip = round_trip_s(fleet, spans, stages)
     if work.is_synchronous:
         window = work.held(len(stages), 0)
@@ -130,9 +147,9 @@ def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaged: 
     return Pipeline(stages, window, rate, rate * staleness_factor(window, len(stages), work))
 
 
-def _stages(spans: SpanCosts, nodes: Sequence[Node], steps: Sequence[tuple[int, int, int]]) -> tuple[Stage, ...]:
+def _stages(spans: SpanCosts, names: Sequence[str], steps: Sequence[tuple[int, int, int]]) -> tuple[Stage, ...]:
     at = spans.positions
-    return tuple(Stage(nodes[i].name, (int(at[start]), int(at[end]))) for i, start, end in steps)
+    return tuple(Stage(names[i], (int(at[start]), int(at[end]))) for i, start, end in steps)
 
 
 def _both(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
@@ -146,30 +163,52 @@ def _chosen(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
     return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)
 
 
-def _bottleneck_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], averaged: float, flops: Floats) -> Tables:
+class _Group:
+    """The nodes of a search, as arrays in the order of `names`."""
+
+    def __init__(self, fleet: Fleet, names: Sequence[str]) -> None:
+        sites = fleet.sites
+        at = np.array([sites.number_of[name] for name in names])
+        self.flops_per_s, self.memory_bytes = sites.flops_per_s[at], sites.memory_bytes[at]
+        self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
+        self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
+        hosts = sites.host[at]
+        self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
+
+
+def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int) -> Sequence[str]:
+    """Of more nodes than there can be stages: the largest, with which the model fits if it does at all, and the
+    fastest.
+    """
+    if len(names) <= positions:
+        return names
+    nodes = [fleet.node(name) for name in names]
+    largest = sorted(nodes, key=lambda node: (-node.memory_bytes, -node.flops_per_s))[: positions - 1]
+    fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
+    kept = {node.name for node in (*largest, *fastest)}
+    return [name for name in names if name in kept]
+
+
+def _bottleneck_tables(spans: SpanCosts, group: _Group, averaging_per_s: float, flops: Floats) -> Tables:
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    share = averaged * spans.parameter_table
+    averaged = averaging_per_s * spans.parameter_table
     sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
-    hosts = [host_key(fleet, node.name) for node in nodes]
-    rows = []
-    for node, host in zip(nodes, hosts, strict=True):
-        mates = hosts.count(host)
-        flows_out, flows_in = (sent, received) if mates == 1 else (0.0, 0.0)
-        up = (flows_out + mates * share) / node.up_bytes_per_s
-        down = (flows_in + mates * share) / node.down_bytes_per_s
-        rows.append(np.maximum(np.maximum(up, down), flops / node.flops_per_s))
-    rate = _flow_rates(fleet, nodes)
+    stage = flops / group.flops_per_s[:, None, None]
+    alone = (group.mates == 1)[:, None, None]
+    for flows, rate in ((sent, group.up_bytes_per_s), (received, group.down_bytes_per_s)):
+        if averaging_per_s == 0.0:
+            busy = np.where(alone, flows / rate[:, None, None], 0.0)
+        else:
+            left = rate[:, None, None] - group.mates[:, None, None] * averaged
+            busy = np.where(left > 0, np.where(alone, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
+        stage = np.maximum(stage, busy)
+    rate = group.flow_bytes_per_s
     hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
-    return Tables(np.stack(rows), hop)
+    return Tables(stage, hop)
 
 
-def _round_trip_tables(fleet: Fleet, spans: SpanCosts, nodes: Sequence[Node], flops: Floats) -> Tables:
+def _round_trip_tables(spans: SpanCosts, group: _Group, flops: Floats) -> Tables:
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    rate = _flow_rates(fleet, nodes)
-    latency = np.array([[0.0 if a is b else fleet.link(a.name, b.name).latency_s for b in nodes] for a in nodes])
-    hop = 2 * latency[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
-    return Tables(np.stack([flops / node.flops_per_s for node in nodes]), hop)
-
-
-def _flow_rates(fleet: Fleet, nodes: Sequence[Node]) -> Floats:
-    return np.array([[np.inf if a is b else fleet.flow_bytes_per_s(a.name, b.name) for b in nodes] for a in nodes])
+    rate = group.flow_bytes_per_s
+    hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
+    return Tables(flops / group.flops_per_s[:, None, None], hop)

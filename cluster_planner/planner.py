@@ -32,13 +32,13 @@ HOPELESS = 0.9
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan but for its words. `averaged`: see `plan_pipeline`; one entry per cluster, as in `groups`."""
+    """A whole plan but for its words. `averaging_per_s`: see `plan_pipeline`."""
 
     groups: tuple[tuple[str, ...], ...]
     clusters: tuple[Cluster, ...]
     rings: tuple[Ring, ...]
     forecast: Forecast
-    averaged: tuple[float, ...]
+    averaging_per_s: float
 
 
 def make_plan(
@@ -87,8 +87,8 @@ def make_plan(
         )
     spares = [
         spare
-        for cluster, group, averaged in zip(best.clusters, best.groups, best.averaged, strict=True)
-        for spare in left_out(fleet, spans, cluster, group, averaged, least)
+        for cluster, group in zip(best.clusters, best.groups, strict=True)
+        for spare in left_out(fleet, spans, cluster, group, best.averaging_per_s, least)
     ]
     plan = Plan(
         clusters=best.clusters,
@@ -120,46 +120,36 @@ def _objective(candidate: Candidate) -> float:
 def _plan_groups(
     fleet: Fleet, spans: SpanCosts, groups: Sequence[tuple[str, ...]], least: int, to_beat: float
 ) -> Candidate | None:
-    speeds = [sum(fleet.node(name).flops_per_s for name in group) for group in groups]
-    faster = [sum(speeds) / speed for speed in speeds]
+    work = spans.workload
+    moved = 2 * (len(groups) - 1) / len(groups) * work.averaged_bytes_per_parameter_byte / work.average_every
+    rate = 0.0
     best: Candidate | None = None
     for _ in range(PASSES if len(groups) > 1 else 1):
-        candidate = _plan_once(fleet, spans, groups, faster, least)
+        candidate = _plan_once(fleet, spans, groups, moved * rate, least)
         if candidate is None:
             break
         if best is None or _objective(candidate) > _objective(best):
             best = candidate
         if _objective(candidate) < HOPELESS * to_beat:
             break
-        predicted = candidate.forecast.prediction
-        rate_of = {
-            group: predicted.samples_per_s / cluster.samples_per_s
-            for group, cluster in zip(candidate.groups, predicted.clusters, strict=True)
-        }
-        faster = [rate_of[group] for group in groups]
+        rate = candidate.forecast.prediction.samples_per_s
     return best
 
 
 def _plan_once(
-    fleet: Fleet, spans: SpanCosts, groups: Sequence[tuple[str, ...]], faster: Sequence[float], least: int
+    fleet: Fleet, spans: SpanCosts, groups: Sequence[tuple[str, ...]], averaging_per_s: float, least: int
 ) -> Candidate | None:
-    """`faster`: for each group, how many times its samples/s the fleet is expected to make."""
-    work = spans.workload
-    moved = 2 * (len(groups) - 1) / len(groups) * work.averaged_bytes_per_parameter_byte
-    per_round = moved * work.micro_batch / work.average_every
     planned = []
-    for group, ratio in zip(groups, faster, strict=True):
-        pipeline = plan_pipeline(fleet, spans, group, per_round * ratio, least)
+    for group in groups:
+        pipeline = plan_pipeline(fleet, spans, group, averaging_per_s, least)
         if pipeline is None:
             return None
-        planned.append((pipeline, group, per_round * ratio))
+        planned.append((pipeline, group))
     planned.sort(key=lambda entry: -entry[0].samples_per_s)
-    clusters = tuple(Cluster(f"c{i}", pipeline.window, pipeline.stages) for i, (pipeline, _, _) in enumerate(planned))
+    clusters = tuple(Cluster(f"c{i}", pipeline.window, pipeline.stages) for i, (pipeline, _) in enumerate(planned))
     rings = make_rings(fleet, spans, clusters)
     forecast = predict(fleet, spans, clusters, rings)
-    return Candidate(
-        tuple(group for _, group, _ in planned), clusters, rings, forecast, tuple(a for _, _, a in planned)
-    )
+    return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
 
 
 def _progress_line(k: int, candidate: Candidate | None) -> str:

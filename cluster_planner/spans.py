@@ -39,8 +39,9 @@ weight).
 class SpanCosts:
     """Prefix sums over units: any half-open span [start, end) is a subtraction."""
 
-    def __init__(self, costs: ModelCosts, workload: Workload) -> None:
+    def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
         units = costs.units
+        self._most_positions = most_positions
         self.count = len(units)
         self.workload = workload
         self._flops = _cumulative([unit.flops for unit in units])
@@ -126,9 +127,9 @@ class SpanCosts:
     @cached_property
     def positions(self) -> NDArray[np.int64]:
         """The cut positions that a search considers, 0 and the number of units included."""
-        if self.count < MAX_POSITIONS:
+        if self.count < self._most_positions:
             return np.arange(self.count + 1)
-        return self._few_positions(MAX_POSITIONS)
+        return self._few_positions(self._most_positions)
 
     def flops_table(self, *, recomputes: bool = False) -> Floats:
         """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""

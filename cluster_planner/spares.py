@@ -27,15 +27,15 @@ def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
 
 
 def left_out(
-    fleet: Fleet, spans: SpanCosts, cluster: Cluster, group: Sequence[str], averaged: float, least: int
+    fleet: Fleet, spans: SpanCosts, cluster: Cluster, group: Sequence[str], averaging_per_s: float, least: int
 ) -> tuple[Spare, ...]:
     """The nodes of `group` that run no stage of its cluster."""
     used = [stage.node for stage in cluster.stages]
     idle = [name for name in group if name not in used]
     if not idle:
         return ()
-    without = plan_pipeline(fleet, spans, used, averaged, least)
-    return tuple(Spare(name, _reason(fleet, spans, cluster, name, without, averaged, least)) for name in idle)
+    without = plan_pipeline(fleet, spans, used, averaging_per_s, least)
+    return tuple(Spare(name, _reason(fleet, spans, cluster, name, without, averaging_per_s, least)) for name in idle)
 
 
 def _reason(
@@ -44,13 +44,13 @@ def _reason(
     cluster: Cluster,
     name: str,
     without: Pipeline | None,
-    averaged: float,
+    averaging_per_s: float,
     least: int,
 ) -> str:
     nodes = [*(stage.node for stage in cluster.stages), name]
     including = None
     if is_exact(len(nodes), len(spans.positions)):
-        including = plan_pipeline(fleet, spans, nodes, averaged, least, required=name)
+        including = plan_pipeline(fleet, spans, nodes, averaging_per_s, least, required=name)
     if including is None or without is None:
         return f"{cluster.name} found no better use for it than to leave it out"
     rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"

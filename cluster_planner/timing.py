@@ -133,23 +133,24 @@ def host_key(fleet: Fleet, name: str) -> tuple[bool, str]:
     return (False, name) if host is None else (True, host)
 
 
-def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], averaged: float) -> float:
-    """The largest occupancy, when averaging moves `averaged` bytes each way per parameter byte and
-    micro-batch.
+def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], averaging_per_s: float) -> float:
+    """The largest occupancy, when averaging moves `averaging_per_s` bytes a second each way per parameter byte;
+    infinite where it leaves nothing of a link.
     """
-    share = [averaged * load.parameter_bytes for load in loads]
     names = [stage.node for stage in stages]
-    up = by_host(fleet, [(n, load.up_bytes + a) for n, load, a in zip(names, loads, share, strict=True)])
-    down = by_host(fleet, [(n, load.down_bytes + a) for n, load, a in zip(names, loads, share, strict=True)])
-    return max(
-        max(
-            load.compute_s,
-            load.send_s,
-            up[name] / fleet.node(name).up_bytes_per_s,
-            down[name] / fleet.node(name).down_bytes_per_s,
-        )
-        for name, load in zip(names, loads, strict=True)
+    averaged = by_host(
+        fleet, [(n, averaging_per_s * load.parameter_bytes) for n, load in zip(names, loads, strict=True)]
     )
+    up = by_host(fleet, [(n, load.up_bytes) for n, load in zip(names, loads, strict=True)])
+    down = by_host(fleet, [(n, load.down_bytes) for n, load in zip(names, loads, strict=True)])
+    longest = 0.0
+    for name, load in zip(names, loads, strict=True):
+        node = fleet.node(name)
+        left_up, left_down = node.up_bytes_per_s - averaged[name], node.down_bytes_per_s - averaged[name]
+        if left_up <= 0 or left_down <= 0:
+            return math.inf
+        longest = max(longest, load.compute_s, load.send_s, up[name] / left_up, down[name] / left_down)
+    return longest
 
 
 def wanted_window(bottleneck: float, round_trip: float, workload: Workload) -> int:

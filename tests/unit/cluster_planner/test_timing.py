@@ -60,7 +60,10 @@ def test_averaging_takes_its_share_of_the_uplink(
     fleet: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
     spans = SpanCosts(make_model(3, flops=0.0, parameter_bytes=30, boundary_bytes=0), make_workload(micro_batch=1))
-    assert bottleneck_s(fleet, STAGES, loads_of(fleet, spans, STAGES), 0.1) >= 0.1 * 30 / 2
+    loads = loads_of(fleet, spans, STAGES)
+    middle = loads[1].up_bytes
+    assert bottleneck_s(fleet, STAGES, loads, 0.01) == max(middle / (2.0 - 0.01 * 30), loads[1].send_s)
+    assert bottleneck_s(fleet, STAGES, loads, 0.1) == math.inf  # 3 bytes/s of an uplink of 2
 
 
 @pytest.mark.parametrize(
