@@ -37,7 +37,7 @@ def staleness_factor(window: int, stages: int, workload: Workload) -> float:
     return 1.0 / (1.0 + STALENESS_COST * mean_delay)
 
 
-def averaging_factor(clusters: int, workload: Workload) -> float:
+def averaging_factor(clusters: float, workload: Workload) -> float:
     """What a sample is worth, for being made by one of so many clusters."""
     update = clusters * workload.micro_batch * workload.update_every
     apart = (1 + workload.max_lag) * workload.average_every / update

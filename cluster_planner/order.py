@@ -82,7 +82,7 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int |
         best[1 << j, j] = tables.stage[j, 0]
     answer, answer_cost = (0, 0), np.inf
     for size in range(1, nodes + 1):
-        used, newest, others = _sets(nodes, size)
+        used, newest, others = sets_of(nodes, size)
         if size > 1:
             before = used ^ (1 << newest)
             reach = combine(best[before[:, None], others], tables.hop[others, newest[:, None]]).min(axis=1)
@@ -114,7 +114,7 @@ def _walked_back(
 
 
 @cache
-def _sets(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All sets of `size` nodes, each with every choice of its newest: the set as bits, the newest, the others."""
     rows = [
         (sum(1 << i for i in members), j, [i for i in members if i != j])

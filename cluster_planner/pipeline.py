@@ -70,9 +70,9 @@ def plan_pipeline(
         orders = candidate_orders(trips[0], group.flops_per_s, group.memory_bytes)
     needed = None if required is None else list(names).index(required)
     find = partial(best_pipeline, least=least, orders=() if exact else orders, required=needed)
-    found: dict[tuple[Stage, ...], Pipeline] = {}
+    cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
     tried: list[bytes] = []
-    for window in _windows_to_try(spans.workload, len(names)):
+    for window in windows_to_try(spans.workload, len(names)):
         fits = ways_that_fit(spans, group.memory_bytes, window)
         if fits.tobytes() in tried:
             continue
@@ -91,13 +91,11 @@ def plan_pipeline(
                 np.where(tables.hop <= limit, seconds.hop, np.inf),
             )
             solution = find(within, np.add)
-            for steps in (fastest.steps, () if solution is None else solution.steps):
-                cut = _stages(spans, names, steps)
-                for in_flight in dict.fromkeys((window, 1)) if cut else ():
-                    stages = recomputing(fleet, spans, cut, in_flight)
-                    if stages is not None and stages not in found:
-                        found[stages] = _timed(fleet, spans, stages, averaging_per_s)
-    best = max(found.values(), key=_worth, default=None)
+            for steps in (fastest.steps, fastest.steps if solution is None else solution.steps):
+                cuts |= {(steps, window): None, (steps, 1): None}
+    ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
+    found = [_timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
+    best = max(found, key=_worth, default=None)
     if best is None or required is not None or len(best.stages) == len(names):
         return best
     # Nodes that are left out have set the limits of the search: it may find better cuts without them.
@@ -110,7 +108,7 @@ def _worth(pipeline: Pipeline) -> tuple[float, int]:
     return pipeline.value, -len(pipeline.stages)
 
 
-def _windows_to_try(work: Workload, nodes: int) -> Sequence[int]:
+def windows_to_try(work: Workload, nodes: int) -> Sequence[int]:
     """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
     if work.schedule == "gpipe":
         return (work.update_every,)  # every stage holds a whole update

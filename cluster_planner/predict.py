@@ -45,10 +45,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A prediction without advice, and each cluster's limit."""
+    """A prediction without advice, each cluster's limit, and the part of a round that is its longest ring's latency."""
 
     prediction: Prediction
     limits: tuple[Limit, ...]
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
     moved = circuits(spans, clusters, rings)
     traffic = _traffic(fleet, spans, pipes, moved)
-    averaging_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
+    averaging_s, latency_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
     stages = _pipelines(fleet, pipes, traffic)
     fleet_rate = stages.steady_rate(work)
     waits = carried < fleet_rate * (1 - 1e-9)
@@ -107,6 +108,7 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
             clusters=tuple(predictions),
         ),
         tuple(limits),
+        latency_s,
     )
 
 
@@ -156,10 +158,10 @@ def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], traffic: _Traffic) -> Pipel
 
 def _averaging(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit], traffic: _Traffic
-) -> tuple[float, float]:
-    """(seconds of one round on idle links, the most samples/s for which the rings keep up)."""
+) -> tuple[float, float, float]:
+    """(seconds of one round on idle links, its latency, the most samples/s for which the rings keep up)."""
     if not any(ring.hops for ring in rings):
-        return 0.0, float("inf")
+        return 0.0, 0.0, float("inf")
     stages = {c.name: c.stages for c in clusters}
     slowest_hop = trip = 0.0
     for ring in rings:
@@ -179,9 +181,9 @@ def _averaging(
     sending = max(slowest_hop, *hosts)
     work = spans.workload
     if sending <= 0:
-        return trip, float("inf")
+        return trip, trip, float("inf")
     at_most = min(MOST_AVERAGING / sending, work.max_lag / (sending + trip))
-    return sending + trip, work.average_every * at_most
+    return sending + trip, trip, work.average_every * at_most
 
 
 def _ring_bytes(spans: SpanCosts, ring: Circuit) -> float:

@@ -36,10 +36,10 @@ def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window:
     chosen = []
     for index, stage in enumerate(stages):
         place, memory_bytes = (index, len(stages)), fleet.node(stage.node).memory_bytes
-        fitting = [
-            way for way in ways if spans.stage_memory_bytes(*stage.units, place, window, recomputes=way) <= memory_bytes
-        ]
-        if not fitting:
+        for way in ways:
+            if spans.stage_memory_bytes(*stage.units, place, window, recomputes=way) <= memory_bytes:
+                chosen.append(stage if stage.recomputes == way else replace(stage, recomputes=way))
+                break
+        else:
             return None
-        chosen.append(replace(stage, recomputes=fitting[0]))
     return tuple(chosen)

@@ -42,6 +42,8 @@ class SpanCosts:
     def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
         units = costs.units
         self._most_positions = most_positions
+        self._memory_tables: dict[tuple[int, bool], Floats] = {}
+        self._flops_tables: dict[bool, Floats] = {}
         self.count = len(units)
         self.workload = workload
         self._flops = _cumulative([unit.flops for unit in units])
@@ -133,9 +135,12 @@ class SpanCosts:
 
     def flops_table(self, *, recomputes: bool = False) -> Floats:
         """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""
-        update = UPDATE_FLOPS / self.workload.update_every
-        passes = (3.0 + recomputes) * self.workload.micro_batch
-        return _forward_only(passes * self._between(self._flops) + update * self._between(self._parameters))
+        if recomputes not in self._flops_tables:
+            update = UPDATE_FLOPS / self.workload.update_every
+            passes = (3.0 + recomputes) * self.workload.micro_batch
+            flops = passes * self._between(self._flops) + update * self._between(self._parameters)
+            self._flops_tables[recomputes] = _forward_only(flops)
+        return self._flops_tables[recomputes]
 
     @cached_property
     def parameter_table(self) -> Floats:
@@ -144,6 +149,11 @@ class SpanCosts:
 
     def memory_table(self, window: int, *, recomputes: bool = False) -> Floats:
         """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
+        if (window, recomputes) not in self._memory_tables:
+            self._memory_tables[window, recomputes] = self._memory_table(window, recomputes)
+        return self._memory_tables[window, recomputes]
+
+    def _memory_table(self, window: int, recomputes: bool) -> Floats:
         saved = self._between(self._saved) * self.workload.micro_batch
         queued = self._arriving[self.positions]
         in_flight = saved * window
@@ -210,6 +220,4 @@ def _at_cuts(values: list[int]) -> Floats:
 
 
 def _forward_only(table: Floats) -> Floats:
-    table = table.copy()
-    table[np.tril_indices(len(table))] = np.inf
-    return table
+    return np.where(np.tri(len(table), dtype=bool), np.inf, table)

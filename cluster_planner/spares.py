@@ -15,6 +15,9 @@ from cluster_planner.plan import Cluster, Spare
 from cluster_planner.spans import SpanCosts
 from cluster_planner.words import rate
 
+MOST_REASONS = 32
+"""Of more spares than this, none is given figures."""
+
 
 def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
     """The nodes that have memory for no unit at all."""
@@ -27,15 +30,32 @@ def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
 
 
 def left_out(
-    fleet: Fleet, spans: SpanCosts, cluster: Cluster, group: Sequence[str], averaging_per_s: float, least: int
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    idle: Sequence[str],
+    averaging_per_s: float,
+    least: int,
 ) -> tuple[Spare, ...]:
-    """The nodes of `group` that run no stage of its cluster."""
-    used = [stage.node for stage in cluster.stages]
-    idle = [name for name in group if name not in used]
-    if not idle:
-        return ()
-    without = plan_pipeline(fleet, spans, used, averaging_per_s, least)
-    return tuple(Spare(name, _reason(fleet, spans, cluster, name, without, averaging_per_s, least)) for name in idle)
+    """The `idle` nodes, each with what it would do to the cluster that is nearest to it."""
+    if len(idle) > MOST_REASONS:
+        return tuple(Spare(name, "the search found no better use for it than to leave it out") for name in idle)
+    without: dict[str, Pipeline | None] = {}
+    spares = []
+    for name in idle:
+        cluster = min(clusters, key=lambda cluster: _latency_s(fleet, name, cluster))
+        if cluster.name not in without:
+            used = [stage.node for stage in cluster.stages]
+            without[cluster.name] = plan_pipeline(fleet, spans, used, averaging_per_s, least)
+        reason = _reason(fleet, spans, cluster, name, without[cluster.name], averaging_per_s, least)
+        spares.append(Spare(name, reason))
+    return tuple(spares)
+
+
+def _latency_s(fleet: Fleet, name: str, cluster: Cluster) -> float:
+    number_of = fleet.sites.number_of
+    latency, _ = fleet.sites.between([number_of[name]], [number_of[stage.node] for stage in cluster.stages])
+    return float(latency.mean())
 
 
 def _reason(

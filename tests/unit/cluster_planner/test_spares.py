@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from cluster_planner.costs import ModelCosts, Workload
-from cluster_planner.fleet import Fleet, Node
+from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.holding import Holding
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.spans import SpanCosts
@@ -16,9 +16,33 @@ def test_reasons_say_what_the_node_would_do(
         (make_node("a"), make_node("b"), make_node("phone", flops_per_s=1e6), make_node("tiny", memory_bytes=9))
     )
     cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
-    (spare,) = left_out(fleet, spans, cluster, ["a", "b", "phone"], 0.0, 2)
+    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 0.0, 2)
     assert spare.node == "phone"
     assert spare.reason.startswith("would slow c0: ")
-    assert left_out(fleet, spans, cluster, ["a", "b"], 0.0, 2) == ()
+    assert left_out(fleet, spans, [cluster], [], 0.0, 2) == ()
+
+
+def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    names = ("a", "b", "c", "d", "phone")
+    fleet = Fleet(
+        tuple(make_node(name, flops_per_s=1e6 if name == "phone" else 1e10) for name in names),
+        tuple(Link("phone", name, 0.2 if name in "ab" else 0.1, 1e7) for name in "abcd"),
+    )
+    clusters = [
+        Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 4, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    (spare,) = left_out(fleet, spans, clusters, ["phone"], 0.0, 2)
+    assert "would slow c1" in spare.reason
+
+
+def test_what_holds_nothing_says_so(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    fleet = Fleet((make_node("a"), make_node("tiny", memory_bytes=9)))
     (small,) = too_small(fleet, Holding(fleet, spans, 2))
     assert (small.node, "hold no unit" in small.reason) == ("tiny", True)

@@ -1,0 +1,136 @@
+"""A whole plan but for its words: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
+
+Decides how a grouping is worked out exactly. Averaging's bytes depend on how fast all clusters are, so it is planned
+again with the rate that came out, until that gains nothing. Knows no search over groupings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster_planner.costs import Workload
+from cluster_planner.fleet import Fleet
+from cluster_planner.objective import averaging_factor
+from cluster_planner.order import is_exact
+from cluster_planner.pipeline import Pipeline, plan_pipeline
+from cluster_planner.plan import Cluster, Ring
+from cluster_planner.predict import Forecast, predict
+from cluster_planner.rings import make_rings
+from cluster_planner.spans import SpanCosts
+
+PASSES = 3
+THOROUGH_NODES = 256
+"""In fleets of more nodes, orders are found on few cut positions, and then the cuts on all."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`groups[i]`: the nodes among which `clusters[i]` was planned. `averaging_per_s`: see `plan_pipeline`."""
+
+    groups: tuple[tuple[str, ...], ...]
+    clusters: tuple[Cluster, ...]
+    rings: tuple[Ring, ...]
+    forecast: Forecast
+    averaging_per_s: float
+
+    @property
+    def objective(self) -> float:
+        return self.forecast.prediction.objective
+
+
+def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
+    """Bytes a second that averaging moves each way per parameter byte a stage holds."""
+    moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
+    return moved * samples_per_s / work.average_every
+
+
+class Assembler:
+    """Works groupings out, and remembers the pipelines of groups it has seen."""
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
+        """`few`: the same costs on few cut positions."""
+        self._fleet, self._spans, self._few, self._least = fleet, spans, few, least
+        self._known: dict[tuple[tuple[str, ...], float], Pipeline | None] = {}
+
+    def candidate(self, groups: Sequence[tuple[str, ...]], samples_per_s: float = 0.0) -> Candidate | None:
+        """The best plan with these clusters; None where one of them cannot hold the model. `samples_per_s`: what the
+        fleet is expected to make.
+        """
+        best: Candidate | None = None
+        for _ in range(PASSES if len(groups) > 1 else 1):
+            load = averaging_per_s(len(groups), samples_per_s, self._spans.workload)
+            found = self._once(groups, float(f"{load:.2g}"))
+            if found is None or (best is not None and found.objective <= best.objective * (1 + 1e-6)):
+                break
+            best = found
+            samples_per_s = found.forecast.prediction.samples_per_s
+        return best
+
+    def pipeline(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
+        """The best pipeline of these nodes."""
+        key = (group, averaging_per_s)
+        if key not in self._known:
+            self._known[key] = self._planned(group, averaging_per_s)
+        return self._known[key]
+
+    def _planned(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
+        given = (averaging_per_s, self._least)
+        if len(self._fleet.nodes) <= THOROUGH_NODES or not is_exact(len(group), len(self._few.positions)):
+            return plan_pipeline(self._fleet, self._spans, group, *given)
+        rough = plan_pipeline(self._fleet, self._few, group, *given)
+        if rough is None:
+            return plan_pipeline(self._fleet, self._spans, group, *given)
+        order = [stage.node for stage in rough.stages]
+        fine = plan_pipeline(self._fleet, self._spans, order, *given, in_order=True)
+        return rough if fine is None or fine.value <= rough.value else fine
+
+    def _once(self, groups: Sequence[tuple[str, ...]], averaging_per_s: float) -> Candidate | None:
+        planned = []
+        for group in groups:
+            pipeline = self.pipeline(group, averaging_per_s)
+            if pipeline is None:
+                return None
+            planned.append((pipeline, group))
+        planned.sort(key=lambda entry: (-entry[0].samples_per_s, entry[1]))
+        clusters = tuple(Cluster(f"c{i}", pipeline.window, pipeline.stages) for i, (pipeline, _) in enumerate(planned))
+        rings = make_rings(self._fleet, self._spans, clusters)
+        forecast = predict(self._fleet, self._spans, clusters, rings)
+        return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a fleet's rings allow, as found by the last plan: for the score of groupings that are not worked out.
+
+    `sending_s`: what a round takes of the busiest link; `hop_s`: latency of one hop of a ring.
+    """
+
+    samples_per_s: float = 0.0
+    sending_s: float = 0.0
+    hop_s: float = 0.0
+
+    def carried(self, clusters: float, work: Workload) -> float:
+        """The most samples/s with which the rings of so many clusters keep up: predict.py's, with these figures."""
+        from cluster_planner.predict import MOST_AVERAGING
+
+        if clusters <= 1 or self.sending_s + self.hop_s <= 0:
+            return float("inf")
+        trip = 2 * (clusters - 1) * self.hop_s
+        most = work.max_lag / (self.sending_s + trip)
+        return work.average_every * (min(most, MOST_AVERAGING / self.sending_s) if self.sending_s > 0 else most)
+
+    def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
+        """The objective, about."""
+        if samples_per_s <= 0:
+            return 0.0
+        kept = min(1.0, self.carried(clusters, work) / samples_per_s)
+        return value * kept * averaging_factor(clusters, work)
+
+
+def conditions_of(candidate: Candidate) -> Conditions:
+    """As they are with this plan."""
+    predicted = candidate.forecast
+    hops = 2 * (len(candidate.clusters) - 1)
+    hop_s = predicted.latency_s / hops if hops else 0.0
+    return Conditions(
+        predicted.prediction.samples_per_s, max(0.0, predicted.prediction.averaging_s - predicted.latency_s), hop_s
+    )

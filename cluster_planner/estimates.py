@@ -1,0 +1,249 @@
+"""What groups of nodes are worth as clusters, estimated for many groups at once.
+
+Decides about how fast each would be: the same search as pipeline.py's (least bottleneck, then the shortest round trip
+within a slack of it), on fewer cut positions, by the bounds that the search finds instead of exact timing, and as
+arrays over groups of one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes,
+in a few orders. An estimate is what a local search compares with; what it finds is worked out exactly afterwards.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster_planner.fleet import Fleet
+from cluster_planner.objective import STALENESS_COST
+from cluster_planner.order import sets_of
+from cluster_planner.pipeline import windows_to_try
+from cluster_planner.recomputing import ways_that_fit
+from cluster_planner.spans import Floats, SpanCosts
+from cluster_planner.timing import SHORTEST_S
+
+POSITIONS = 14
+"""Cut positions that estimates consider, at most."""
+
+SLACKS = (1.0, 1.25, np.inf)
+"""As in pipeline.py."""
+
+EXACT = 5
+CHUNK = 500_000
+"""Numbers that one step of the search handles at once."""
+
+Group = tuple[int, ...]
+"""Nodes by their number, sorted."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness."""
+
+    used: Group
+    samples_per_s: float
+    value: float
+
+
+NOTHING = Estimate((), 0.0, 0.0)
+"""Of a group that cannot hold the model."""
+
+
+class Estimator:
+    """Remembers what it was asked, for one model, fleet and load of averaging (bytes/s per parameter byte)."""
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, least: int, averaging_per_s: float) -> None:
+        self._fleet, self._spans, self._least = fleet, spans, least
+        self._averaging_per_s = averaging_per_s
+        self._known: dict[Group, Estimate] = {}
+
+    @property
+    def asked(self) -> int:
+        """How many different groups have been estimated."""
+        return len(self._known)
+
+    def of(self, groups: Iterable[Group]) -> list[Estimate]:
+        """One estimate for each group."""
+        groups = list(groups)
+        by_size: dict[int, dict[Group, None]] = {}
+        for group in groups:
+            if group not in self._known:
+                by_size.setdefault(len(group), {})[group] = None
+        for size, several in by_size.items():
+            if size < self._least:
+                self._known |= dict.fromkeys(several, NOTHING)
+            else:
+                pairs = max(len(sets_of(size, k)[0]) for k in range(1, size + 1)) if size <= EXACT else size
+                step = max(1, CHUNK // (pairs * len(self._spans.positions) ** 2))
+                asked = list(several)
+                for start in range(0, len(asked), step):
+                    self._estimate(asked[start : start + step])
+        return [self._known[group] for group in groups]
+
+    def _estimate(self, groups: list[Group]) -> None:
+        at = np.array(groups)
+        memory = self._fleet.sites.memory_bytes[at]
+        value, rate = np.zeros(len(at)), np.zeros(len(at))
+        used = np.zeros(len(at), dtype=np.int64)
+        before: NDArray[np.bool_] | None = None
+        for window in windows_to_try(self._spans.workload, at.shape[1]):
+            fits = ways_that_fit(self._spans, memory.ravel(), window)
+            fits = fits.reshape(2, *memory.shape, *fits.shape[2:])
+            news = np.ones(len(at), dtype=bool) if before is None else (fits != before).any(axis=(0, 2, 3, 4))
+            before = fits
+            if not news.any():
+                continue
+            found = self._searched(at[news], fits[:, news], window)
+            better = found[0] > value[news]
+            rows = np.flatnonzero(news)[better]
+            value[rows], rate[rows], used[rows] = (part[better] for part in found)
+        for group, one, speed, bits in zip(groups, value.tolist(), rate.tolist(), used.tolist(), strict=True):
+            nodes = group if bits < 0 else tuple(node for i, node in enumerate(group) if bits >> i & 1)
+            self._known[group] = Estimate(nodes, speed, one) if one > 0 else NOTHING
+
+    def _searched(
+        self, at: NDArray[np.int64], fits: NDArray[np.bool_], window: int
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """(value, samples/s, the nodes used as bits) of each row of `at`, with `window` in flight at most."""
+        sites, spans = self._fleet.sites, self._spans
+        forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+        speed = sites.flops_per_s[at][:, :, None, None]
+        again = spans.flops_table(recomputes=True) / speed
+        compute = np.where(fits[0], spans.flops_table() / speed, np.where(fits[1], again, np.inf))
+        latency, rate = _links(self._fleet, at)
+        sending, coming = forward / rate[..., None], gradient / rate.swapaxes(1, 2)[..., None]
+        trips = 2 * latency[..., None] + sending + coming
+        hop = np.maximum(sending, coming)
+        stage = np.maximum(compute, self._uplinks(at))
+        if at.shape[1] <= EXACT:
+            return self._worthiest(compute, trips, stage, hop, partial(_over_subsets, least=self._least), window)
+        rows, found = np.arange(len(at))[:, None], []
+        nearest = _chains(trips.mean(axis=3), compute[..., 0, -1])
+        for order in (nearest, nearest[:, ::-1], sites.flops_per_s[at].argsort(axis=1)):
+            spent = [table[rows, order] for table in (compute, stage)]
+            hops = [table[rows, order[:, :-1], order[:, 1:]] for table in (trips, hop)]
+            found.append(self._worthiest(spent[0], hops[0], spent[1], hops[1], _in_order, window))
+        best = np.stack([value for value, _, _ in found]).argmax(axis=0)
+        value, rate, used = (np.stack(parts)[best, np.arange(len(at))] for parts in zip(*found, strict=True))
+        return value, rate, used
+
+    def _worthiest(
+        self, compute: Floats, trips: Floats, stage: Floats, hop: Floats, least_costs: "_Finder", window: int
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """See `_searched`. `compute` and `trips` make up round trips, `stage` and `hop` bottlenecks."""
+        shortest = least_costs(stage, hop, np.maximum)
+        best_value, best_rate = np.zeros(len(stage)), np.zeros(len(stage))
+        best_used = np.zeros(len(stage), dtype=np.int64)
+        for slack in SLACKS:
+            limit = np.full(len(stage), np.inf) if np.isinf(slack) else shortest.cost * slack
+            within = [
+                np.where(longest <= limit.reshape(-1, *(1,) * (longest.ndim - 1)), seconds, np.inf)
+                for longest, seconds in ((stage, compute), (hop, trips))
+            ]
+            found = least_costs(within[0], within[1], np.add)
+            bottleneck = found.cost if np.isinf(slack) else limit
+            samples, value = self._worth(bottleneck, found.cost, found.used, window)
+            better = value > best_value
+            best_value[better], best_rate[better], best_used[better] = (
+                value[better],
+                samples[better],
+                found.used[better],
+            )
+        return best_value, best_rate, best_used
+
+    def _uplinks(self, at: NDArray[np.int64]) -> Floats:
+        """[row, node, i, j]: seconds that a span's flows keep the node's uplink, or downlink."""
+        sites, spans = self._fleet.sites, self._spans
+        forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+        hosts = sites.host[at]
+        mates = np.where(hosts < 0, 1, (hosts[:, :, None] == hosts[:, None]).sum(axis=2))[:, :, None, None]
+        averaged = self._averaging_per_s * mates * spans.parameter_table
+        busy = np.zeros(())
+        for flows, rate in (
+            (gradient[:, None] + forward, sites.up_bytes_per_s[at]),
+            (forward[:, None] + gradient, sites.down_bytes_per_s[at]),
+        ):
+            left = rate[:, :, None, None] - averaged
+            seconds = np.where(left > 0, np.where(mates == 1, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
+            busy = np.maximum(busy, seconds)
+        return busy
+
+    def _worth(self, bottleneck: Floats, trip: Floats, used: NDArray[np.int64], window: int) -> tuple[Floats, Floats]:
+        work = self._spans.workload
+        possible = np.isfinite(trip)
+        bottleneck, trip = np.where(possible, np.maximum(bottleneck, SHORTEST_S), 1.0), np.where(possible, trip, 1.0)
+        wanted = np.ceil(np.minimum(trip / bottleneck, work.largest_window)) + 2
+        in_flight = np.minimum(wanted, min(window, work.largest_window))
+        admitted = ((work.update_every - 1) * bottleneck + trip) / work.largest_window
+        period = np.maximum(np.maximum(bottleneck, trip / in_flight), np.maximum(admitted, SHORTEST_S))
+        delay = np.minimum((in_flight - 1) / (2 * work.update_every), work.max_staleness)
+        alone = (used & (used - 1)) == 0
+        samples = np.where(possible, work.micro_batch / period, 0.0)
+        return samples, samples / np.where(alone, 1.0, 1.0 + STALENESS_COST * delay)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The least cost in each row, and the nodes that run stages then, as bits; −1 for all."""
+
+    cost: Floats
+    used: NDArray[np.int64]
+
+
+_Finder = Callable[[Floats, Floats, np.ufunc], _Costs]
+
+
+def _links(fleet: Fleet, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Latencies and rates within each row, shapes (rows, nodes, nodes)."""
+    nodes, where = np.unique(at, return_inverse=True)
+    latency, rate = fleet.sites.between(nodes, nodes)
+    where = where.reshape(at.shape)
+    pairs = where[:, :, None], where[:, None]
+    return latency[pairs], rate[pairs]
+
+
+def _chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
+    """Each row's nodes in the order of a nearest-neighbour tour that starts with its slowest."""
+    rows, nodes = alone_s.shape
+    every = np.arange(rows)
+    chain = np.empty((rows, nodes), dtype=np.int64)
+    chain[:, 0] = alone_s.argmax(axis=1)
+    left = np.ones((rows, nodes), dtype=bool)
+    for step in range(1, nodes):
+        left[every, chain[:, step - 1]] = False
+        chain[:, step] = np.where(left, distance[every, chain[:, step - 1]], np.inf).argmin(axis=1)
+    return chain
+
+
+def _in_order(stage: Floats, hop: Floats, combine: np.ufunc) -> _Costs:
+    """Of pipelines of all nodes in their order: `stage` (rows, nodes, P, P), `hop` (rows, nodes − 1, P) to the next."""
+    best = stage[:, 0, 0]
+    for j in range(1, stage.shape[1]):
+        best = combine(combine(best, hop[:, j - 1])[:, :, None], stage[:, j]).min(axis=1)
+    return _Costs(best[:, -1], np.full(len(stage), -1))
+
+
+def _over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> _Costs:
+    """order.py's exact search for every row at once: `stage` (rows, nodes, P, P), `hop` (rows, nodes, nodes, P)."""
+    rows, nodes, positions = stage.shape[:3]
+    best = np.full((rows, 1 << nodes, nodes, positions), np.inf)
+    cost, answer = np.full(rows, np.inf), np.zeros(rows, dtype=np.int64)
+    for size in range(1, nodes + 1):
+        used, newest, others = sets_of(nodes, size)
+        if size == 1:
+            best[:, used, newest] = stage[:, newest, 0]
+        else:
+            before = used ^ (1 << newest)
+            reach = combine(best[:, before[:, None], others], hop[:, others, newest[:, None]]).min(axis=2)
+            best[:, used, newest] = combine(reach[..., None], stage[:, newest]).min(axis=2)
+        if size >= least:
+            ends = best[:, used, newest, -1]
+            at = ends.argmin(axis=1)
+            found = ends[np.arange(rows), at]
+            better = found < cost
+            cost[better], answer[better] = found[better], used[at[better]]
+    return _Costs(cost, answer)
+
+
+def merged(*groups: Sequence[int]) -> Group:
+    """All their nodes as one group."""
+    return tuple(sorted(node for group in groups for node in group))

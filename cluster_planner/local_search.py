@@ -1,0 +1,168 @@
+"""Better groups by small changes: nodes move or change places, clusters split or merge, spares come in or go out.
+
+Decides which changes are tried and taken. Clusters are visited in a seeded order; of all changes of one cluster, with
+its NEAR nearest neighbours, the best is taken if it raises the score, until none does or as many groups have been
+estimated as allowed. Knows groups as numbers, their estimates, and a score; no machine and no model.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_planner.estimates import NOTHING, Estimate, Estimator, Group, merged
+from cluster_planner.spans import Floats
+
+NEAR = 4
+"""Neighbours, among clusters and among spares, with which a cluster's changes are tried."""
+
+GAIN = 1e-6
+"""A change must raise the score by more than this part of it."""
+
+SMALL = 5
+"""A cluster of at most so many nodes is split in every way; a larger one along its length and by speed."""
+
+Score = Callable[[Sequence[Estimate]], float]
+"""What clusters with these estimates are worth together."""
+
+Allows = Callable[[Group], bool]
+"""Whether these nodes may form one cluster."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """`old` groups are given up for `new` ones; what no new one takes becomes spare."""
+
+    old: tuple[Group, ...]
+    new: tuple[Group, ...]
+
+
+class LocalSearch:
+    """Improves groupings of the nodes whose coordinates are `points` (rows are node numbers).
+
+    `atoms`: nodes that stay together, each node in one of them.
+    """
+
+    def __init__(
+        self, estimator: Estimator, score: Score, points: Floats, atoms: Sequence[Group], allows: Allows
+    ) -> None:
+        self._estimator, self._score, self._points, self._allows = estimator, score, points, allows
+        self._atoms = tuple(atoms)
+        self._atom_of = {node: atom for atom in atoms for node in atom}
+        self._centres: dict[Group, tuple[float, ...]] = {}
+
+    def improve(self, groups: Sequence[Group], most: int, seed: int) -> tuple[tuple[Group, ...], bool]:
+        """(the better groups without nodes that they leave out, whether no single change would help any more).
+
+        `most`: how many groups may be estimated.
+        """
+        until = self._estimator.asked + most
+        random = np.random.default_rng(seed)
+        state = {group: estimate for group, estimate in self._pruned(groups) if estimate.value > 0}
+        settled = False
+        while not settled:
+            settled = True
+            order = list(state)
+            for i in random.permutation(len(order)):
+                if order[i] not in state:
+                    continue
+                if self._estimator.asked >= until:
+                    return tuple(state), False
+                if self._take_best(state, order[i]):
+                    settled = False
+        return tuple(state), True
+
+    def _take_best(self, state: dict[Group, Estimate], group: Group) -> bool:
+        changes = [change for change in self._changes(state, group) if all(map(self._allows, change.new))]
+        estimates = iter(self._estimator.of(new for change in changes for new in change.new))
+        best: tuple[Change, list[Estimate]] | None = None
+        best_score = self._score(list(state.values())) * (1 + GAIN)
+        for change in changes:
+            found = [next(estimates) for _ in change.new]
+            if any(one is NOTHING for one in found):
+                continue
+            score = self._score([e for g, e in state.items() if g not in change.old] + found)
+            if score > best_score:
+                best, best_score = (change, found), score
+        if best is None:
+            return False
+        for old in best[0].old:
+            del state[old]
+        state |= {self._whole(one.used): one for one in best[1]}
+        return True
+
+    def _pruned(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Estimate]]:
+        for estimate in self._estimator.of(groups):
+            yield self._whole(estimate.used), estimate
+
+    def _whole(self, used: Group) -> Group:
+        """With the rest of atoms of which a part is used."""
+        return tuple(sorted({node for one in used for node in self._atom_of[one]}))
+
+    def _changes(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
+        taken = {node for other in state for node in other}
+        spares = [atom for atom in self._atoms if atom[0] not in taken]
+        near_spares = self._nearest(group, spares)
+        mine = self._atoms_in(group)
+        yield Change((group,), ())
+        for new in self._splits(group, mine):
+            yield Change((group,), new)
+        for atom in mine if len(mine) > 1 else ():
+            yield Change((group,), (_without(group, atom),))
+            for spare in near_spares:
+                yield Change((group,), (merged(_without(group, atom), spare),))
+        for spare in near_spares:
+            yield Change((group,), (merged(group, spare),))
+        if spares:
+            yield from self._founded(spares, near_spares)
+        for other in self._nearest(group, [g for g in state if g != group]):
+            yield Change((group, other), (merged(group, other),))
+            theirs = self._atoms_in(other)
+            for atom in mine if len(mine) > 1 else ():
+                yield Change((group, other), (_without(group, atom), merged(other, atom)))
+            for atom in theirs if len(theirs) > 1 else ():
+                yield Change((group, other), (merged(group, atom), _without(other, atom)))
+            for atom in mine:
+                for one in theirs:
+                    yield Change(
+                        (group, other), (merged(_without(group, atom), one), merged(_without(other, one), atom))
+                    )
+
+    def _founded(self, spares: Sequence[Group], near: Sequence[Group]) -> Iterator[Change]:
+        """A new cluster of spares: the nearest ones, and who is nearest to them."""
+        for first in near[:1]:
+            around = self._nearest(first, [atom for atom in spares if atom != first])
+            for count in range(1, len(around) + 1):
+                yield Change((), (merged(first, *around[:count]),))
+
+    def _splits(self, group: Group, atoms: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
+        count = len(atoms)
+        if count <= SMALL:
+            for chosen in range(1, 1 << (count - 1)):  # the last atom stays in the second part
+                first = [atom for i, atom in enumerate(atoms) if chosen >> i & 1]
+                yield merged(*first), merged(*(atom for atom in atoms if atom not in first))
+            return
+        centred = self._points[list(group)] - self._points[list(group)].mean(axis=0)
+        axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+        along = sorted(atoms, key=lambda atom: (float(np.dot(self._centre(atom), axis)), atom))
+        for at in range(1, count):
+            yield merged(*along[:at]), merged(*along[at:])
+        by_speed = sorted(atoms, key=lambda atom: (self._centre(atom)[-1], atom))
+        yield merged(*by_speed[::2]), merged(*by_speed[1::2])
+
+    def _atoms_in(self, group: Group) -> list[Group]:
+        return list(dict.fromkeys(self._atom_of[node] for node in group))
+
+    def _nearest(self, group: Group, others: Sequence[Group]) -> list[Group]:
+        centre = self._centre(group)
+        return sorted(others, key=lambda other: (math.dist(centre, self._centre(other)), other))[:NEAR]
+
+    def _centre(self, group: Group) -> tuple[float, ...]:
+        if group not in self._centres:
+            self._centres[group] = tuple(self._points[list(group)].mean(axis=0).tolist())
+        return self._centres[group]
+
+
+def _without(group: Group, atom: Group) -> Group:
+    return tuple(node for node in group if node not in atom)
