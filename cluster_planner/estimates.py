@@ -169,7 +169,7 @@ class Estimator:
 
     def _worth(self, bottleneck: Floats, trip: Floats, used: NDArray[np.int64], window: int) -> tuple[Floats, Floats]:
         work = self._spans.workload
-        possible = np.isfinite(trip)
+        possible = np.isfinite(trip) & np.isfinite(bottleneck)
         bottleneck, trip = np.where(possible, np.maximum(bottleneck, SHORTEST_S), 1.0), np.where(possible, trip, 1.0)
         wanted = np.ceil(np.minimum(trip / bottleneck, work.largest_window)) + 2
         in_flight = np.minimum(wanted, min(window, work.largest_window))

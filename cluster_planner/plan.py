@@ -81,7 +81,7 @@ class Prediction:
     to itself.
 
     `objective` is Σ samples/s of a cluster × how much its samples count; `efficiency` is objective /
-    samples_per_s.
+    samples_per_s. `best_possible`: no plan's objective could be above it (bound.py); None where nobody has computed it.
     """
 
     samples_per_s: float
@@ -91,6 +91,7 @@ class Prediction:
     bottleneck: str
     advice: str
     clusters: tuple[ClusterPrediction, ...]
+    best_possible: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

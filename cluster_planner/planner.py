@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cluster_planner.advice import advise
+from cluster_planner.bound import best_possible
 from cluster_planner.candidates import Candidate
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -55,7 +56,8 @@ def make_plan(
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
     advice, about = advise(fleet, spans, best.clusters, best.rings, best.forecast)
-    predicted = replace(best.forecast.prediction, advice=advice)
+    bound = best_possible(fleet, spans, able, least)
+    predicted = replace(best.forecast.prediction, advice=advice, best_possible=bound)
     if "would raise" in advice:
         predicted = replace(
             predicted, bottleneck=f"{best.clusters[about].name}: {predicted.clusters[about].bottleneck}"

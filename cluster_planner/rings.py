@@ -2,20 +2,24 @@
 
 Decides the order in which chunks are passed. Among orders with the same slowest hop the least sum of hops
 wins. Exact up to EXACT_MEMBERS members; beyond, a nearest-neighbour tour improved by reversing stretches
-(2-opt). Knows the fleet's links; knows nothing of what is sent but its size.
+(2-opt) under the sum of hops to the POWER, which the dearest dominate. Rings of more than OWN_ORDER members all pass
+chunks in one order of the clusters. Knows the fleet's links; knows nothing of what is sent but its size.
 """
 
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Cluster, Ring
-from cluster_planner.segments import common_refinement, holder
-from cluster_planner.spans import SpanCosts
+from cluster_planner.segments import common_refinement
+from cluster_planner.spans import Floats, SpanCosts
 
 EXACT_MEMBERS = 6
-SWEEPS = 3
+OWN_ORDER = 150
+POWER = 8
 
 Costs = tuple[tuple[float, ...], ...]
 
@@ -23,11 +27,21 @@ Costs = tuple[tuple[float, ...], ...]
 def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> tuple[Ring, ...]:
     """One ring per segment of the clusters' common refinement, in the order of the model."""
     rings = []
-    for segment in common_refinement([[stage.units for stage in cluster.stages] for cluster in clusters]):
-        held = [holder([stage.units for stage in cluster.stages], segment) for cluster in clusters]
-        names = [cluster.stages[index].node for cluster, index in zip(clusters, held, strict=True)]
-        block_bytes = spans.parameter_bytes(*segment) / len(names)
-        tour = best_tour(_hop_seconds(fleet, names, block_bytes))
+    units = [[stage.units for stage in cluster.stages] for cluster in clusters]
+    held = [0] * len(clusters)
+    shared: tuple[int, ...] | None = None
+    if len(clusters) > OWN_ORDER:
+        first = [cluster.stages[0].node for cluster in clusters]
+        shared = _chained(_hop_seconds(fleet, first, spans.parameter_bytes(0, spans.count) / len(clusters)))
+    for segment in common_refinement(units):
+        for i, cluster in enumerate(clusters):  # segments come in order, so do the stages that hold them
+            while cluster.stages[held[i]].units[1] <= segment[0]:
+                held[i] += 1
+        tour = shared
+        if tour is None:
+            names = [cluster.stages[index].node for cluster, index in zip(clusters, held, strict=True)]
+            hops = _hop_seconds(fleet, names, spans.parameter_bytes(*segment) / len(names))
+            tour = best_tour(tuple(map(tuple, hops.tolist())))
         rings.append(Ring(segment, tuple((clusters[i].name, held[i]) for i in tour)))
     return tuple(rings)
 
@@ -45,11 +59,10 @@ def tour_cost(costs: Costs, tour: Sequence[int]) -> tuple[float, float]:
     return max(hops), sum(hops)
 
 
-def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Costs:
-    return tuple(
-        tuple(0.0 if a == b else fleet.link(a, b).latency_s + size / fleet.flow_bytes_per_s(a, b) for b in names)
-        for a in names
-    )
+def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Floats:
+    numbers = [fleet.sites.number_of[name] for name in names]
+    latency, rate = fleet.sites.between(numbers, numbers)
+    return latency + size / rate
 
 
 @lru_cache(maxsize=4096)
@@ -58,19 +71,33 @@ def _exact(costs: Costs) -> tuple[int, ...]:
     return min(tours, key=lambda tour: tour_cost(costs, tour))
 
 
+@lru_cache(maxsize=4096)
 def _improved(costs: Costs) -> tuple[int, ...]:
-    tour, left = [0], list(range(1, len(costs)))
-    while left:
-        here = tour[-1]
-        tour.append(min(left, key=lambda i: (costs[here][i], i)))
-        left.remove(tour[-1])
-    cost = tour_cost(costs, tour)
-    for _ in range(SWEEPS):
-        before = cost
-        for i, j in itertools.combinations(range(1, len(tour)), 2):
-            other = tour[:i] + tour[i : j + 1][::-1] + tour[j + 1 :]
-            if (other_cost := tour_cost(costs, other)) < cost:
-                tour, cost = other, other_cost
-        if cost == before:
-            break
+    hops = np.array(costs)
+    largest = float(hops.max())
+    powers = (np.maximum(hops, hops.T) / largest) ** POWER if largest > 0 else hops
+    return min((_two_opt(powers, _chained(table)) for table in (hops, powers)), key=lambda tour: tour_cost(costs, tour))
+
+
+def _chained(hops: Floats) -> tuple[int, ...]:
+    """The nearest-neighbour tour from 0."""
+    tour, left = [0], np.ones(len(hops), dtype=bool)
+    for _ in range(len(hops) - 1):
+        left[tour[-1]] = False
+        tour.append(int(np.where(left, hops[tour[-1]], np.inf).argmin()))
     return tuple(tour)
+
+
+def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
+    """The tour after reversing stretches as long as that lowers the sum of `hops`, which are the same both ways."""
+    at = np.array(tour)
+    for _ in range(4 * len(at)):
+        onward = np.roll(at, -1)
+        now = hops[at, onward]
+        gain = now[:, None] + now - hops[at[:, None], at] - hops[onward[:, None], onward]
+        i, j = np.unravel_index(int(np.triu(gain, 1).argmax()), gain.shape)
+        if gain[i, j] <= 1e-12 * max(float(now.sum()), 1e-300):
+            break
+        at[i + 1 : j + 1] = at[i + 1 : j + 1][::-1].copy()
+    first = int((at == 0).argmax())
+    return tuple(int(i) for i in np.roll(at, -first))

@@ -134,6 +134,7 @@ class PredictionEntry(Strict):
     bottleneck: str
     advice: str
     clusters: list[ClusterPredictionEntry]
+    best_possible: Positive | None = None
 
 
 class UnitEntry(Strict):

@@ -1,14 +1,17 @@
 """Which nodes form clusters: from k-means for every feasible number of them to groups that no small change betters.
 
 Decides the phases. For each number of clusters k, k-means (clustering.py) on the embedding, repaired for memory; groups
-are compared by estimates (estimates.py) under the objective. From the best STARTS of them a local search
-(local_search.py); what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's
-load for the next search. The best plan worked out is kept. Of up to EXHAUSTIVE nodes all partitions are looked at.
+are compared by estimates (estimates.py) under the objective. From the best of them a local search (local_search.py);
+what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's load for the next
+search. The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
+blocks.LARGEST nodes are searched block by block, each as if the others were like it, and then once more with the
+others as they are: so time grows with the number of nodes, not with its square.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cluster_planner.blocks import LARGEST, blocks_of
 from cluster_planner.candidates import Assembler, Candidate, Conditions, averaging_per_s, conditions_of
 from cluster_planner.clustering import group_nodes
 from cluster_planner.costs import ModelCosts, Workload
@@ -16,7 +19,7 @@ from cluster_planner.embedding import embed
 from cluster_planner.estimates import POSITIONS, Estimate, Estimator, Group
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
-from cluster_planner.local_search import LocalSearch
+from cluster_planner.local_search import LocalSearch, Score
 from cluster_planner.partitions import EXHAUSTIVE_NODES, best_partitions
 from cluster_planner.spans import SpanCosts
 
@@ -31,10 +34,11 @@ FEW_NODES = 24
 ROUNDS = 3
 """Local searches in a row, each with the figures of the plan before."""
 
-PER_NODE = 60
-"""How many groups a local search may estimate for each node, up to PER_FLEET in all."""
+PER_NODE, PER_NODE_OF_A_BLOCK = 50, 12
+"""How many groups a local search may estimate for each node."""
 
-PER_FLEET = 3000
+SURVEYED = 3
+"""Blocks in which every k is tried; the others try what was good there, and a little more and less."""
 
 Tell = Callable[[str, str, Candidate | None], None]
 """Told of each phase: its name, what it did, and the best plan worked out so far."""
@@ -52,6 +56,18 @@ class Problem:
     seed: int
 
 
+@dataclass(frozen=True)
+class Others:
+    """What a search within some of the nodes takes the rest of the fleet to be: `like` times what it finds itself, and
+    these clusters.
+    """
+
+    like: float = 0.0
+    clusters: float = 0.0
+    samples_per_s: float = 0.0
+    value: float = 0.0
+
+
 class Search:
     """One search over groupings."""
 
@@ -64,60 +80,111 @@ class Search:
 
     def best(self) -> Candidate | None:
         """The best plan found; None where none is."""
-        starts = self._starts()
+        able = self._problem.able
+        if len(able) > LARGEST and self._by_blocks():
+            return self._best
+        starts = self._starts(able, _counts(len(able), self._problem.least), Others())
         if starts:
             self._work_out("k-means", starts[0][1])
         conditions = Conditions() if self._best is None else conditions_of(self._best)
-        for _, groups in starts[: STARTS if len(self._problem.able) <= FEW_NODES else 1]:
-            self._improve(groups, conditions, ROUNDS)
-        if len(self._problem.able) <= EXHAUSTIVE_NODES:
+        for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
+            self._improve(groups, conditions)
+        if len(able) <= EXHAUSTIVE_NODES:
             self._all_partitions()
         return self._best
 
-    def _starts(self) -> list[tuple[float, tuple[Group, ...]]]:
+    def _by_blocks(self) -> bool:
+        """Whether the fleet could be planned block by block: each block has to hold the model."""
+        problem = self._problem
+        blocks = blocks_of(self._points, problem.able)
+        good: list[float] = []
+        found: list[tuple[Group, ...]] = []
+        for block in blocks:
+            others = Others(like=len(problem.able) / len(block) - 1)
+            mean = sum(good) / len(good) if good else 0.0
+            counts = _counts(len(block), problem.least)
+            if len(good) >= SURVEYED:
+                counts = iter(sorted({max(1, round(mean * len(block) * part)) for part in (1.0, 0.85, 1.2)}))
+            starts = self._starts(block, counts, others)
+            if not starts:
+                if len(good) < SURVEYED:
+                    return False
+                found.append(())
+                continue
+            groups, _ = self._searched(block, starts[0][1], Conditions(), others)
+            good.append(len(groups) / len(block))
+            found.append(groups)
+        self._work_out("blocks", [group for groups in found for group in groups], f"{len(blocks)} blocks")
+        for _ in range(1 if self._best else 0):
+            again = self._once_more(blocks, found)
+            self._work_out(
+                "local search", [group for groups in again for group in groups], "with the others as they are"
+            )
+        return self._best is not None
+
+    def _once_more(self, blocks: Sequence[Group], found: Sequence[tuple[Group, ...]]) -> list[tuple[Group, ...]]:
+        assert self._best is not None
+        conditions = conditions_of(self._best)
+        estimator = self._estimator(sum(map(len, found)), conditions)
+        sums = [(len(groups), *_sums(estimator.of(groups))) for groups in found]
+        total = [sum(column) for column in zip(*sums, strict=True)]
+        again = []
+        for block, groups, mine in zip(blocks, found, sums, strict=True):
+            others = Others(0.0, *(everyone - part for everyone, part in zip(total, mine, strict=True)))
+            again.append(self._searched(block, groups, conditions, others)[0] if groups else groups)
+        return again
+
+    def _starts(self, nodes: Group, counts: Iterator[int], others: Others) -> list[tuple[float, tuple[Group, ...]]]:
         """(score, groups) for each number of clusters that is feasible, best first."""
         found: list[tuple[float, tuple[Group, ...]]] = []
-        estimator = Estimator(self._problem.fleet, self._few, self._problem.least, 0.0)
-        score = self._score(Conditions())
-        for k in _counts(len(self._problem.able), self._problem.least):
-            if len(self._problem.able) > LARGEST_MEAN * k and len(found) >= STARTS:
+        estimator = self._estimator(1, Conditions())
+        score = self._score(Conditions(), others)
+        for k in counts:
+            if len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
                 break
-            groups = self._grouped(k)
+            groups = self._grouped(nodes, k)
             if groups is None:
-                self._tell(
-                    "k-means", f"{k} clusters: the nodes cannot be grouped so that each holds the model", self._best
-                )
-                continue
-            worth = score(estimator.of(groups))
-            self._tell("k-means", f"{k} clusters: worth about {worth:.4g}", self._best)
-            found.append((worth, groups))
+                words = f"{k} clusters: the nodes cannot be grouped so that each holds the model"
+            else:
+                found.append((score(estimator.of(groups)), groups))
+                words = f"{k} clusters: worth about {found[-1][0]:.4g}"
+            self._tell("k-means", words, self._best)
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
-    def _grouped(self, k: int) -> tuple[Group, ...] | None:
-        able, names = self._problem.able, self._problem.fleet.names
+    def _grouped(self, nodes: Group, k: int) -> tuple[Group, ...] | None:
+        names = self._problem.fleet.names
         groups = group_nodes(
-            self._points[list(able)],
+            self._points[list(nodes)],
             k,
             self._problem.seed,
-            lambda group: self._holding.holds([names[able[i]] for i in group]),
+            lambda group: self._holding.holds([names[nodes[i]] for i in group]),
         )
-        return None if groups is None else tuple(tuple(able[i] for i in group) for group in groups)
+        return None if groups is None else tuple(tuple(nodes[i] for i in group) for group in groups)
 
-    def _improve(self, groups: tuple[Group, ...], conditions: Conditions, rounds: int) -> None:
-        problem = self._problem
-        most = min(PER_NODE * len(problem.able), PER_FLEET)
-        for _ in range(rounds):
-            load = averaging_per_s(len(groups), conditions.samples_per_s, problem.work)
-            estimator = Estimator(problem.fleet, self._few, problem.least, float(f"{load:.2g}"))
-            search = LocalSearch(
-                estimator, self._score(conditions), self._points, [(node,) for node in problem.able], lambda _: True
-            )
-            groups, settled = search.improve(groups, most, problem.seed)
-            words = "" if settled else ", stopped at its limit"
-            found = self._work_out("local search", groups, f"{estimator.asked} groups estimated{words}")
-            if found is None or found.objective < self._best_objective:
+    def _improve(self, groups: tuple[Group, ...], conditions: Conditions) -> None:
+        for _ in range(ROUNDS):
+            groups, words = self._searched(self._problem.able, groups, conditions, Others())
+            before = self._best_objective
+            found = self._work_out("local search", groups, words)
+            if found is None or found.objective <= before * (1 + 1e-6):
                 return
             conditions = conditions_of(found)
+
+    def _searched(
+        self, nodes: Group, groups: tuple[Group, ...], conditions: Conditions, others: Others
+    ) -> tuple[tuple[Group, ...], str]:
+        """The groups after a local search within `nodes`, and what it did in words."""
+        problem = self._problem
+        estimator = self._estimator(len(groups) * (1 + others.like) + others.clusters, conditions)
+        atoms = [(node,) for node in nodes]
+        search = LocalSearch(estimator, self._score(conditions, others), self._points, atoms, lambda _: True)
+        per_node = PER_NODE if len(nodes) == len(problem.able) else PER_NODE_OF_A_BLOCK
+        groups, settled = search.improve(groups, per_node * len(nodes), problem.seed)
+        return groups, f"{estimator.asked} groups estimated" + ("" if settled else ", stopped at its limit")
+
+    def _estimator(self, clusters: float, conditions: Conditions) -> Estimator:
+        load = averaging_per_s(clusters, conditions.samples_per_s, self._problem.work)
+        return Estimator(self._problem.fleet, self._few, self._problem.least, float(f"{load:.2g}"))
 
     def _all_partitions(self) -> None:
         if self._best is None:
@@ -148,16 +215,21 @@ class Search:
     def _best_objective(self) -> float:
         return 0.0 if self._best is None else self._best.objective
 
-    def _score(self, conditions: Conditions) -> Callable[[Sequence[Estimate]], float]:
+    def _score(self, conditions: Conditions, others: Others) -> Score:
         work = self._problem.work
 
         def score(estimates: Sequence[Estimate]) -> float:
-            if any(one.value <= 0 for one in estimates):
-                return 0.0
-            rate, value = sum(one.samples_per_s for one in estimates), sum(one.value for one in estimates)
-            return conditions.worth(len(estimates), rate, value, work)
+            rate, value = _sums(estimates)
+            clusters = len(estimates) * (1 + others.like) + others.clusters
+            rate, value = rate * (1 + others.like) + others.samples_per_s, value * (1 + others.like) + others.value
+            return conditions.worth(clusters, rate, value, work)
 
         return score
+
+
+def _sums(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Samples/s and value of them all."""
+    return sum(one.samples_per_s for one in estimates), sum(one.value for one in estimates)
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:

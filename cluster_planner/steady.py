@@ -60,7 +60,8 @@ class Pipelines:
     def periods_s(self, samples_per_s: float, work: Workload) -> Floats:
         """Seconds per micro-batch of each cluster: timing.period_s, and what a flush costs."""
         bottleneck = np.maximum.reduceat(self.occupancy(samples_per_s, work).most, self.first)
-        admitted = ((work.update_every - 1) * bottleneck + self.round_trip_s) / work.largest_window
+        others = (work.update_every - 1) * bottleneck if work.update_every > 1 else 0.0
+        admitted = (others + self.round_trip_s) / work.largest_window
         waiting = np.maximum(self.round_trip_s / self.window, np.maximum(admitted, self.flushed_s))
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 

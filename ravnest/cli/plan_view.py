@@ -139,6 +139,9 @@ def _fleet_table(plan: Plan) -> Table:
     table.add_column(overflow="fold")
     useful = f"taken to be worth {rate(predicted.objective)} of one synchronous cluster ({predicted.efficiency:.0%})"
     table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]; {useful}")
+    if predicted.best_possible is not None:
+        short = 1 - predicted.objective / predicted.best_possible
+        table.add_row("bound", f"no plan is worth more than {rate(predicted.best_possible)}: within {short:.0%} of it")
     if len(plan.clusters) > 1:
         round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
         table.add_row("averaging", round_words)

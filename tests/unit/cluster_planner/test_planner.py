@@ -202,6 +202,8 @@ def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts,
         assert sorted(name for name, _ in ring.members) == sorted(c.name for c in plan.clusters)
     assert [unit for ring in plan.rings for unit in range(*ring.units)] == list(range(len(costs.units)))
     assert 0 < plan.predicted.efficiency <= 1
+    assert plan.predicted.best_possible is not None
+    assert plan.predicted.objective <= plan.predicted.best_possible * (1 + 1e-9)
     ends = [plan.share(cluster.name) for cluster in plan.clusters]
     assert ends[0][0] == 0.0
     assert ends[-1][1] == 1.0

@@ -1,0 +1,24 @@
+"""Large fleets in blocks, so that a search need not compare everyone with everyone.
+
+Decides the blocks: nodes are halved along the direction in which their coordinates differ most, at the median, until no
+block has more than LARGEST nodes. Knows points only.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_planner.spans import Floats
+
+LARGEST = 120
+
+
+def blocks_of(points: Floats, nodes: Sequence[int]) -> list[tuple[int, ...]]:
+    """`nodes` (rows of `points`) in blocks of nearly equal size, each sorted."""
+    if len(nodes) <= LARGEST:
+        return [tuple(sorted(nodes))]
+    centred = points[list(nodes)] - points[list(nodes)].mean(axis=0)
+    axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    along = np.argsort(centred @ axis, kind="stable")
+    half = len(nodes) // 2
+    return [block for part in (along[:half], along[half:]) for block in blocks_of(points, [nodes[i] for i in part])]

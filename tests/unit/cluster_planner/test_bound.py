@@ -1,0 +1,46 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.bound import best_possible
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.fleet import Fleet, Node
+from cluster_planner.objective import STALENESS_COST
+from cluster_planner.spans import SpanCosts
+
+
+def test_equal_nodes_with_nothing_to_send_can_reach_the_bound_of_one_cluster(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    costs = make_model(8, parameter_bytes=0, boundary_bytes=0, boundary_gradient_bytes=0)
+    spans = SpanCosts(costs, make_workload(max_staleness=0, update_every=1000, average_every=10**9))
+    fleet = Fleet((make_node("a"), make_node("b")))
+    alone = 4 * 1e10 / (3 * 8e8 * 4)  # samples/s of one node
+    assert best_possible(fleet, spans, (0, 1), 2) == pytest.approx(2 * alone)
+
+
+def test_staleness_lowers_it(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    fleet = Fleet(tuple(make_node(f"n{i}") for i in range(8)))
+    costs = make_model(8, parameter_bytes=0, boundary_bytes=0, boundary_gradient_bytes=0)
+    bounds = [
+        best_possible(fleet, SpanCosts(costs, make_workload(max_staleness=s, update_every=4)), range(8), 8)
+        for s in (0, 1)
+    ]
+    # One cluster of eight nodes: with S = 0 no more than four micro-batches are in flight.
+    assert bounds[0] == pytest.approx(4 * 1e10 / (3 * 8e8), rel=1e-3)
+    assert bounds[0] < bounds[1] < 2 * bounds[0] / (1 + STALENESS_COST / 2)
+
+
+def test_slow_uplinks_lower_it(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    bounds = [
+        best_possible(
+            Fleet(tuple(make_node(n, up_bytes_per_s=up, memory_bytes=2 * 10**8) for n in "abcd")), spans, range(4), 2
+        )
+        for up in (5e6, 1e4)
+    ]
+    assert bounds[1] < 0.5 * bounds[0]
