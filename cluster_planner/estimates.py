@@ -21,14 +21,14 @@ from cluster_planner.recomputing import ways_that_fit
 from cluster_planner.spans import Floats, SpanCosts
 from cluster_planner.timing import SHORTEST_S
 
-POSITIONS = 14
+POSITIONS = 12
 """Cut positions that estimates consider, at most."""
 
 SLACKS = (1.0, 1.25, np.inf)
 """As in pipeline.py."""
 
 EXACT = 5
-CHUNK = 500_000
+CHUNK = 100_000
 """Numbers that one step of the search handles at once."""
 
 Group = tuple[int, ...]

@@ -94,7 +94,7 @@ def plan_pipeline(
             for steps in (fastest.steps, fastest.steps if solution is None else solution.steps):
                 cuts |= {(steps, window): None, (steps, 1): None}
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
-    found = [_timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
+    found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
     best = max(found, key=_worth, default=None)
     if best is None or required is not None or len(best.stages) == len(names):
         return best
@@ -132,7 +132,8 @@ def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stag
     return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))
 
 
-def _timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
+def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
+    """These stages by the exact formulas, with the window that they want and have memory for."""
     work = spans.workload
     bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaging_per_s)
     trip = round_trip_s(fleet, spans, stages)

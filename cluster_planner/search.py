@@ -34,7 +34,7 @@ FEW_NODES = 24
 ROUNDS = 3
 """Local searches in a row, each with the figures of the plan before."""
 
-PER_NODE, PER_NODE_OF_A_BLOCK = 50, 12
+PER_NODE, PER_NODE_OF_A_BLOCK = 40, 5
 """How many groups a local search may estimate for each node."""
 
 SURVEYED = 3

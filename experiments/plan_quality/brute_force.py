@@ -1,0 +1,95 @@
+"""The best plan of a small fleet, by looking at all of them: the oracle that the planner is compared with.
+
+Decides by branch and bound, exactly: every set of disjoint groups, every order of every group, every cut. A pipeline
+without averaging is never slower than with it, so the sum of such values bounds what pipelines can be worth together;
+only what could beat the best so far is predicted as a whole. Windows follow from the pipelines by the planner's rule,
+and rings are exact for so few members. Pure.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
+from cluster_planner.objective import averaging_factor
+from cluster_planner.pipeline import Pipeline, timed
+from cluster_planner.predict import predict
+from cluster_planner.rings import make_rings
+from cluster_planner.spans import SpanCosts
+
+MOST_PREDICTED = 4000
+"""Plans predicted for one fleet, at most; beyond, the answer is not the proven best."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """`proven`: whether every plan was looked at or could not be better. `predicted`: how many were looked at whole."""
+
+    objective: float
+    proven: bool
+    predicted: int
+
+
+def best_of_all(fleet: Fleet, costs: ModelCosts, work: Workload, least: int, known: float = 0.0) -> Best:
+    """The highest objective that any plan with `least` or more stages in each cluster has. `known`: one that is."""
+    spans = SpanCosts(costs, work)
+    pipelines = {
+        group: sorted(_pipelines(fleet, spans, group), key=lambda one: -one.value)
+        for size in range(least, len(fleet.nodes) + 1)
+        for group in itertools.combinations(fleet.names, size)
+    }
+    able = {group: found for group, found in pipelines.items() if found}
+    best, looked = known, 0
+    for clusters in range(1, len(fleet.nodes) // least + 1):
+        factor = averaging_factor(clusters, work)
+        for groups in sorted(_disjoint(list(able), clusters), key=lambda gs: -sum(able[g][0].value for g in gs)):
+            for chosen in _promising([able[group] for group in groups]):
+                bound = factor * sum(one.value for one in chosen)
+                if bound <= best * (1 + 1e-9):
+                    break
+                looked += 1
+                if looked > MOST_PREDICTED:
+                    return Best(best, proven=False, predicted=looked)
+                best = max(best, _objective(fleet, spans, chosen))
+    return Best(best, proven=True, predicted=looked)
+
+
+def _objective(fleet: Fleet, spans: SpanCosts, chosen: Sequence[Pipeline]) -> float:
+    clusters = [Cluster(f"c{i}", one.window, one.stages) for i, one in enumerate(chosen)]
+    return predict(fleet, spans, clusters, make_rings(fleet, spans, clusters)).prediction.objective
+
+
+def _pipelines(fleet: Fleet, spans: SpanCosts, group: Sequence[str]) -> Iterator[Pipeline]:
+    for inner in itertools.combinations(range(1, spans.count), len(group) - 1):
+        cuts = list(itertools.pairwise((0, *inner, spans.count)))
+        for order in itertools.permutations(group):
+            stages = tuple(Stage(name, cut) for name, cut in zip(order, cuts, strict=True))
+            if all(
+                spans.stage_memory_bytes(*stage.units, (i, len(stages)), 1) <= fleet.node(stage.node).memory_bytes
+                for i, stage in enumerate(stages)
+            ):
+                yield timed(fleet, spans, stages, 0.0)
+
+
+def _disjoint(groups: Sequence[tuple[str, ...]], count: int) -> Iterator[tuple[tuple[str, ...], ...]]:
+    for chosen in itertools.combinations(groups, count):
+        if len({name for group in chosen for name in group}) == sum(map(len, chosen)):
+            yield chosen
+
+
+def _promising(several: Sequence[Sequence[Pipeline]]) -> Iterator[tuple[Pipeline, ...]]:
+    """One of each, by falling sum of values. The caller stops when a sum is too low."""
+    def entry(at: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        return -sum(one[i].value for one, i in zip(several, at, strict=True)), at
+
+    start = (0,) * len(several)
+    heap, seen = [entry(start)], {start}
+    while heap:
+        _, at = heapq.heappop(heap)
+        yield tuple(one[i] for one, i in zip(several, at, strict=True))
+        for place in range(len(at)):
+            onward = (*at[:place], at[place] + 1, *at[place + 1 :])
+            if onward[place] < len(several[place]) and onward not in seen:
+                seen.add(onward)
+                heapq.heappush(heap, entry(onward))

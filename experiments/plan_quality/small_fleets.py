@@ -1,0 +1,55 @@
+"""Random small fleets, models and workloads: what the planner is compared with brute force on. Decides the ranges."""
+
+import numpy as np
+
+from cluster_planner import Fleet, ModelCosts, Node, RegionLink, Unit, Workload
+
+Case = tuple[Fleet, ModelCosts, Workload]
+
+
+def small_case(seed: int, most_nodes: int = 7) -> Case:
+    """3 to `most_nodes` nodes in up to three places, unequal in everything, and 5 to 7 unequal units."""
+    random = np.random.default_rng(seed)
+
+    def one_of(*values: float) -> float:
+        return float(random.choice(values))
+
+    places = [f"p{i}" for i in range(random.integers(1, 4))]
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            flops_per_s=float(random.uniform(1e9, 2e10)),
+            memory_bytes=round(random.uniform(1.5e8, 8e8)),
+            up_bytes_per_s=one_of(5e5, 1.25e6, 5e6, 1.25e7),
+            down_bytes_per_s=one_of(6e6, 1.25e7, 2.5e7),
+            region=str(random.choice(places)),
+        )
+        for i in range(random.integers(3, most_nodes + 1))
+    )
+    used = sorted({node.region for node in nodes if node.region is not None})
+    regions = tuple(
+        RegionLink(a, b, 0.003 if a == b else float(random.uniform(0.01, 0.15)), one_of(2.5e6, 1.25e7))
+        for i, a in enumerate(used)
+        for b in used[i:]
+    )
+    units = tuple(
+        Unit(
+            name=f"u{i}",
+            flops=float(random.uniform(2e7, 4e8)),
+            parameter_bytes=round(random.uniform(1e5, 8e6)),
+            saved_bytes=round(random.uniform(1e5, 1e6)),
+            boundary_bytes=(alive := round(random.uniform(5e3, 1e5))),
+            boundary_gradient_bytes=alive,
+        )
+        for i in range(random.integers(5, 8))
+    )
+    work = Workload(
+        micro_batch=int(random.choice([1, 4, 8])),
+        update_every=int(random.choice([2, 8, 16])),
+        max_staleness=int(random.integers(0, 3)),
+        average_every=int(random.choice([1024, 4096, 16384])),
+        max_lag=1,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        process_bytes=10**8,
+    )
+    return Fleet(nodes, (), regions), ModelCosts(units, "small"), work
