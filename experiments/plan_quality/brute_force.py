@@ -80,6 +80,7 @@ def _disjoint(groups: Sequence[tuple[str, ...]], count: int) -> Iterator[tuple[t
 
 def _promising(several: Sequence[Sequence[Pipeline]]) -> Iterator[tuple[Pipeline, ...]]:
     """One of each, by falling sum of values. The caller stops when a sum is too low."""
+
     def entry(at: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         return -sum(one[i].value for one, i in zip(several, at, strict=True)), at
 
