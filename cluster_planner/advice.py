@@ -7,9 +7,10 @@ advice.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cluster_planner.fleet import Fleet, Link
+from cluster_planner.pipeline import plan_pipeline
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict import Forecast, Limit, predict
 from cluster_planner.spans import SpanCosts
@@ -19,21 +20,68 @@ from cluster_planner.words import rate
 WORTHWHILE = 0.01
 """Gains below this fraction are not worth a line of advice."""
 
+MEMORY_FACTORS = (1.25, 1.5, 2.0)
+MOST_OF = 0.9
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One change, what the fleet would make with it, and the index of the cluster it is about."""
+
+    words: str
+    samples_per_s: float
+    cluster: int
+
+
+def suggestions(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+) -> list[Suggestion]:
+    """Changes of what limits each cluster, that are worthwhile with the same cuts; the one that gains most first."""
+    now = forecast.prediction.samples_per_s
+    found = [
+        Suggestion(words, predict(changed, spans, clusters, rings).prediction.samples_per_s, index)
+        for index, (cluster, limit) in enumerate(zip(clusters, forecast.limits, strict=True))
+        for changed, words in _changes(fleet, cluster, limit)
+    ]
+    worthwhile = [one for one in found if one.samples_per_s > now * (1 + WORTHWHILE)]
+    return sorted(worthwhile, key=lambda one: -one.samples_per_s)
+
+
+def more_memory(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, averaging_per_s: float
+) -> list[Suggestion]:
+    """For each node that more memory would help, how much: the least of MEMORY_FACTORS that brings most of what the
+    largest does, with cuts and window of its cluster planned anew.
+    """
+    total, found = forecast.prediction.samples_per_s, []
+    for index, cluster in enumerate(clusters):
+        names = [stage.node for stage in cluster.stages]
+
+        def made(changed: Fleet, names: Sequence[str] = names) -> float:
+            pipeline = plan_pipeline(changed, spans, names, averaging_per_s, len(names), in_order=True)
+            return 0.0 if pipeline is None else pipeline.samples_per_s
+
+        now = made(fleet)
+        for name in names:
+            memory = fleet.node(name).memory_bytes
+            with_it = {factor: made(_with_memory(fleet, name, round(memory * factor))) for factor in MEMORY_FACTORS}
+            gain = max(with_it.values()) - now
+            if gain > WORTHWHILE * total:
+                factor = next(factor for factor, rate in with_it.items() if rate - now >= MOST_OF * gain)
+                words = f"{memory * factor / 1e9:.3g} GB of memory instead of {memory / 1e9:.3g} in {name}"
+                found.append(Suggestion(words, total + with_it[factor] - now, index))
+    return sorted(found, key=lambda one: -one.samples_per_s)
+
 
 def advise(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
 ) -> tuple[str, int]:
     """One line, and the index of the cluster it is about."""
     now = forecast.prediction.samples_per_s
-    best: tuple[float, str, int] = (now * (1 + WORTHWHILE), "", 0)
-    for index, (cluster, limit) in enumerate(zip(clusters, forecast.limits, strict=True)):
-        for changed, words in _changes(fleet, cluster, limit):
-            then = predict(changed, spans, clusters, rings).prediction.samples_per_s
-            if then > best[0]:
-                best = (then, words, index)
-    if best[1]:
-        then, words, index = best
-        return f"{words} would raise the fleet from {rate(now)} to {rate(then)} samples/s with the same cuts", index
+    if best := suggestions(fleet, spans, clusters, rings, forecast)[:1]:
+        then = rate(best[0].samples_per_s)
+        line = f"{best[0].words} would raise the fleet from {rate(now)} to {then} samples/s with the same cuts"
+        return line, best[0].cluster
     if any(limit.kind == "averaging" for limit in forecast.limits):
         return "a larger average_every would help most: the clusters wait for their averaging", 0
     if any(limit.kind == "round trip" for limit in forecast.limits):
@@ -65,6 +113,12 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, 
         words = f"halving the latency between {slowest.a} and {slowest.b}"
         return [(_with_link(fleet, slowest.a, slowest.b, latency=0.5, rate=1.0), words)]
     return []
+
+
+def _with_memory(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
+    return replace(
+        fleet, nodes=tuple(replace(n, memory_bytes=memory_bytes) if n.name == name else n for n in fleet.nodes)
+    )
 
 
 def _with_node(fleet: Fleet, name: str, flops_per_s: float) -> Fleet:

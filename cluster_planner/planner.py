@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from cluster_planner.advice import advise
 from cluster_planner.bound import best_possible
-from cluster_planner.candidates import Candidate
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.feasibility import no_fit, require_feasible
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
+from cluster_planner.journal import Step
 from cluster_planner.plan import Plan, validate
 from cluster_planner.search import Problem, Search
 from cluster_planner.spans import SpanCosts
@@ -31,12 +31,12 @@ def make_plan(
     job_file: str,
     seed: int = 0,
     min_stages: int = 2,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[Step], None] | None = None,
 ) -> Plan:
     """The best plan found. The same input gives the same plan, whatever the hash seed.
 
     `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one
-    node may always run one stage. `progress` is told one line per step of the search. Raises
+    node may always run one stage. `progress` is told of each step of the search. Raises
     `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:
@@ -48,10 +48,7 @@ def make_plan(
     names = tuple(fleet.names[i] for i in able)
     require_feasible(fleet, costs, holding, names, least)
 
-    def tell(phase: str, words: str, best: Candidate | None) -> None:
-        if progress is not None:
-            progress(f"{phase}: {words}" + ("" if best is None else f"; best so far {best.objective:.4g}"))
-
+    tell = progress if progress is not None else _unheard
     best = Search(Problem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
@@ -81,3 +78,7 @@ def make_plan(
     )
     validate(plan)
     return plan
+
+
+def _unheard(step: Step) -> None:
+    """Nobody asked."""

@@ -19,6 +19,7 @@ from cluster_planner.embedding import embed
 from cluster_planner.estimates import POSITIONS, Estimate, Estimator, Group
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
+from cluster_planner.journal import Step
 from cluster_planner.local_search import LocalSearch, Score
 from cluster_planner.partitions import EXHAUSTIVE_NODES, best_partitions
 from cluster_planner.spans import SpanCosts
@@ -40,8 +41,7 @@ PER_NODE, PER_NODE_OF_A_BLOCK = 40, 5
 SURVEYED = 3
 """Blocks in which every k is tried; the others try what was good there, and a little more and less."""
 
-Tell = Callable[[str, str, Candidate | None], None]
-"""Told of each phase: its name, what it did, and the best plan worked out so far."""
+Tell = Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Search:
             else:
                 found.append((score(estimator.of(groups)), groups))
                 words = f"{k} clusters: worth about {found[-1][0]:.4g}"
-            self._tell("k-means", words, self._best)
+            self._tell(Step("k-means", words, self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
     def _grouped(self, nodes: Group, k: int) -> tuple[Group, ...] | None:
@@ -206,9 +206,18 @@ class Search:
         named = [tuple(names[i] for i in group) for group in groups]
         rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
         found = self._assembler.candidate(named, rate) if named else None
+        before = self._best
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):
             self._best = found
-        self._tell(phase, words or f"{len(groups)} clusters", self._best)
+        gained = self._best_objective - (0.0 if before is None else before.objective)
+        self._tell(
+            Step(
+                phase,
+                f"{words}: {_outcome(before, found)}" if words else _outcome(before, found),
+                self._best_objective,
+                gained,
+            )
+        )
         return found
 
     @property
@@ -225,6 +234,14 @@ class Search:
             return conditions.worth(clusters, rate, value, work)
 
         return score
+
+
+def _outcome(before: Candidate | None, found: Candidate | None) -> str:
+    if found is None:
+        return "no plan"
+    stages = sum(len(cluster.stages) for cluster in found.clusters)
+    words = f"{len(found.clusters)} clusters of {stages} nodes, worth {found.objective:.4g}"
+    return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
 
 
 def _sums(estimates: Sequence[Estimate]) -> tuple[float, float]:

@@ -138,8 +138,8 @@ def baselines(regions: Path | None, *, quick: bool) -> Part:
         ],
         notes=[
             "k-means' k is the one with the highest objective, which flatters it. Random plans are drawn again where "
-            "memory is short; 0 is a way that found nothing that fits. The genetic algorithm optimises the planner's own "
-            "estimates, and its groups get the planner's pipelines.",
+            "memory is short; 0 is a way that found nothing that fits. The genetic algorithm optimises the planner's "
+            "own estimates, and its groups get the planner's pipelines.",
             "Regions: "
             + ("made up (no file given)" if regions is None else f"{regions.name}, as published with DT-FM")
             + ".",

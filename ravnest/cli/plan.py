@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from cluster_planner.journal import Step
     from cluster_planner.plan import Plan
 
 
@@ -29,6 +30,9 @@ def plan(
         typer.Option("--output", "-o", metavar="PATH", help="Where to write; the picture lies beside it."),
     ] = Path("plan.yaml"),
     seed: Annotated[int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what each step of the search gained, and what would help most.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -45,18 +49,28 @@ def plan(
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     with steps:
-        made = prepare_plan(fleet, nodes, job_path, seed=seed, step=steps.begin)
+        searched: list[Step] = []
+        made = prepare_plan(fleet, nodes, job_path, seed=seed, step=steps.begin, searched=searched.append)
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     if as_json:
         from ravnest.cli.plan_view import plan_document
 
-        json.dump(plan_document(made, output, picture_path), sys.stdout, indent=2, allow_nan=False)
+        document = plan_document(made, output, picture_path)
+        if explain:
+            from ravnest.cli.plan_explained import explanation
+
+            document |= explanation(made, searched)
+        json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
     from ravnest.cli.plan_view import show_plan
 
     show_plan(made, Console())
+    if explain:
+        from ravnest.cli.plan_explained import show_explanation
+
+        show_explanation(made, searched, Console())
     console = Console(soft_wrap=True)
     console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
     console.print(f"Next: ravnest run {output}", highlight=False)

@@ -13,6 +13,7 @@ import torch
 
 from cluster_planner.errors import InvalidInput as PlannerInput
 from cluster_planner.fleet import Fleet
+from cluster_planner.journal import Step
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
 from ravnest.errors import InvalidInput, naming
@@ -33,10 +34,18 @@ from ravnest.trial import check_measures, check_optimizer, check_room, check_sam
 from ravnest.workload import workload
 
 
-def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, step: Callable[[str], None]) -> Plan:
+def prepare_plan(
+    fleet: Fleet,
+    nodes_path: Path,
+    job_path: Path,
+    *,
+    seed: int,
+    step: Callable[[str], None],
+    searched: Callable[[Step], None] | None = None,
+) -> Plan:
     """The plan for `fleet`, read from `nodes_path`, and the job of `job_path`.
 
-    `step` hears of each slow step as it begins.
+    `step` hears of each slow step as it begins, `searched` of each step of the planner's search.
     """
     _check_devices(fleet, nodes_path)
     job = load_job(job_path)
@@ -66,6 +75,7 @@ def prepare_plan(fleet: Fleet, nodes_path: Path, job_path: Path, *, seed: int, s
             job=job.model_dump(mode="json"),
             job_file=str(job_path.resolve()),
             seed=seed,
+            progress=searched,
         )
     except PlannerInput as error:
         raise type(error)(error.message, path=str(nodes_path), key=error.key or "nodes") from error

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster_planner.advice import advise
+from cluster_planner.advice import advise, more_memory, suggestions
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.plan import Cluster, Stage
@@ -45,3 +45,27 @@ def test_a_long_round_trip_asks_for_latency_or_staleness(make_node: Callable[...
 
 def test_balanced_stages_get_no_false_hope(make_node: Callable[..., Node], spans: SpanCosts) -> None:
     assert "no single machine" in advice_for(Fleet((make_node("a"), make_node("b"))), spans)
+
+
+def test_changes_are_ranked_by_what_they_gain(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    fleet = Fleet((make_node("a", flops_per_s=5e9), make_node("b"), make_node("c", flops_per_s=6e9), make_node("d")))
+    clusters = [
+        Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 9, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    forecast = predict(fleet, spans, clusters, ())
+    found = suggestions(fleet, spans, clusters, (), forecast)
+    assert [(one.words, one.cluster) for one in found] == [("doubling a's speed", 0), ("doubling c's speed", 1)]
+    assert found[0].samples_per_s > found[1].samples_per_s > forecast.prediction.samples_per_s
+
+
+def test_more_memory_helps_where_it_is_what_lacks(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    tight = spans.memory_bytes(0, 2, 5)
+    fleet = Fleet((make_node("a", memory_bytes=tight), make_node("b")))
+    clusters = [Cluster("c0", 5, (Stage("a", (0, 2)), Stage("b", (2, 8))))]
+    (only,) = more_memory(fleet, spans, clusters, predict(fleet, spans, clusters, ()), 0.0)
+    assert only.words.endswith(f"instead of {tight / 1e9:.3g} in a")
+    assert (
+        more_memory(Fleet((make_node("a"), make_node("b"))), spans, clusters, predict(fleet, spans, clusters, ()), 0.0)
+        == []
+    )

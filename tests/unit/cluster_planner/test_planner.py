@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.journal import Step
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan
 
@@ -46,10 +47,12 @@ def test_two_places_far_apart_become_two_clusters_with_different_cuts(
 def test_progress_tells_of_every_number_of_clusters(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
-    lines: list[str] = []
-    planned(home, gpt, home_work(make_workload), progress=lines.append)
-    assert [line.split(":")[0] for line in lines][:4] == ["k-means"] * 4
-    assert {line.split(":")[0] for line in lines} == {"k-means", "local search", "all partitions"}
+    steps: list[Step] = []
+    plan = planned(home, gpt, home_work(make_workload), progress=steps.append)
+    assert [step.phase for step in steps][:4] == ["k-means"] * 4
+    assert {step.phase for step in steps} == {"k-means", "local search", "all partitions"}
+    assert sum(step.gained for step in steps) == pytest.approx(plan.predicted.objective)
+    assert steps[-1].objective == plan.predicted.objective
 
 
 def test_slow_uplinks_ask_for_shorter_pipelines(

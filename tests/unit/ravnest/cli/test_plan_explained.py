@@ -1,0 +1,36 @@
+import io
+import json
+
+from rich.console import Console
+
+from cluster_planner import Fleet, ModelCosts, Node, Unit, Workload, make_plan
+from cluster_planner.journal import Step
+from ravnest.cli.plan_explained import explanation, show_explanation, would_help
+
+
+def test_it_tells_what_was_gained_and_what_would_help() -> None:
+    nodes = tuple(
+        Node(name=name, flops_per_s=speed, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e7)
+        for name, speed in (("desk", 1e10), ("laptop", 3e9))
+    )
+    unit = {"flops": 1e8, "parameter_bytes": 10**5, "saved_bytes": 10**4, "boundary_bytes": 10, "name": "u"}
+    costs = ModelCosts(tuple(Unit(**unit, boundary_gradient_bytes=10) for _ in range(3)), "x")  # type: ignore[arg-type]
+    work = Workload(
+        micro_batch=4,
+        update_every=100,
+        max_staleness=1,
+        average_every=1024,
+        max_lag=1,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        process_bytes=10**8,
+    )
+    steps: list[Step] = []
+    plan = make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", progress=steps.append)
+    text = io.StringIO()
+    show_explanation(plan, steps, Console(file=text, width=150))
+    assert "k-means" in text.getvalue()
+    assert "doubling laptop's speed" in text.getvalue()
+    assert would_help(plan)[0].words == "doubling laptop's speed"
+    document = json.loads(json.dumps(explanation(plan, steps)))
+    assert document["would_help"][0]["cluster"] == "c0"
+    assert len(document["search"]) == len(steps)
