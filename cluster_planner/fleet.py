@@ -6,13 +6,13 @@ model and no file. Nodes of one host share its uplink and its downlink, and reac
 All values are SI: seconds, bytes, FLOP/s.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cluster_planner.constraints import UNCONSTRAINED, Constraints, did_you_mean
 from cluster_planner.errors import InvalidInput
 from cluster_planner.graph import Edge, Graph, latency_graph, shortest_from
 
@@ -100,6 +100,7 @@ class Fleet:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...] = ()
     regions: tuple[RegionLink, ...] = ()
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         _check(self)
@@ -120,7 +121,7 @@ class Fleet:
         try:
             return self._node_of[name]
         except KeyError:
-            raise InvalidInput(f"no node is named {name!r}{_did_you_mean(name, self.names)}") from None
+            raise InvalidInput(f"no node is named {name!r}{did_you_mean(name, self.names)}") from None
 
     def link(self, a: str, b: str) -> Link:
         """What joins two different nodes: measured, else of one host, else by region, else estimated, else
@@ -201,11 +202,6 @@ def _edges(links: Iterable[Link | RegionLink]) -> list[Edge]:
     return [(link.a, link.b, link.latency_s, link.bytes_per_s) for link in links]
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def _require_positive(node: Node, *fields: str) -> None:
     for name in fields:
         value = getattr(node, name)
@@ -242,6 +238,7 @@ def _check(fleet: Fleet) -> None:
     for i, link in enumerate(fleet.links):
         if link.a == link.b:
             raise InvalidInput(f"joins {link.a!r} to itself", key=f"links[{i}].between")
+    fleet.constraints.check({node.name: node.region for node in fleet.nodes})
 
 
 def _check_hosts(fleet: Fleet) -> None:
@@ -265,7 +262,7 @@ def _check_pairs(section: str, links: Iterable[Link | RegionLink], known: list[s
         for end in (link.a, link.b):
             if end not in names:
                 raise InvalidInput(
-                    f"no {kind} is named {end!r}{_did_you_mean(end, known)}", key=f"{section}[{i}].between"
+                    f"no {kind} is named {end!r}{did_you_mean(end, known)}", key=f"{section}[{i}].between"
                 )
         key = _pair(link.a, link.b)
         if key in seen:

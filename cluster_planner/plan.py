@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from cluster_planner.constraints import broken_by
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet
@@ -204,6 +205,22 @@ def _check_clusters(plan: Plan) -> None:
             at = end
         if at != count:
             raise InvalidInput(f"the stages end at unit {at}, but the model has {count}", key=f"{key}.stages")
+    _check_constraints(plan)
+
+
+def _check_constraints(plan: Plan) -> None:
+    demanded = plan.fleet.constraints
+    if len(plan.clusters) < demanded.min_clusters:
+        raise InvalidInput(
+            f"there are {len(plan.clusters)}, and constraints.min_clusters demands {demanded.min_clusters}",
+            key="clusters",
+        )
+    sides = demanded.sides({node.name: node.region for node in plan.fleet.nodes}) if demanded.divide else ()
+    for i, cluster in enumerate(plan.clusters):
+        if both := broken_by(sides, [stage.node for stage in cluster.stages]):
+            raise InvalidInput(
+                f"has {both[0]!r} and {both[1]!r}, which constraints keep apart", key=f"clusters[{i}].stages"
+            )
 
 
 def _check_rings(plan: Plan) -> None:

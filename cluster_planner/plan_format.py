@@ -7,11 +7,13 @@ unit maps to, which only a fleet built in code can have, come back within one pa
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from cluster_planner import plan as nouns
 from cluster_planner import schema
+from cluster_planner.constraints import UNCONSTRAINED, Constraints, did_you_mean
 from cluster_planner.costs import ModelCosts, Unit, Workload
+from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet, Link, Node, NodeData, RegionLink
 
 
@@ -39,10 +41,22 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
     """The fleet of a nodes.yaml or plan.yaml. Raises `InvalidInput` with the key where entries contradict
     each other.
     """
+    names = [node.name for node in entry.nodes]
+    for i, cap in enumerate(entry.constraints.cap):
+        if cap.node not in names:
+            raise InvalidInput(
+                f"no node is named {cap.node!r}{did_you_mean(cap.node, names)}", key=f"constraints.cap[{i}].node"
+            )
     return Fleet(
-        nodes=tuple(_node(node) for node in entry.nodes),
+        nodes=tuple(_capped(_node(node), entry.constraints.cap) for node in entry.nodes),
         links=tuple(Link(*link.between, *_link(link)) for link in entry.links),
         regions=tuple(RegionLink(*link.between, *_link(link)) for link in entry.regions),
+        constraints=Constraints(
+            min_clusters=entry.constraints.min_clusters,
+            forbid=tuple(entry.constraints.forbid),
+            groups=tuple((name, tuple(nodes)) for name, nodes in entry.constraints.groups.items()),
+            apart=tuple(entry.constraints.apart),
+        ),
     )
 
 
@@ -106,8 +120,15 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
 
 
 def fleet_to(fleet: Fleet) -> dict[str, object]:
-    """The sections of nodes.yaml, as plain data."""
-    return {
+    """The sections of nodes.yaml, as plain data. Nodes are as capped, so caps are not written again."""
+    given = fleet.constraints
+    demands: dict[str, object] = {
+        "min_clusters": given.min_clusters,
+        "forbid": [list(pair) for pair in given.forbid],
+        "groups": {name: list(nodes) for name, nodes in given.groups},
+        "apart": [list(pair) for pair in given.apart],
+    }
+    return ({} if given == UNCONSTRAINED else {"constraints": demands}) | {
         "nodes": [_node_to(node) for node in fleet.nodes],
         "links": _links_to(fleet.links),
         "regions": _links_to(fleet.regions),
@@ -133,6 +154,17 @@ def _node(entry: schema.NodeEntry) -> Node:
         mtbf_s=None if entry.mtbf_hours is None else seconds_of_hours(entry.mtbf_hours),
         data=None if entry.data is None else NodeData(entry.data.factory, entry.data.args),
     )
+
+
+def _capped(node: Node, caps: Iterable[schema.CapEntry]) -> Node:
+    for cap in caps:
+        if cap.node == node.name:
+            memory = node.memory_bytes if cap.memory_gb is None else bytes_of_gb(cap.memory_gb)
+            up = node.up_bytes_per_s if cap.up_mbps is None else bytes_per_s(cap.up_mbps)
+            node = replace(
+                node, memory_bytes=min(node.memory_bytes, memory), up_bytes_per_s=min(node.up_bytes_per_s, up)
+            )
+    return node
 
 
 def _link(entry: schema.LinkEntry) -> tuple[float, float, float]:

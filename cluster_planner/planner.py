@@ -50,6 +50,12 @@ def make_plan(
 
     tell = progress if progress is not None else _unheard
     best = Search(Problem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
+    if best is None and (fleet.constraints.divide or fleet.constraints.min_clusters > 1):
+        raise NoFeasiblePlan(
+            "no plan was found that meets the constraints; with fewer of them (forbid, apart, min_clusters), or more "
+            "memory, there may be one",
+            key="constraints",
+        )
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
     advice, about = advise(fleet, spans, best.clusters, best.rings, best.forecast)

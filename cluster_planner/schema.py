@@ -80,12 +80,27 @@ class LinkEntry(Strict):
     jitter_ms: Latency = 0.0
 
 
+class CapEntry(Strict):
+    node: Text
+    memory_gb: Measured | None = None
+    up_mbps: Measured | None = None
+
+
+class ConstraintsEntry(Strict):
+    min_clusters: OneOrMore = 1
+    forbid: list[Pair] = []
+    groups: dict[Text, Annotated[list[Text], Field(min_length=1)]] = {}
+    apart: list[Pair] = []
+    cap: list[CapEntry] = []
+
+
 class FleetFile(Strict):
     """nodes.yaml."""
 
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
     regions: list[LinkEntry] = []
+    constraints: ConstraintsEntry = ConstraintsEntry()
 
 
 class StageEntry(Strict):
@@ -183,5 +198,6 @@ class PlanFile(Strict):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
     regions: list[LinkEntry] = []
+    constraints: ConstraintsEntry = ConstraintsEntry()
     fingerprint: str
     units: Annotated[list[UnitEntry], Field(min_length=1)]

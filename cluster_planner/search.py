@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from cluster_planner.blocks import LARGEST, blocks_of
 from cluster_planner.candidates import Assembler, Candidate, Conditions, averaging_per_s, conditions_of
-from cluster_planner.clustering import group_nodes
+from cluster_planner.clustering import divided, group_nodes
+from cluster_planner.constraints import broken_by
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.embedding import embed
 from cluster_planner.estimates import POSITIONS, Estimate, Estimator, Group
@@ -37,6 +38,9 @@ ROUNDS = 3
 
 PER_NODE, PER_NODE_OF_A_BLOCK = 40, 5
 """How many groups a local search may estimate for each node."""
+
+TOO_FEW = 100.0
+"""How much less groupings count for each cluster that they lack of the number demanded."""
 
 SURVEYED = 3
 """Blocks in which every k is tried; the others try what was good there, and a little more and less."""
@@ -76,6 +80,11 @@ class Search:
         self._few = SpanCosts(problem.costs, problem.work, POSITIONS)
         self._assembler = Assembler(problem.fleet, spans, self._few, problem.least)
         self._points = embed(problem.fleet, problem.fleet.names)
+        constraints = problem.fleet.constraints
+        self._sides = (
+            constraints.sides({node.name: node.region for node in problem.fleet.nodes}) if constraints.divide else ()
+        )
+        self._min_clusters = constraints.min_clusters
         self._best: Candidate | None = None
 
     def best(self) -> Candidate | None:
@@ -89,7 +98,7 @@ class Search:
         conditions = Conditions() if self._best is None else conditions_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
-        if len(able) <= EXHAUSTIVE_NODES:
+        if len(able) <= EXHAUSTIVE_NODES and not self._sides:
             self._all_partitions()
         return self._best
 
@@ -159,7 +168,16 @@ class Search:
             self._problem.seed,
             lambda group: self._holding.holds([names[nodes[i]] for i in group]),
         )
-        return None if groups is None else tuple(tuple(nodes[i] for i in group) for group in groups)
+        if groups is None:
+            return None
+        chosen = [tuple(nodes[i] for i in group) for group in groups]
+        if not self._sides:
+            return tuple(chosen)
+        parts = divided(self._points, chosen, self._allows)
+        return tuple(part for part in parts if self._holding.holds([names[i] for i in part])) or None
+
+    def _allows(self, group: Group) -> bool:
+        return broken_by(self._sides, [self._problem.fleet.names[i] for i in group]) is None
 
     def _improve(self, groups: tuple[Group, ...], conditions: Conditions) -> None:
         for _ in range(ROUNDS):
@@ -177,7 +195,7 @@ class Search:
         problem = self._problem
         estimator = self._estimator(len(groups) * (1 + others.like) + others.clusters, conditions)
         atoms = [(node,) for node in nodes]
-        search = LocalSearch(estimator, self._score(conditions, others), self._points, atoms, lambda _: True)
+        search = LocalSearch(estimator, self._score(conditions, others), self._points, atoms, self._allows)
         per_node = PER_NODE if len(nodes) == len(problem.able) else PER_NODE_OF_A_BLOCK
         groups, settled = search.improve(groups, per_node * len(nodes), problem.seed)
         return groups, f"{estimator.asked} groups estimated" + ("" if settled else ", stopped at its limit")
@@ -205,7 +223,7 @@ class Search:
         names = self._problem.fleet.names
         named = [tuple(names[i] for i in group) for group in groups]
         rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
-        found = self._assembler.candidate(named, rate) if named else None
+        found = self._assembler.candidate(named, rate) if len(named) >= max(1, self._min_clusters) else None
         before = self._best
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):
             self._best = found
@@ -231,7 +249,9 @@ class Search:
             rate, value = _sums(estimates)
             clusters = len(estimates) * (1 + others.like) + others.clusters
             rate, value = rate * (1 + others.like) + others.samples_per_s, value * (1 + others.like) + others.value
-            return conditions.worth(clusters, rate, value, work)
+            worth = conditions.worth(clusters, rate, value, work)
+            lacking = max(0.0, self._min_clusters - clusters)
+            return worth / (1.0 + TOO_FEW * lacking)
 
         return score
 

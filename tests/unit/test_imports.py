@@ -120,6 +120,7 @@ TENSORS = {"torch", "safetensors", "transformers"}
 
 PURE: Mapping[str, set[str]] = {
     "cluster_planner/": WORLD | TENSORS | {"msgspec"},
+    "experiments/plan_quality/brute_force.py": WORLD | TENSORS,
     "ring_allreduce/ring.py": WORLD | TENSORS,
     "ring_allreduce/ring_events.py": WORLD | TENSORS,
     "ring_allreduce/early.py": WORLD | TENSORS,
