@@ -123,13 +123,13 @@ class Search:
             groups, _ = self._searched(block, starts[0][1], Conditions(), others)
             good.append(len(groups) / len(block))
             found.append(groups)
+        found = self._kept(found, Conditions())
         self._work_out("blocks", [group for groups in found for group in groups], f"{len(blocks)} blocks")
-        for _ in range(1 if self._best else 0):
-            again = self._once_more(blocks, found)
-            self._work_out(
-                "local search", [group for groups in again for group in groups], "with the others as they are"
-            )
-        return self._best is not None
+        if self._best is None:
+            return False
+        again = self._kept(self._once_more(blocks, found), conditions_of(self._best))
+        self._work_out("local search", [group for groups in again for group in groups], "with the others as they are")
+        return True
 
     def _once_more(self, blocks: Sequence[Group], found: Sequence[tuple[Group, ...]]) -> list[tuple[Group, ...]]:
         assert self._best is not None
@@ -142,6 +142,17 @@ class Search:
             others = Others(0.0, *(everyone - part for everyone, part in zip(total, mine, strict=True)))
             again.append(self._searched(block, groups, conditions, others)[0] if groups else groups)
         return again
+
+    def _kept(self, found: Sequence[tuple[Group, ...]], conditions: Conditions) -> list[tuple[Group, ...]]:
+        """Without the clusters that the fleet is better without: values add up, so as many of the best stay as pay."""
+        estimates = self._estimator(sum(map(len, found)), conditions).of(group for groups in found for group in groups)
+        best_first = sorted(estimates, key=lambda one: -one.value)
+        score = self._score(conditions, Others())
+        counts = range(1, len(best_first) + 1)
+        pays = max(counts, key=lambda count: score(best_first[:count]), default=0)
+        least = best_first[pays - 1].value if pays else 0.0
+        worth = iter(estimates)
+        return [tuple(group for group in groups if next(worth).value >= least) for groups in found]
 
     def _starts(self, nodes: Group, counts: Iterator[int], others: Others) -> list[tuple[float, tuple[Group, ...]]]:
         """(score, groups) for each number of clusters that is feasible, best first."""
