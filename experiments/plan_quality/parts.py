@@ -82,7 +82,7 @@ def brute_force(*, quick: bool) -> Part:
 def baselines(regions: Path | None, *, quick: bool) -> Part:
     """A world of mixed GPUs: the planner against other ways to plan."""
     nodes = 24 if quick else WORLD_NODES
-    site = Site(world(nodes, _pairs(regions)), gpt(), workload(nodes))
+    site = Site(world(nodes, _pairs(regions)), gpt(), workload())
     began_s = time.process_time()
     plan = make_plan(site.fleet, site.costs, site.work, job={}, job_file="job.yaml")
     seconds = time.process_time() - began_s
@@ -153,9 +153,9 @@ def scaling(regions: Path | None, *, quick: bool) -> Part:
     rows: list[Sequence[str | int | float | None]] = []
     seconds: dict[int, float] = {}
     for nodes in limits:
-        fleet, pairs = world(nodes, _pairs(regions)), workload(nodes)
+        fleet = world(nodes, _pairs(regions))
         began_s = time.process_time()
-        plan = make_plan(fleet, gpt(), pairs, job={}, job_file="job.yaml")
+        plan = make_plan(fleet, gpt(), workload(), job={}, job_file="job.yaml")
         seconds[nodes] = time.process_time() - began_s
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         share = None

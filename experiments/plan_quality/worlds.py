@@ -98,13 +98,13 @@ def _unit(name: str, flops: float, parameters: int, saved: int, alive: int) -> U
     )
 
 
-def workload(nodes: int) -> Workload:
-    """Rounds of 512 samples for each node, so that they are worth their bytes; int8 there, bfloat16 between stages."""
+def workload() -> Workload:
+    """Rounds of 32,768 samples, which are worth their bytes; int8 there, bfloat16 between stages."""
     return Workload(
         micro_batch=2,
         update_every=16,
         max_staleness=1,
-        average_every=512 * nodes,
+        average_every=32_768,
         max_lag=1,
         optimizer_state_bytes_per_parameter_byte=2.0,
         process_bytes=400_000_000,

@@ -1,0 +1,23 @@
+from cluster_planner import NoFeasiblePlan, make_plan
+from experiments.plan_quality.brute_force import best_of_all
+from experiments.plan_quality.small_fleets import small_case
+
+
+def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
+    ratios = []
+    for seed in range(8):
+        fleet, costs, work = small_case(seed, most_nodes=4)
+        try:
+            plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+        except NoFeasiblePlan:
+            continue
+        best = best_of_all(fleet, costs, work, least=2)
+        assert best.proven
+        assert best.predicted > 0
+        ratios.append(plan.predicted.objective / best.objective)
+        assert plan.predicted.best_possible is not None
+        assert best.objective <= plan.predicted.best_possible * (1 + 1e-9)
+    assert len(ratios) >= 4
+    assert min(ratios) >= 0.9
+    assert max(ratios) <= 1 + 1e-9
+    assert sum(ratios) / len(ratios) >= 0.97
