@@ -9,9 +9,10 @@ average_every`, so
     R      = Σ micro_batch / period_c(T_c(R))           (the right side falls as R rises: one solution, by
     bisection)
 
-and R is at most what the rings themselves can carry, with `max_lag` rounds on their way at once and at most
-MOST_AVERAGING of any link. Where nodes of one host
-serve several clusters, each cluster is timed as if all had its period, which is never too fast.
+Where window or staleness limit what is in flight, or nearly, period_c is at least what a walk of the pipeline takes
+(circulating.py), with what averaging leaves of uplinks at the R found without it. R is at most what the rings
+themselves can carry, with `max_lag` rounds on their way at once and at most MOST_AVERAGING of any link. Where nodes of
+one host serve several clusters, each cluster is timed as if all had its period, which is never too fast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_planner.circuits import Circuit, circuits
+from cluster_planner.circulating import no_faster_than_walked
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
@@ -81,6 +83,9 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     averaging_s, latency_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
     stages = _pipelines(fleet, pipes, traffic)
     fleet_rate = stages.steady_rate(work)
+    walked = no_faster_than_walked(fleet, spans, clusters, stages, min(fleet_rate, carried))
+    if walked is not stages:
+        stages, fleet_rate = walked, walked.steady_rate(work)
     waits = carried < fleet_rate * (1 - 1e-9)
     fleet_rate = min(fleet_rate, carried)
     occupied = stages.occupancy(fleet_rate, work)
@@ -95,7 +100,10 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
         predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
     total = sum(rates)
     factor = averaging_factor(len(clusters), work)
-    worth = sum(rate * staleness_factor(c.window, len(c.stages), work) for rate, c in zip(rates, clusters, strict=True))
+    worth = sum(
+        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
+        for rate, c in zip(rates, clusters, strict=True)
+    )
     slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
     return Forecast(
         Prediction(
