@@ -12,8 +12,10 @@ from cluster_planner.spans import Floats
 
 LARGEST = 120
 
+Group = tuple[int, ...]
 
-def blocks_of(points: Floats, nodes: Sequence[int]) -> list[tuple[int, ...]]:
+
+def blocks_of(points: Floats, nodes: Sequence[int]) -> list[Group]:
     """`nodes` (rows of `points`) in blocks of nearly equal size, each sorted."""
     if len(nodes) <= LARGEST:
         return [tuple(sorted(nodes))]
@@ -22,3 +24,14 @@ def blocks_of(points: Floats, nodes: Sequence[int]) -> list[tuple[int, ...]]:
     along = np.argsort(centred @ axis, kind="stable")
     half = len(nodes) // 2
     return [block for part in (along[:half], along[half:]) for block in blocks_of(points, [nodes[i] for i in part])]
+
+
+def joined(blocks: Sequence[Group], atoms: Sequence[Group]) -> list[Group]:
+    """The blocks, each atom (nodes that stay together) in the block of its first node."""
+    home = {node: i for i, block in enumerate(blocks) for node in block}
+    for atom in atoms:
+        home |= {node: home[atom[0]] for node in atom[1:] if node in home and atom[0] in home}
+    members: list[list[int]] = [[] for _ in blocks]
+    for node, i in home.items():
+        members[i].append(node)
+    return [tuple(sorted(block)) for block in members]

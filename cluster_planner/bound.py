@@ -42,12 +42,13 @@ def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: in
     part = np.ones(len(nodes))
     if least > 1:
         part = np.minimum(part, share * work.micro_batch / _least_transfer_s(fleet, spans, nodes) / alone)
+    there = np.array([fleet.rules.presence((node,)) for node in able])  # what is made while a node is away counts 0
     most = min(len(nodes) // least, int(holds.sum() * (1 + 1e-9)))
     sizes = np.unique(np.concatenate(([0.0], np.geomspace(1.0, work.largest_window, SIZES))))
     counts = _counts(max(1, most))
     bound = 0.0
     for first, last in zip(counts, (*(c - 1 for c in counts[1:]), max(1, most)), strict=True):
-        made = min(_relaxed(alone, part, sizes, last, spans), _averaged(fleet, spans, nodes, first))
+        made = min(_relaxed(alone * there, part, sizes, last, spans), _averaged(fleet, spans, nodes, first))
         bound = max(bound, averaging_factor(first, work) * made)
     return bound
 

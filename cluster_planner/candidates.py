@@ -6,6 +6,7 @@ again with the rate that came out, until that gains nothing. Knows no search ove
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from cluster_planner.costs import Workload
 from cluster_planner.fleet import Fleet
@@ -91,7 +92,12 @@ class Assembler:
                 return None
             planned.append((pipeline, group))
         planned.sort(key=lambda entry: (-entry[0].samples_per_s, entry[1]))
-        clusters = tuple(Cluster(f"c{i}", pipeline.window, pipeline.stages) for i, (pipeline, _) in enumerate(planned))
+        labels = [self._fleet.rules.label(group) for _, group in planned]
+        free = (name for i in count() if (name := f"c{i}") not in labels)
+        clusters = tuple(
+            Cluster(next(free) if label is None else label, pipeline.window, pipeline.stages)
+            for label, (pipeline, _) in zip(labels, planned, strict=True)
+        )
         rings = make_rings(self._fleet, self._spans, clusters)
         forecast = predict(self._fleet, self._spans, clusters, rings)
         return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)

@@ -57,23 +57,3 @@ def repair(
         repaired[giver].remove(node)
         repaired[needy].append(node)
     return repaired
-
-
-def divided(
-    points: Floats, groups: Sequence[Sequence[int]], allows: Callable[[tuple[int, ...]], bool]
-) -> tuple[tuple[int, ...], ...]:
-    """The groups, each in as many parts as it takes until every part is allowed: nodes nearest to a group's centre
-    first, each to the first part that allows it.
-    """
-    parts: list[list[int]] = []
-    for group in groups:
-        centre = points[list(group)].mean(axis=0)
-        mine: list[list[int]] = []
-        for node in sorted(group, key=lambda i: (float(np.linalg.norm(points[i] - centre)), i)):
-            part = next((part for part in mine if allows(tuple(sorted([*part, node])))), None)
-            if part is None:
-                mine.append([node])
-            else:
-                part.append(node)
-        parts += mine
-    return tuple(sorted(tuple(sorted(part)) for part in parts))

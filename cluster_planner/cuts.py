@@ -8,10 +8,13 @@ tables of numbers only.
     b, c])
 
 `best[j][c]` is the least cost of units up to position c with node j last; the number of stages so far is
-carried along up to the least number asked for. Time O(nodes · positions · (nodes + positions)).
+carried along up to the least number asked for, or to the last stage that a node is pinned to. Time
+O(nodes · positions · (nodes + positions)).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -31,6 +34,25 @@ class Tables:
 
 
 @dataclass(frozen=True)
+class Pinned:
+    """Nodes, by index, that have to run a stage, and those of them that have to run a certain one."""
+
+    required: frozenset[int] = frozenset()
+    stage_of: Mapping[int, int] = field(default_factory=dict)
+
+    def allows(self, node: int, stage: int) -> bool:
+        """Whether that node may run that stage."""
+        return self.stage_of.get(node, stage) == stage and (node in self.stage_of or stage not in self._taken)
+
+    @cached_property
+    def _taken(self) -> frozenset[int]:
+        return frozenset(self.stage_of.values())
+
+
+ANYONE = Pinned()
+
+
+@dataclass(frozen=True)
 class Solution:
     """`steps`: (node index, from position index, to position index) of each stage, in order."""
 
@@ -38,35 +60,46 @@ class Solution:
     steps: tuple[tuple[int, int, int], ...]
 
 
-def best_cuts(tables: Tables, order: tuple[int, ...], combine: np.ufunc, least: int) -> Solution | None:
+def best_cuts(
+    tables: Tables, order: tuple[int, ...], combine: np.ufunc, least: int, pinned: Pinned = ANYONE
+) -> Solution | None:
     """The cheapest pipeline of `least` or more stages whose nodes appear in this order; None where there is
     none.
     """
+    most = max((least, *(stage + 2 for stage in pinned.stage_of.values())))  # counted exactly below it
     nodes, last = len(order), tables.stage.shape[1] - 1
     cuts = np.arange(last + 1)
-    best = np.full((least + 1, nodes, last + 1), np.inf)
+    best = np.full((most + 1, nodes, last + 1), np.inf)
     came_count = np.full(best.shape, -1, dtype=np.int64)
     came_node, came_cut = came_count.copy(), came_count.copy()
+    since, begun = 0, False  # who has to run a stage is not passed over
     for j, node in enumerate(order):
-        best[1, j] = tables.stage[node, 0]
-        for count in range(1, least + 1) if j else ():
-            reach = combine(best[count, :j], tables.hop[list(order[:j]), node])
+        if not begun and pinned.allows(node, 0):
+            best[1, j] = tables.stage[node, 0]
+        for count in range(1, most + 1) if j else ():
+            if not pinned.allows(node, min(count, most - 1)):
+                continue
+            reach = combine(best[count, since:j], tables.hop[list(order[since:j]), node])
             before = reach.argmin(axis=0)
             total = combine(reach[before, cuts][:, None], tables.stage[node])
             start = total.argmin(axis=0)
             cost = total[start, cuts]
-            reached = min(count + 1, least)
+            reached = min(count + 1, most)
             better = cost < best[reached, j]
             best[reached, j, better] = cost[better]
             came_count[reached, j, better] = count
-            came_node[reached, j, better] = before[start[better]]
+            came_node[reached, j, better] = since + before[start[better]]
             came_cut[reached, j, better] = start[better]
-    j = int(best[least, :, last].argmin())
-    cost = float(best[least, j, last])
+        if node in pinned.required:
+            best[:, :j] = np.where(np.arange(last + 1) < last, best[:, :j], np.inf)
+            since, begun = j, True
+    count, j = (int(at) for at in np.unravel_index(best[least:, :, last].argmin(), best[least:, :, last].shape))
+    count += least
+    cost = float(best[count, j, last])
     if not np.isfinite(cost):
         return None
     steps: list[tuple[int, int, int]] = []
-    count, end = least, last
+    end = last
     while True:
         previous, i, start = (int(came[count, j, end]) for came in (came_count, came_node, came_cut))
         if previous < 0:

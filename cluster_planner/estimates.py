@@ -37,7 +37,7 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness."""
+    """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness and absence."""
 
     used: Group
     samples_per_s: float
@@ -98,7 +98,8 @@ class Estimator:
             value[rows], rate[rows], used[rows] = (part[better] for part in found)
         for group, one, speed, bits in zip(groups, value.tolist(), rate.tolist(), used.tolist(), strict=True):
             nodes = group if bits < 0 else tuple(node for i, node in enumerate(group) if bits >> i & 1)
-            self._known[group] = Estimate(nodes, speed, one) if one > 0 else NOTHING
+            there = self._fleet.rules.presence(nodes)
+            self._known[group] = Estimate(nodes, speed, one * there) if one * there > 0 else NOTHING
 
     def _searched(
         self, at: NDArray[np.int64], fits: NDArray[np.bool_], window: int

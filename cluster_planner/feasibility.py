@@ -5,10 +5,14 @@ Decides the words of `NoFeasiblePlan` only; what holds the model is decided in h
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from cluster_planner.constraints import LAST
 from cluster_planner.costs import ModelCosts
 from cluster_planner.errors import NoFeasiblePlan
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
+from cluster_planner.spans import SpanCosts
 
 
 def require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> None:
@@ -46,6 +50,63 @@ def no_fit(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str
         f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
         f"the {_counted(len(able), 'node')} that can hold a unit have {_gb(have)}, each with its own process "
         "and whole units only; add nodes or memory, or lower micro_batch, max_staleness or max_lag"
+    )
+
+
+def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least: int) -> None:
+    """Raise `NoFeasiblePlan`, with the key, for a constraint that no plan can meet, whatever else is demanded."""
+    demanded = fleet.constraints
+    if demanded.min_clusters > len(able) // least:
+        raise NoFeasiblePlan(
+            f"must be {len(able) // least} at most, not {demanded.min_clusters}: "
+            f"{_counted(len(able), 'node')} can hold a unit, and a cluster has {_counted(least, 'node')} at the least",
+            key="constraints.min_clusters",
+        )
+    able_names = frozenset(able)
+    for i, pin in enumerate(demanded.pins):
+        has = f"{pin.node} has {_gb(fleet.node(pin.node).memory_bytes)}"
+        if pin.node not in able_names:
+            raise NoFeasiblePlan(f"no unit fits: {has}", key=f"constraints.pin[{i}].node")
+        if pin.stage is None:
+            continue
+        if isinstance(pin.stage, int) and pin.stage >= spans.count:
+            raise NoFeasiblePlan(
+                f"must be 'last' or below {spans.count}, the number of the model's units, not {pin.stage}",
+                key=f"constraints.pin[{i}].stage",
+            )
+        need = _least_bytes(spans, pin.stage)
+        if need > fleet.node(pin.node).memory_bytes:
+            raise NoFeasiblePlan(
+                f"stage {pin.stage} needs {_gb(need)} at the least, {has}", key=f"constraints.pin[{i}].stage"
+            )
+
+
+def _least_bytes(spans: SpanCosts, stage: int | str) -> int:
+    """What a stage of one unit needs there, with one micro-batch in flight."""
+    work = spans.workload
+    in_flight = work.update_every if work.schedule == "gpipe" else 1
+    table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
+    if work.activation_checkpointing == "auto":
+        table = np.minimum(table, spans.memory_table(in_flight, recomputes=True))
+    if stage == 0:
+        return int(table[0].min())
+    return int(table[:, -1].min() if stage == LAST else table[:, 1:].min())
+
+
+def no_fit_for_constraints(fleet: Fleet) -> str:
+    """What to try where a search with constraints found no plan."""
+    demanded, given = fleet.constraints, []
+    for key, states in (
+        ("min_clusters", demanded.min_clusters > 1),
+        ("forbid", demanded.forbid),
+        ("apart", demanded.apart),
+        ("pin", demanded.pins),
+    ):
+        given += [key] if states else []
+    given += ["nodes[].hours"] if fleet.rules.count_hours else []
+    return (
+        f"no plan was found that meets all of them ({', '.join(given)}); with fewer of them, or more memory, there may "
+        "be one"
     )
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from cluster_planner.constraints import UNCONSTRAINED, Constraints, did_you_mean
 from cluster_planner.errors import InvalidInput
 from cluster_planner.graph import Edge, Graph, latency_graph, shortest_from
+from cluster_planner.hours import ALL_DAY
+from cluster_planner.rules import Rules
 
 if TYPE_CHECKING:
     from cluster_planner.sites import Sites
@@ -56,12 +58,16 @@ class Node:
     address: str | None = None
     region: str | None = None
     mtbf_s: float | None = None
+    hours: int = ALL_DAY
+    """When it is there: bit h is set for the hour from h to h + 1, UTC (hours.py)."""
     data: NodeData | None = None
 
     def __post_init__(self) -> None:
         _require_positive(self, "flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s")
         if self.mtbf_s is not None:
             _require_positive(self, "mtbf_s")
+        if not 0 < self.hours <= ALL_DAY:
+            raise InvalidInput("must name at least one of 24 hours", key=f"{self.name}.hours")
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,11 @@ class Fleet:
         from cluster_planner.sites import Sites  # here: it knows this module
 
         return Sites(self)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """What any group of nodes must keep to."""
+        return Rules(self)
 
     def node(self, name: str) -> Node:
         """The node of that name. Raises `InvalidInput` for a name nobody has."""
@@ -239,6 +250,15 @@ def _check(fleet: Fleet) -> None:
         if link.a == link.b:
             raise InvalidInput(f"joins {link.a!r} to itself", key=f"links[{i}].between")
     fleet.constraints.check({node.name: node.region for node in fleet.nodes})
+    hours_of: dict[str, int] = {}
+    for i, pin in enumerate(fleet.constraints.pins):
+        if pin.cluster is not None:
+            hours_of[pin.cluster] = hours_of.get(pin.cluster, ALL_DAY) & fleet.nodes[index_of[pin.node]].hours
+            if not hours_of[pin.cluster]:
+                raise InvalidInput(
+                    f"the nodes pinned to {pin.cluster!r} are never all there at the same time",
+                    key=f"constraints.pin[{i}].cluster",
+                )
 
 
 def _check_hosts(fleet: Fleet) -> None:

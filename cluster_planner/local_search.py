@@ -41,13 +41,20 @@ class Change:
 class LocalSearch:
     """Improves groupings of the nodes whose coordinates are `points` (rows are node numbers).
 
-    `atoms`: nodes that stay together, each node in one of them.
+    `atoms`: nodes that stay together, each node in one of them. `needed`: nodes that never become spares.
     """
 
     def __init__(
-        self, estimator: Estimator, score: Score, points: Floats, atoms: Sequence[Group], allows: Allows
+        self,
+        estimator: Estimator,
+        score: Score,
+        points: Floats,
+        atoms: Sequence[Group],
+        allows: Allows,
+        needed: frozenset[int] = frozenset(),
     ) -> None:
         self._estimator, self._score, self._points, self._allows = estimator, score, points, allows
+        self._needed = needed
         self._atoms = tuple(atoms)
         self._atom_of = {node: atom for atom in atoms for node in atom}
         self._centres: dict[Group, tuple[float, ...]] = {}
@@ -59,7 +66,9 @@ class LocalSearch:
         """
         until = self._estimator.asked + most
         random = np.random.default_rng(seed)
-        state = {group: estimate for group, estimate in self._pruned(groups) if estimate.value > 0}
+        state = {
+            group: one for group, one in self._pruned(groups) if one.value > 0 or not self._needed.isdisjoint(group)
+        }
         settled = False
         while not settled:
             settled = True
@@ -74,7 +83,11 @@ class LocalSearch:
         return tuple(state), True
 
     def _take_best(self, state: dict[Group, Estimate], group: Group) -> bool:
-        changes = [change for change in self._changes(state, group) if all(map(self._allows, change.new))]
+        changes = [
+            change
+            for change in self._changes(state, group)
+            if all(map(self._allows, change.new)) and self._keeps(change)
+        ]
         estimates = iter(self._estimator.of(new for change in changes for new in change.new))
         best: tuple[Change, list[Estimate]] | None = None
         best_score = self._score(list(state.values())) * (1 + GAIN)
@@ -89,16 +102,22 @@ class LocalSearch:
             return False
         for old in best[0].old:
             del state[old]
-        state |= {self._whole(one.used): one for one in best[1]}
+        state |= {self._whole(new, one.used): one for new, one in zip(best[0].new, best[1], strict=True)}
         return True
 
-    def _pruned(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Estimate]]:
-        for estimate in self._estimator.of(groups):
-            yield self._whole(estimate.used), estimate
+    def _keeps(self, change: Change) -> bool:
+        """Whether all who are needed stay in some group."""
+        old = (node for group in change.old for node in group if node in self._needed)
+        return not self._needed or set(old) <= {node for group in change.new for node in group}
 
-    def _whole(self, used: Group) -> Group:
-        """With the rest of atoms of which a part is used."""
-        return tuple(sorted({node for one in used for node in self._atom_of[one]}))
+    def _pruned(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Estimate]]:
+        for group, estimate in zip(groups, self._estimator.of(groups), strict=True):
+            yield self._whole(group, estimate.used), estimate
+
+    def _whole(self, group: Group, used: Group) -> Group:
+        """What is used of a group, with the rest of atoms of which a part is, and with those who are needed."""
+        kept = (*used, *(node for node in group if node in self._needed))
+        return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 
     def _changes(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
         taken = {node for other in state for node in other}

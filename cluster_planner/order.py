@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster_planner.cuts import Solution, Tables, best_cuts
+from cluster_planner.cuts import ANYONE, Pinned, Solution, Tables, best_cuts
 from cluster_planner.spans import Floats
 
 EXACT_NODES = 8
@@ -29,16 +29,15 @@ def is_exact(nodes: int, positions: int) -> bool:
 
 
 def best_pipeline(
-    tables: Tables, combine: np.ufunc, least: int, orders: tuple[tuple[int, ...], ...], required: int | None = None
+    tables: Tables, combine: np.ufunc, least: int, orders: tuple[tuple[int, ...], ...], pinned: Pinned = ANYONE
 ) -> Solution | None:
     """The cheapest pipeline of `least` or more stages; None where none is possible.
 
-    `orders` are what is tried where the search is not exact. `required`: the index of a node that must run a stage
-    (exact search only).
+    `orders` are what is tried where the search is not exact.
     """
     if is_exact(*tables.stage.shape[:2]):
-        return _over_subsets(tables, combine, least, required)
-    found = [best_cuts(tables, order, combine, least) for order in orders]
+        return _over_subsets(tables, combine, least, pinned)
+    found = [best_cuts(tables, order, combine, least, pinned) for order in orders]
     return min((s for s in found if s is not None), key=lambda s: s.cost, default=None)
 
 
@@ -56,11 +55,13 @@ def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[
     return tuple(dict.fromkeys(itertools.chain.from_iterable((order, order[::-1]) for order in orders)))
 
 
-def shortlist(tables: Tables, orders: tuple[tuple[int, ...], ...], least: int) -> tuple[tuple[int, ...], ...]:
+def shortlist(
+    tables: Tables, orders: tuple[tuple[int, ...], ...], least: int, pinned: Pinned = ANYONE
+) -> tuple[tuple[int, ...], ...]:
     """The SHORTLIST orders that have the least bottleneck with optimal cuts; all of them where none is
     possible.
     """
-    costs = [best_cuts(tables, order, np.maximum, least) for order in orders]
+    costs = [best_cuts(tables, order, np.maximum, least, pinned) for order in orders]
     ranked = sorted((found.cost, i) for i, found in enumerate(costs) if found is not None)
     return tuple(orders[i] for _, i in ranked[:SHORTLIST]) or orders
 
@@ -74,12 +75,14 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int | None) -> Solution | None:
+def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned) -> Solution | None:
     nodes, positions = tables.stage.shape[:2]
     last = positions - 1
     best = np.full((1 << nodes, nodes, positions), np.inf)
     for j in range(nodes):
-        best[1 << j, j] = tables.stage[j, 0]
+        if pinned.allows(j, 0):
+            best[1 << j, j] = tables.stage[j, 0]
+    needed = sum(1 << j for j in pinned.required)
     answer, answer_cost = (0, 0), np.inf
     for size in range(1, nodes + 1):
         used, newest, others = sets_of(nodes, size)
@@ -87,11 +90,13 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, required: int |
             before = used ^ (1 << newest)
             reach = combine(best[before[:, None], others], tables.hop[others, newest[:, None]]).min(axis=1)
             best[used, newest] = combine(reach[:, :, None], tables.stage[newest]).min(axis=1)
+            for j in (j for j in range(nodes) if not pinned.allows(j, size - 1)):
+                best[used[newest == j], j] = np.inf
         if size < least:
             continue
         ends = best[used, newest, last]
-        if required is not None:
-            ends = np.where(used >> required & 1, ends, np.inf)
+        if needed:
+            ends = np.where(used & needed == needed, ends, np.inf)
         at = int(ends.argmin())
         if ends[at] < answer_cost:
             answer, answer_cost = (int(used[at]), int(newest[at])), float(ends[at])

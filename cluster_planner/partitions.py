@@ -4,7 +4,7 @@ Decides by dynamic programming over sets: the best division of a set into c grou
 the best division of the rest into c − 1. Exact for values that add up; knows nothing of where they come from.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from cluster_planner.estimates import Group
 
@@ -15,9 +15,15 @@ KEPT = 3
 
 
 def best_partitions(
-    nodes: Sequence[int], clusters: int, least: int, value_of: Callable[[Group], float]
+    nodes: Sequence[int],
+    clusters: int,
+    least: int,
+    value_of: Callable[[Group], float],
+    optional: Collection[int] = (),
 ) -> tuple[tuple[Group, ...], ...]:
-    """Up to KEPT divisions of all nodes into so many groups of `least` or more, best first; groups worth 0 are none."""
+    """Up to KEPT divisions of all nodes, but for some that are `optional`, into so many groups of `least` or more, best
+    first; groups worth 0 are none.
+    """
     everyone = (1 << len(nodes)) - 1
     groups = {
         bits: tuple(node for i, node in enumerate(nodes) if bits >> i & 1)
@@ -25,7 +31,10 @@ def best_partitions(
         if bits.bit_count() >= least
     }
     values = {bits: value for bits, group in groups.items() if (value := value_of(group)) > 0}
-    best: dict[int, list[tuple[float, tuple[int, ...]]]] = {0: [(0.0, ())]}
+    left_out = sum(1 << i for i, node in enumerate(nodes) if node in optional)
+    best: dict[int, list[tuple[float, tuple[int, ...]]]] = {
+        bits: [(0.0, ())] for bits in range(everyone + 1) if not bits & ~left_out
+    }
     for _ in range(clusters):
         found: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
         for done, ways in best.items():

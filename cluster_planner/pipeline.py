@@ -18,8 +18,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster_planner.constraints import LAST
 from cluster_planner.costs import Workload
-from cluster_planner.cuts import Tables
+from cluster_planner.cuts import Pinned, Tables
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
@@ -37,7 +38,7 @@ SLACKS = (1.0, 1.25, np.inf)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline and its value: samples/s, discounted for staleness."""
+    """A pipeline and its value: samples/s, discounted for staleness and for the hours when not all nodes are there."""
 
     stages: tuple[Stage, ...]
     window: int
@@ -58,18 +59,20 @@ def plan_pipeline(
     """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
 
     `averaging_per_s`: bytes that averaging moves each way a second per parameter byte. `required`: a node that must run
-    a stage; ignored where the search is not exact (order.py). `in_order`: only pipelines in the order of `names`.
+    a stage, beside those that are pinned. `in_order`: only pipelines in the order of `names`.
     """
-    names = names if in_order else _shortlisted(fleet, names, len(spans.positions))
-    group = _Group(fleet, names)
-    longest = _both(spans, lambda flops: _bottleneck_tables(spans, group, averaging_per_s, flops))
-    trips = _both(spans, lambda flops: _round_trip_tables(spans, group, flops))
+    needed = fleet.rules.required(names) | frozenset(() if required is None else (required,))
+    names = names if in_order else _shortlisted(fleet, names, len(spans.positions), needed)
+    group, pinned = _Group(fleet, names), _pinned(fleet, names, needed)
+    ends = [i for i, name in enumerate(names) if fleet.rules.stage_of.get(name) == LAST]
+    longest = _both(spans, lambda flops: _ending(_bottleneck_tables(spans, group, averaging_per_s, flops), ends))
+    trips = _both(spans, lambda flops: _ending(_round_trip_tables(spans, group, flops), ends))
     exact = is_exact(len(names), len(spans.positions)) and not in_order
     orders: tuple[tuple[int, ...], ...] = (tuple(range(len(names))),)
     if not exact and not in_order:
         orders = candidate_orders(trips[0], group.flops_per_s, group.memory_bytes)
-    needed = None if required is None else list(names).index(required)
-    find = partial(best_pipeline, least=least, orders=() if exact else orders, required=needed)
+        orders = tuple(dict.fromkeys(_arranged(order, pinned, ends) for order in orders))
+    find = partial(best_pipeline, least=least, orders=() if exact else orders, pinned=pinned)
     cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
     tried: list[bytes] = []
     for window in windows_to_try(spans.workload, len(names)):
@@ -79,7 +82,7 @@ def plan_pipeline(
         tried.append(fits.tobytes())
         tables, seconds = _chosen(longest, fits), _chosen(trips, fits)
         if not exact and len(orders) > SHORTLIST:
-            orders = shortlist(tables, orders, least)
+            orders = shortlist(tables, orders, least, pinned)
             find = partial(find, orders=orders)
         fastest = find(tables, np.maximum)
         if fastest is None:
@@ -143,12 +146,38 @@ def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_p
         window = largest_fitting_window(fleet, spans, stages, wanted_window(bottleneck, trip, work))
     period = max(period_s(bottleneck, trip, window, work), flushed_s(fleet, spans, stages))
     rate = work.micro_batch / period
-    return Pipeline(stages, window, rate, rate * staleness_factor(window, len(stages), work))
+    counted = staleness_factor(window, len(stages), work) * fleet.rules.presence_of(stage.node for stage in stages)
+    return Pipeline(stages, window, rate, rate * counted)
 
 
 def _stages(spans: SpanCosts, names: Sequence[str], steps: Sequence[tuple[int, int, int]]) -> tuple[Stage, ...]:
     at = spans.positions
     return tuple(Stage(names[i], (int(at[start]), int(at[end]))) for i, start, end in steps)
+
+
+def _pinned(fleet: Fleet, names: Sequence[str], needed: frozenset[str]) -> Pinned:
+    stages = ((i, fleet.rules.stage_of.get(name)) for i, name in enumerate(names))
+    return Pinned(
+        frozenset(i for i, name in enumerate(names) if name in needed),
+        {i: stage for i, stage in stages if isinstance(stage, int)},
+    )
+
+
+def _ending(tables: Tables, ends: Sequence[int]) -> Tables:
+    """Tables that let no node but this one run the last stage, and it no other."""
+    for node in ends:
+        others = np.arange(len(tables.stage)) != node
+        tables.stage[others, :, -1] = np.inf
+        tables.stage[node, :, :-1] = np.inf
+    return tables
+
+
+def _arranged(order: tuple[int, ...], pinned: Pinned, ends: Sequence[int]) -> tuple[int, ...]:
+    """The order with pinned nodes in their places."""
+    arranged = [i for i in order if i not in pinned.stage_of and i not in ends]
+    for node, stage in sorted(pinned.stage_of.items(), key=lambda item: item[1]):
+        arranged.insert(stage, node)
+    return (*arranged, *ends)
 
 
 def _both(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
@@ -175,16 +204,16 @@ class _Group:
         self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
 
 
-def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int) -> Sequence[str]:
-    """Of more nodes than there can be stages: the largest, with which the model fits if it does at all, and the
-    fastest.
+def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: frozenset[str]) -> Sequence[str]:
+    """Of more nodes than there can be stages: the largest, with which the model fits if it does at all, the fastest,
+    and those that have to run a stage.
     """
     if len(names) <= positions:
         return names
     nodes = [fleet.node(name) for name in names]
     largest = sorted(nodes, key=lambda node: (-node.memory_bytes, -node.flops_per_s))[: positions - 1]
     fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
-    kept = {node.name for node in (*largest, *fastest)}
+    kept = needed | {node.name for node in (*largest, *fastest)}
     return [name for name in names if name in kept]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cluster_planner.constraints import broken_by
+from cluster_planner.constraints import LAST
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet
@@ -215,11 +215,20 @@ def _check_constraints(plan: Plan) -> None:
             f"there are {len(plan.clusters)}, and constraints.min_clusters demands {demanded.min_clusters}",
             key="clusters",
         )
-    sides = demanded.sides({node.name: node.region for node in plan.fleet.nodes}) if demanded.divide else ()
+    number_of = {name: i for i, name in enumerate(plan.fleet.names)}
+    place_of = {stage.node: (c, s) for c in plan.clusters for s, stage in enumerate(c.stages)}
     for i, cluster in enumerate(plan.clusters):
-        if both := broken_by(sides, [stage.node for stage in cluster.stages]):
+        if said := plan.fleet.rules.broken([number_of[stage.node] for stage in cluster.stages]):
+            raise InvalidInput(said, key=f"clusters[{i}].stages")
+    for i, pin in enumerate(demanded.pins):
+        if pin.node not in place_of:
+            raise InvalidInput(f"no stage runs on {pin.node!r}, and constraints.pin[{i}] demands one", key="clusters")
+        cluster, at = place_of[pin.node]
+        wanted = len(cluster.stages) - 1 if pin.stage == LAST else pin.stage
+        if pin.cluster not in (None, cluster.name) or wanted not in (None, at):
             raise InvalidInput(
-                f"has {both[0]!r} and {both[1]!r}, which constraints keep apart", key=f"clusters[{i}].stages"
+                f"{pin.node!r} runs stage {at} of {cluster.name!r}, which is not where constraints.pin[{i}] has it",
+                key="clusters",
             )
 
 

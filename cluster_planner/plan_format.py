@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 
 from cluster_planner import plan as nouns
 from cluster_planner import schema
-from cluster_planner.constraints import UNCONSTRAINED, Constraints, did_you_mean
+from cluster_planner.constraints import UNCONSTRAINED, Constraints, Pin, did_you_mean
 from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet, Link, Node, NodeData, RegionLink
+from cluster_planner.hours import ALL_DAY, hours_from, hours_to
 
 
 def bytes_per_s(mbps: float) -> float:
@@ -56,6 +57,7 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
             forbid=tuple(entry.constraints.forbid),
             groups=tuple((name, tuple(nodes)) for name, nodes in entry.constraints.groups.items()),
             apart=tuple(entry.constraints.apart),
+            pins=tuple(Pin(pin.node, pin.cluster, pin.stage) for pin in entry.constraints.pin),
         ),
     )
 
@@ -127,6 +129,7 @@ def fleet_to(fleet: Fleet) -> dict[str, object]:
         "forbid": [list(pair) for pair in given.forbid],
         "groups": {name: list(nodes) for name, nodes in given.groups},
         "apart": [list(pair) for pair in given.apart],
+        "pin": [{key: value for key, value in asdict(pin).items() if value is not None} for pin in given.pins],
     }
     return ({} if given == UNCONSTRAINED else {"constraints": demands}) | {
         "nodes": [_node_to(node) for node in fleet.nodes],
@@ -152,6 +155,7 @@ def _node(entry: schema.NodeEntry) -> Node:
         address=entry.address,
         region=entry.region,
         mtbf_s=None if entry.mtbf_hours is None else seconds_of_hours(entry.mtbf_hours),
+        hours=ALL_DAY if entry.hours is None else hours_from(entry.hours),
         data=None if entry.data is None else NodeData(entry.data.factory, entry.data.args),
     )
 
@@ -183,6 +187,7 @@ def _node_to(node: Node) -> dict[str, object]:
         "address": node.address,
         "region": node.region,
         "mtbf_hours": None if node.mtbf_s is None else _stated(seconds_of_hours, node.mtbf_s, 1 / 3600),
+        "hours": None if node.hours == ALL_DAY else hours_to(node.hours),
         "data": None if node.data is None else _data_to(node.data),
     }
     return {key: value for key, value in entry.items() if value is not None}

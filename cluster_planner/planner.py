@@ -12,7 +12,7 @@ from cluster_planner.advice import advise
 from cluster_planner.bound import best_possible
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
-from cluster_planner.feasibility import no_fit, require_feasible
+from cluster_planner.feasibility import no_fit, no_fit_for_constraints, require_feasible, require_possible
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
 from cluster_planner.journal import Step
@@ -47,15 +47,12 @@ def make_plan(
     able = tuple(i for i, name in enumerate(fleet.names) if holding.holds_a_unit(name))
     names = tuple(fleet.names[i] for i in able)
     require_feasible(fleet, costs, holding, names, least)
+    require_possible(fleet, spans, names, least)
 
     tell = progress if progress is not None else _unheard
     best = Search(Problem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
-    if best is None and (fleet.constraints.divide or fleet.constraints.min_clusters > 1):
-        raise NoFeasiblePlan(
-            "no plan was found that meets the constraints; with fewer of them (forbid, apart, min_clusters), or more "
-            "memory, there may be one",
-            key="constraints",
-        )
+    if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
+        raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
     advice, about = advise(fleet, spans, best.clusters, best.rings, best.forecast)

@@ -100,7 +100,10 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
         predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
     total = sum(rates)
     factor = averaging_factor(len(clusters), work)
-    worth = sum(rate * staleness_factor(c.window, len(c.stages), work) for rate, c in zip(rates, clusters, strict=True))
+    worth = sum(
+        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
+        for rate, c in zip(rates, clusters, strict=True)
+    )
     slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
     return Forecast(
         Prediction(

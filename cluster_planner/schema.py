@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from cluster_planner.hours import hours_from
 from cluster_planner.schedules import ActivationCheckpointing, Schedule, Tied
 
 SMALLEST, LARGEST = 1e-9, 1e15
@@ -33,6 +34,17 @@ def _reference(text: str) -> str:
     module, colon, attribute = text.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise ValueError(f"expected package.module:attribute, not {text!r}")
+    return text
+
+
+def _hours(text: str) -> str:
+    hours_from(text)
+    return text
+
+
+def _cluster(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text) is None:
+        raise ValueError(f"must be a name of letters, digits, - and _, not {text!r}")
     return text
 
 
@@ -70,6 +82,7 @@ class NodeEntry(Strict):
     address: Text | None = None
     region: Text | None = None
     mtbf_hours: Measured | None = None
+    hours: Annotated[str, AfterValidator(_hours)] | None = None
     data: NodeDataEntry | None = None
 
 
@@ -86,12 +99,19 @@ class CapEntry(Strict):
     up_mbps: Measured | None = None
 
 
+class PinEntry(Strict):
+    node: Text
+    cluster: Annotated[str, AfterValidator(_cluster)] | None = None
+    stage: Count | Literal["last"] | None = None
+
+
 class ConstraintsEntry(Strict):
     min_clusters: OneOrMore = 1
     forbid: list[Pair] = []
     groups: dict[Text, Annotated[list[Text], Field(min_length=1)]] = {}
     apart: list[Pair] = []
     cap: list[CapEntry] = []
+    pin: list[PinEntry] = []
 
 
 class FleetFile(Strict):

@@ -11,10 +11,9 @@ others as they are: so time grows with the number of nodes, not with its square.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cluster_planner.blocks import LARGEST, blocks_of
+from cluster_planner.blocks import LARGEST, blocks_of, joined
 from cluster_planner.candidates import Assembler, Candidate, Conditions, averaging_per_s, conditions_of
-from cluster_planner.clustering import divided, group_nodes
-from cluster_planner.constraints import broken_by
+from cluster_planner.clustering import group_nodes
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.embedding import embed
 from cluster_planner.estimates import POSITIONS, Estimate, Estimator, Group
@@ -22,6 +21,7 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
 from cluster_planner.journal import Step
 from cluster_planner.local_search import LocalSearch, Score
+from cluster_planner.mending import mended
 from cluster_planner.partitions import EXHAUSTIVE_NODES, best_partitions
 from cluster_planner.spans import SpanCosts
 
@@ -80,11 +80,7 @@ class Search:
         self._few = SpanCosts(problem.costs, problem.work, POSITIONS)
         self._assembler = Assembler(problem.fleet, spans, self._few, problem.least)
         self._points = embed(problem.fleet, problem.fleet.names)
-        constraints = problem.fleet.constraints
-        self._sides = (
-            constraints.sides({node.name: node.region for node in problem.fleet.nodes}) if constraints.divide else ()
-        )
-        self._min_clusters = constraints.min_clusters
+        self._rules = problem.fleet.rules
         self._best: Candidate | None = None
 
     def best(self) -> Candidate | None:
@@ -98,14 +94,14 @@ class Search:
         conditions = Conditions() if self._best is None else conditions_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
-        if len(able) <= EXHAUSTIVE_NODES and not self._sides:
+        if len(able) <= EXHAUSTIVE_NODES:
             self._all_partitions()
         return self._best
 
     def _by_blocks(self) -> bool:
         """Whether the fleet could be planned block by block: each block has to hold the model."""
         problem = self._problem
-        blocks = blocks_of(self._points, problem.able)
+        blocks = joined(blocks_of(self._points, problem.able), self._rules.atoms(problem.able))
         good: list[float] = []
         found: list[tuple[Group, ...]] = []
         for block in blocks:
@@ -152,7 +148,11 @@ class Search:
         pays = max(counts, key=lambda count: score(best_first[:count]), default=0)
         least = best_first[pays - 1].value if pays else 0.0
         worth = iter(estimates)
-        return [tuple(group for group in groups if next(worth).value >= least) for groups in found]
+        pinned = self._rules.pinned
+        return [
+            tuple(group for group in groups if next(worth).value >= least or not pinned.isdisjoint(group))
+            for groups in found
+        ]
 
     def _starts(self, nodes: Group, counts: Iterator[int], others: Others) -> list[tuple[float, tuple[Group, ...]]]:
         """(score, groups) for each number of clusters that is feasible, best first."""
@@ -182,13 +182,11 @@ class Search:
         if groups is None:
             return None
         chosen = [tuple(nodes[i] for i in group) for group in groups]
-        if not self._sides:
+        if not self._rules.are_any:
             return tuple(chosen)
-        parts = divided(self._points, chosen, self._allows)
-        return tuple(part for part in parts if self._holding.holds([names[i] for i in part])) or None
-
-    def _allows(self, group: Group) -> bool:
-        return broken_by(self._sides, [self._problem.fleet.names[i] for i in group]) is None
+        rules, holds = self._rules, self._holding.holds
+        given = (rules.atoms(nodes), rules.pinned.intersection(nodes), rules.allows)
+        return mended(self._points, chosen, *given, lambda group: holds([names[i] for i in group]))
 
     def _improve(self, groups: tuple[Group, ...], conditions: Conditions) -> None:
         for _ in range(ROUNDS):
@@ -205,8 +203,9 @@ class Search:
         """The groups after a local search within `nodes`, and what it did in words."""
         problem = self._problem
         estimator = self._estimator(len(groups) * (1 + others.like) + others.clusters, conditions)
-        atoms = [(node,) for node in nodes]
-        search = LocalSearch(estimator, self._score(conditions, others), self._points, atoms, self._allows)
+        rules = self._rules
+        given = (self._points, rules.atoms(nodes), rules.allows, rules.pinned)
+        search = LocalSearch(estimator, self._score(conditions, others), *given)
         per_node = PER_NODE if len(nodes) == len(problem.able) else PER_NODE_OF_A_BLOCK
         groups, settled = search.improve(groups, per_node * len(nodes), problem.seed)
         return groups, f"{estimator.asked} groups estimated" + ("" if settled else ", stopped at its limit")
@@ -216,25 +215,28 @@ class Search:
         return Estimator(self._problem.fleet, self._few, self._problem.least, float(f"{load:.2g}"))
 
     def _all_partitions(self) -> None:
-        if self._best is None:
+        if self._best is None and not self._rules.are_any:
             return
-        conditions = conditions_of(self._best)
-        names, work = self._problem.fleet.names, self._problem.work
+        conditions = Conditions() if self._best is None else conditions_of(self._best)
+        names, work, rules = self._problem.fleet.names, self._problem.work, self._rules
+        optional = set(self._problem.able) - rules.pinned if rules.are_any else set()
         for clusters in range(1, len(self._problem.able) // self._problem.least + 1):
             load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, work):.2g}")
 
             def value_of(group: Group, load: float = load) -> float:
+                if not rules.allows(group):
+                    return 0.0
                 found = self._assembler.pipeline(tuple(names[i] for i in group), load)
                 return 0.0 if found is None else found.value
 
-            for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of):
+            for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
                 self._work_out("all partitions", groups, f"{clusters} clusters")
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str = "") -> Candidate | None:
         names = self._problem.fleet.names
         named = [tuple(names[i] for i in group) for group in groups]
         rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
-        found = self._assembler.candidate(named, rate) if len(named) >= max(1, self._min_clusters) else None
+        found = self._assembler.candidate(named, rate) if named and self._is_allowed(groups) else None
         before = self._best
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):
             self._best = found
@@ -249,6 +251,11 @@ class Search:
         )
         return found
 
+    def _is_allowed(self, groups: Sequence[Group]) -> bool:
+        rules = self._rules
+        runs = {node for group in groups for node in group}
+        return len(groups) >= rules.min_clusters and rules.pinned <= runs and all(map(rules.allows, groups))
+
     @property
     def _best_objective(self) -> float:
         return 0.0 if self._best is None else self._best.objective
@@ -261,7 +268,7 @@ class Search:
             clusters = len(estimates) * (1 + others.like) + others.clusters
             rate, value = rate * (1 + others.like) + others.samples_per_s, value * (1 + others.like) + others.value
             worth = conditions.worth(clusters, rate, value, work)
-            lacking = max(0.0, self._min_clusters - clusters)
+            lacking = max(0.0, self._rules.min_clusters - clusters)
             return worth / (1.0 + TOO_FEW * lacking)
 
         return score

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.cuts import Tables, best_cuts
+from cluster_planner.cuts import Pinned, Tables, best_cuts
 from cluster_planner.order import EXACT_NODES, best_pipeline, candidate_orders, shortlist
 
 
@@ -44,7 +44,7 @@ def test_a_required_node_runs_a_stage() -> None:
     free = best_pipeline(tables, np.maximum, 1, ())
     assert free is not None
     for node in range(4):
-        found = best_pipeline(tables, np.maximum, 1, (), required=node)
+        found = best_pipeline(tables, np.maximum, 1, (), Pinned(frozenset((node,))))
         assert found is not None
         assert node in [j for j, _, _ in found.steps]
         assert found.cost >= free.cost
