@@ -158,6 +158,8 @@ def test_several_mistakes_give_several_lines(nodes_yaml: Callable[[str], Path]) 
         ("nodes: !!python/object:os.system {}", "is not valid YAML: could not determine a constructor"),
         ("? [1]\n: 2", "is not valid YAML"),
         ("a: 2024-13-45", "is not valid YAML"),
+        ("- " * 100_000 + "1", "is nested too deeply: 100 levels at most"),
+        ("[" * 100_000 + "]" * 100_000, "is nested too deeply: 100 levels at most"),
     ],
 )
 def test_what_is_no_fleet_is_refused(nodes_yaml: Callable[[str], Path], text: str, message: str) -> None:
