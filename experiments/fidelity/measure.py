@@ -5,9 +5,10 @@ Decides the lengths and the deadlines. A run that fails is a row that says so; t
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from cluster_planner import Plan, save_plan
 from experiments.fidelity.achieved import Achieved, of_rehearsal, of_simulation
@@ -63,10 +64,16 @@ def _plan(site: Site, job_file: Path) -> Plan:
 
 def rehearse(plan: Path, seconds: float) -> Achieved:
     """Raises RuntimeError where the command fails or is late."""
+    return of_rehearsal(rehearsal_of(plan, seconds))
+
+
+def rehearsal_of(plan: Path, seconds: float) -> Mapping[str, Any]:
+    """What `ravnest rehearse --json` says of a plan file. Raises RuntimeError where the command fails or is late."""
     out = plan.with_name(f"{plan.stem}-rehearsed")
     command = [sys.executable, "-c", CLI, "rehearse", str(plan), "--minutes", str(seconds / 60), "--out", str(out)]
     document = answer([*command, "--json"], {}, deadline_s=DEADLINE_S, log=out.with_suffix(".log"))
-    return of_rehearsal(document["rehearsal"])
+    rehearsal: Mapping[str, Any] = document["rehearsal"]
+    return rehearsal
 
 
 def _real(sites: Sequence[Site], wanlab: Path, folder: Path, seconds: float) -> dict[str, Came]:

@@ -40,14 +40,15 @@ def job_folder(folder: Path) -> Path:
 
 def plan_of(site: Site, job_file: Path) -> Plan:
     """The plan, with the planner's prediction. `job_file` lies beside a copy of experiments/paced_model.py."""
-    captured = _captured(job_file)
+    captured = paced_units(job_file)
     alone = _plan(site, _job(site, 10**9), captured, job_file).predicted
     every_s = max(site.round_every_s, ROUND_EVERY_ROUNDS * alone.averaging_s)
     return _plan(site, _job(site, max(1, round(alone.samples_per_s * every_s))), captured, job_file)
 
 
 @cache
-def _captured(job_file: Path) -> CapturedModel:
+def paced_units(job_file: Path) -> CapturedModel:
+    """The job's model of LAYERS equal layers, captured."""
     job = job_from_mapping(_mapping())
     return capture_job(job, job_file, load_data(job, job_file))
 
@@ -66,15 +67,14 @@ def _mapping() -> dict[str, object]:
     }
 
 
+def paced_job(update_every: int, max_staleness: int, average_every: int) -> JobConfig:
+    """A job that goes on until it is ended."""
+    changes = {"update_every": update_every, "max_staleness": max_staleness, "average_every": average_every}
+    return job_from_mapping({**_mapping(), **changes})
+
+
 def _job(site: Site, average_every: int) -> JobConfig:
-    return job_from_mapping(
-        {
-            **_mapping(),
-            "update_every": site.update_every,
-            "max_staleness": site.max_staleness,
-            "average_every": average_every,
-        }
-    )
+    return paced_job(site.update_every, site.max_staleness, average_every)
 
 
 def _plan(site: Site, job: JobConfig, captured: CapturedModel, job_file: Path) -> Plan:

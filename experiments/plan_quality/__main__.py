@@ -5,23 +5,25 @@ from functools import partial
 from pathlib import Path
 
 from experiments.command import parser_for, run_parts
-from experiments.plan_quality import parts
+from experiments.plan_quality import neighbours, parts, rehearsed
 
 INTRO = (
-    "How good are the planner's plans, and how long does it take? All plans are judged by the planner's own prediction "
-    "and objective; how true these are is another experiment's question (predicted against rehearsed)."
+    "How good are the planner's plans, and how long does it take? `brute_force`, `baselines` and `scaling` judge "
+    "by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` tell."
 )
 
 
 def main() -> int:
     """Run the parts; the exit code."""
-    parser = parser_for("plan_quality", __doc__, ["brute_force", "baselines", "scaling"])
+    parser = parser_for("plan_quality", __doc__, ["brute_force", "baselines", "scaling", "rehearsed", "neighbours"])
     parser.add_argument("--regions", type=Path, help="a file such as world_regions.yaml (default: a made-up world)")
     asked = parser.parse_args()
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
+        "rehearsed": partial(rehearsed.measure, quick=asked.quick),
+        "neighbours": partial(neighbours.measure, quick=asked.quick),
     }
     flags = [] if asked.regions is None else ["--regions", str(asked.regions)]
     return run_parts("plan_quality", asked, known, title="Plan quality", intro=INTRO, flags=flags)
