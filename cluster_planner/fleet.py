@@ -143,6 +143,12 @@ class Fleet:
             self._known_links[key] = self._link(*key)
         return self._known_links[key]
 
+    def knows(self, a: str, b: str) -> bool:
+        """Whether anything tells of the link between two different nodes; else it is the stated default."""
+        regions = self.node(a).region, self.node(b).region
+        by_region = None not in regions and _pair(*map(str, regions)) in self._by_region
+        return by_region or self.same_host(a, b) or b in self._estimates_from(a)
+
     def same_host(self, a: str, b: str) -> bool:
         """Whether the two nodes share a host, so that what passes between them leaves no uplink."""
         first, second = self.node(a), self.node(b)
@@ -168,8 +174,7 @@ class Fleet:
             pair = self._by_region.get(_pair(first.region, second.region))
             if pair is not None:
                 return Link(*key, pair.latency_s, pair.bytes_per_s, pair.jitter_s)
-        known = self._estimates_from(key[0]).get(key[1])
-        if known is not None:
+        if (known := self._estimates_from(a).get(b)) is not None:
             return Link(*key, *known)
         near = first.region is not None and first.region == second.region
         unlimited = max(first.up_bytes_per_s, first.down_bytes_per_s, second.up_bytes_per_s, second.down_bytes_per_s)

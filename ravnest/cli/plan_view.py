@@ -6,6 +6,7 @@ Decides the words and the layout only; every figure is the plan's own.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster_planner.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
+from cluster_planner.hours import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
 from cluster_planner.words import rate
 from ravnest.words import duration, size
@@ -37,6 +40,8 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(_rings_table(plan))
     for spare in plan.spares:
         console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
+    if (sentence := assumption(plan)) is not None:
+        console.print(sentence, markup=False, highlight=False)
     console.print()
     console.print(_fleet_table(plan))
     if (sentence := whole_models(plan)) is not None:
@@ -63,6 +68,28 @@ def whole_models(plan: Plan) -> str | None:
     )
 
 
+def assumed_links(plan: Plan) -> list[tuple[str, str]]:
+    """The pairs of nodes that exchange messages in this plan, and of whose link nothing is known."""
+    pairs = [pair for c in plan.clusters for pair in itertools.pairwise(stage.node for stage in c.stages)]
+    for ring in plan.rings if len(plan.clusters) > 1 else ():
+        nodes = [plan.cluster(name).stages[index].node for name, index in ring.members]
+        pairs += zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+    used = dict.fromkeys((min(pair), max(pair)) for pair in pairs if pair[0] != pair[1])
+    return [pair for pair in used if not plan.fleet.knows(*pair)]
+
+
+def assumption(plan: Plan) -> str | None:
+    """What is assumed of these links."""
+    if not (pairs := assumed_links(plan)):
+        return None
+    more = f" (and {_count(len(pairs) - 1, 'more pair')})" if len(pairs) > 1 else ""
+    return (
+        f"assumed: nothing is known of the link between {pairs[0][0]} and {pairs[0][1]}{more}: "
+        f"{DEFAULT_LATENCY_S * 1e3:g} ms one way ({DEFAULT_REGION_LATENCY_S * 1e3:g} ms within a region), and no limit "
+        "but that of the nodes; state it under links or regions"
+    )
+
+
 def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
     """The plan as JSON takes it, with the paths of what was written; the job, nodes and units are in
     plan.yaml.
@@ -74,6 +101,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
         "rings": [asdict(ring) for ring in plan.rings],
         "spares": [asdict(spare) for spare in plan.spares],
         "predicted": asdict(plan.predicted),
+        "assumed_links": assumed_links(plan),
         "workload": asdict(plan.workload),
         "unit_names": [unit.name for unit in plan.costs.units],
         "fingerprint": plan.costs.fingerprint,
@@ -85,7 +113,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     """`wide`: there is room for the names of each stage's first and last unit."""
     title = (
         f"[bold]{escape(cluster.name)}[/bold]: {rate(predicted.samples_per_s)} samples/s, "
-        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}"
+        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
     )
     table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
     table.add_column("  stage", no_wrap=True)
@@ -111,6 +139,12 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
             cells.append(escape(_span_words(plan, start, end)))
         table.add_row(*cells, style="yellow" if slowest else "")
     return table
+
+
+def _hours(plan: Plan, cluster: Cluster) -> str:
+    """When all its nodes are there, where that is not always."""
+    hours = common(plan.fleet.node(stage.node).hours for stage in cluster.stages)
+    return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
 
 
 def _span_words(plan: Plan, start: int, end: int) -> str:

@@ -1,0 +1,98 @@
+"""Bad nodes.yaml files, through the command: exit code 2, one line, the file and the key."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cluster_planner.files import load_plan
+from ravnest.cli import main as cli
+
+JOB = str(Path(__file__).parents[3] / "support" / "jobs" / "job.yaml")
+NODE = {"gflops": 0.02, "memory_gb": 4, "up_mbps": 400, "down_mbps": 400}
+LINK = "{between: [a, b], latency_ms: 1, mbps: 10}"
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    """What `ravnest plan` says to a nodes.yaml that it refuses, without the file's name."""
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(tmp_path / "plan.yaml")])
+    assert isinstance(result.exception, Exception)
+    assert not (tmp_path / "plan.yaml").exists()
+    (line,), code = cli.describe(result.exception)
+    assert code == 2
+    assert line.startswith(f"{nodes}: ")
+    return line.removeprefix(f"{nodes}: ")
+
+
+def fleet(*names: str, **more: object) -> str:
+    return yaml.safe_dump({"nodes": [{"name": name, **NODE} for name in names], **more})
+
+
+def constrained(**constraints: object) -> str:
+    return fleet("a", "b", "c", constraints=constraints)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("up_mbps: 40", "up_mbps: -40", "nodes[0].up_mbps: must be above 0, not -40"),
+        ("up_mbps: 40", "up_mbps: 0", "nodes[0].up_mbps: must be above 0, not 0"),
+        ("up_mbps: 40", "up_mbps: .nan", "nodes[0].up_mbps: must be a finite number, not nan"),
+        ("up_mbps: 40", "up_mbps: -.inf", "nodes[0].up_mbps: must be "),
+        ("up_mbps: 40", "up_mbps: '40'", "nodes[0].up_mbps: must be a number, not the text '40'"),
+        ("up_mbps: 40", f"up_mbps: {10**30}", "nodes[0].up_mbps: must be from 1e-09 to 1e+15"),
+        ("up_mbps: 40", f"up_mbps: {10**400}", "nodes[0].up_mbps: is too large"),
+        ("up_mbps: 40", "up_mbps: 40, hours: 18:30-24", "nodes[0].hours: must be whole hours of the day in UTC"),
+        ("up_mbps: 40", "up_mbps: 40, hours: 18", "nodes[0].hours: must be text, not 18"),
+        ("name: b", "name: a", "nodes[1].name: 'a' is already the name of nodes[0]; names must be unique"),
+        ("latency_ms: 1", "latency_ms: -1", "links[0].latency_ms: must be 0 or more, not -1"),
+        ("mbps: 10}", "mbps: 0}", "links[0].mbps: must be above 0, not 0"),
+        ("[a, b]", "[a, bb]", "links[0].between: no node is named 'bb'; did you mean 'b'?"),
+        ("[a, b]", "[a, a]", "links[0].between: joins 'a' to itself"),
+        (LINK, f"{LINK}, {{between: [b, a], latency_ms: 7, mbps: 1}}", "links[1].between: 'b' and 'a' are already"),
+        ("links:", "lnks:", "lnks: is not a known key; did you mean 'links'?"),
+    ],
+)
+def test_each_fault_of_the_file_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    nodes = ", ".join(f"{{name: {name}, gflops: 1, memory_gb: 1, up_mbps: 40, down_mbps: 9}}" for name in "ab")
+    text = f"{{nodes: [{nodes}], links: [{LINK}]}}"
+    assert refused(tmp_path, text.replace(old, new, 1)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            constrained(pin=[{"node": "a", "cluster": "x"}, {"node": "a", "cluster": "y"}]),
+            "constraints.pin[1].node: 'a' is already pinned by constraints.pin[0]",
+        ),
+        (
+            constrained(forbid=[["a", "b"]], pin=[{"node": n, "cluster": "x"} for n in "ab"]),
+            "constraints.pin[1].cluster: 'a' and 'b' are both pinned to 'x', and constraints.forbid[0]",
+        ),
+        (constrained(min_clusters=4), "constraints.min_clusters: must be from 1 to the number of nodes, 3, not 4"),
+        (constrained(cap=[{"node": "d", "up_mbps": 1}]), "constraints.cap[0].node: no node is named 'd'"),
+    ],
+)
+def test_constraints_that_contradict_each_other_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    assert refused(tmp_path, text).startswith(said)
+
+
+def test_constraints_that_no_plan_can_meet_together_are_one_line(tmp_path: Path) -> None:
+    said = refused(tmp_path, constrained(forbid=[["a", "b"], ["b", "c"], ["a", "c"]]))
+    assert said.startswith("constraints: no plan was found that meets all of them (forbid)")
+
+
+def test_a_fleet_in_two_parts_is_told_of_its_assumptions(tmp_path: Path) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    links = [{"between": pair, "latency_ms": 1, "mbps": 400} for pair in (["a", "b"], ["c", "d"])]
+    nodes.write_text(fleet("a", "b", "c", "d", links=links, constraints={"min_clusters": 2}), encoding="utf-8")
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--explain"])
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stdout.split())
+    assert "assumed: nothing is known of the link between" in words
+    assert "How it was found" in words
+    assert len(load_plan(out).clusters) == 2
