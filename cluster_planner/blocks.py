@@ -1,7 +1,7 @@
 """Large fleets in blocks, so that a search need not compare everyone with everyone.
 
-Decides the blocks: nodes are halved along the direction in which their coordinates differ most, at the median, until no
-block has more than LARGEST nodes. Knows points only.
+Decides the blocks: nodes are divided along the direction in which their coordinates differ most, at the median unless
+asked otherwise, until no block has more than LARGEST nodes. Knows points only.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,19 @@ LARGEST = 120
 Group = tuple[int, ...]
 
 
-def blocks_of(points: Floats, nodes: Sequence[int]) -> list[Group]:
-    """`nodes` (rows of `points`) in blocks of nearly equal size, each sorted."""
+def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> list[Group]:
+    """`nodes` (rows of `points`) in blocks, each sorted; of nearly equal size if each cut is at half of them."""
     if len(nodes) <= LARGEST:
         return [tuple(sorted(nodes))]
     centred = points[list(nodes)] - points[list(nodes)].mean(axis=0)
     axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
     along = np.argsort(centred @ axis, kind="stable")
-    half = len(nodes) // 2
-    return [block for part in (along[:half], along[half:]) for block in blocks_of(points, [nodes[i] for i in part])]
+    part = round(fraction * len(nodes))
+    return [
+        block
+        for side in (along[:part], along[part:])
+        for block in blocks_of(points, [nodes[i] for i in side], fraction)
+    ]
 
 
 def joined(blocks: Sequence[Group], atoms: Sequence[Group]) -> list[Group]:

@@ -19,7 +19,10 @@ from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
 
 PASSES = 3
-THOROUGH_NODES = 256
+MANY = 24
+"""More clusters than this are planned once with the load expected of averaging, after once without where none is."""
+
+THOROUGH_NODES = 24
 """In fleets of more nodes, orders are found on few cut positions, and then the cuts on all."""
 
 
@@ -57,7 +60,8 @@ class Assembler:
         fleet is expected to make.
         """
         best: Candidate | None = None
-        for _ in range(PASSES if len(groups) > 1 else 1):
+        passes = PASSES if len(groups) <= MANY else 1 + (samples_per_s <= 0)
+        for _ in range(passes if len(groups) > 1 else 1):
             load = averaging_per_s(len(groups), samples_per_s, self._spans.workload)
             found = self._once(groups, float(f"{load:.2g}"))
             if found is None or (best is not None and found.objective <= best.objective * (1 + 1e-6)):

@@ -17,7 +17,7 @@ RESTARTS = 4
 
 
 def group_nodes(
-    points: Floats, k: int, seed: int, holds: Callable[[Sequence[int]], bool]
+    points: Floats, k: int, seed: int, holds: Callable[[Sequence[int]], bool], restarts: int = RESTARTS
 ) -> tuple[tuple[int, ...], ...] | None:
     """k groups of row indices, each of which `holds` the model; None where repair finds no way.
 
@@ -30,7 +30,7 @@ def group_nodes(
         from sklearn.cluster import KMeans
 
         noise = np.random.default_rng(seed).normal(scale=NOISE, size=points.shape)
-        labels = KMeans(n_clusters=k, n_init=RESTARTS, random_state=seed).fit_predict(points + noise)
+        labels = KMeans(n_clusters=k, n_init=restarts, random_state=seed).fit_predict(points + noise)
         groups = [[i for i, label in enumerate(labels) if label == group] for group in range(k)]
     repaired = repair(points, groups, holds)
     return None if repaired is None else tuple(sorted(tuple(sorted(group)) for group in repaired))

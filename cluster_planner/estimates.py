@@ -3,7 +3,8 @@
 Decides about how fast each would be: the same search as pipeline.py's (least bottleneck, then the shortest round trip
 within a slack of it), on fewer cut positions, by the bounds that the search finds instead of exact timing, and as
 arrays over groups of one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes,
-in a few orders. An estimate is what a local search compares with; what it finds is worked out exactly afterwards.
+in the best of a few orders. An estimate is what a local search compares with; what it finds is worked out exactly
+afterwards.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,10 @@ POSITIONS = 12
 SLACKS = (1.0, 1.25, np.inf)
 """As in pipeline.py."""
 
+FINE, FINE_POSITIONS = 8, 20
+"""Groups of more nodes than FINE have so many."""
+
+FEW_IN_FLIGHT = 2
 EXACT = 5
 CHUNK = 100_000
 """Numbers that one step of the search handles at once."""
@@ -51,8 +56,11 @@ NOTHING = Estimate((), 0.0, 0.0)
 class Estimator:
     """Remembers what it was asked, for one model, fleet and load of averaging (bytes/s per parameter byte)."""
 
-    def __init__(self, fleet: Fleet, spans: SpanCosts, least: int, averaging_per_s: float) -> None:
-        self._fleet, self._spans, self._least = fleet, spans, least
+    def __init__(
+        self, fleet: Fleet, spans: SpanCosts, least: int, averaging_per_s: float, finer: SpanCosts | None = None
+    ) -> None:
+        """`spans` on few cut positions; `finer` on more, for groups of more than FINE nodes."""
+        self._fleet, self._spans, self._finer, self._least = fleet, spans, finer, least
         self._averaging_per_s = averaging_per_s
         self._known: dict[Group, Estimate] = {}
 
@@ -73,7 +81,8 @@ class Estimator:
                 self._known |= dict.fromkeys(several, NOTHING)
             else:
                 pairs = max(len(sets_of(size, k)[0]) for k in range(1, size + 1)) if size <= EXACT else size
-                step = max(1, CHUNK // (pairs * len(self._spans.positions) ** 2))
+                finer = self._finer if self._finer is not None and size > FINE else self._spans
+                step = max(1, CHUNK // (pairs * len(finer.positions) ** 2))
                 asked = list(several)
                 for start in range(0, len(asked), step):
                     self._estimate(asked[start : start + step])
@@ -81,18 +90,21 @@ class Estimator:
 
     def _estimate(self, groups: list[Group]) -> None:
         at = np.array(groups)
+        spans = self._finer if self._finer is not None and at.shape[1] > FINE else self._spans
         memory = self._fleet.sites.memory_bytes[at]
         value, rate = np.zeros(len(at)), np.zeros(len(at))
         used = np.zeros(len(at), dtype=np.int64)
+        costs = self._costs(at, spans)
         before: NDArray[np.bool_] | None = None
-        for window in windows_to_try(self._spans.workload, at.shape[1]):
-            fits = ways_that_fit(self._spans, memory.ravel(), window)
+        for window in windows_to_try(spans.workload, at.shape[1]):
+            fits = ways_that_fit(spans, memory.ravel(), window)
             fits = fits.reshape(2, *memory.shape, *fits.shape[2:])
-            news = np.ones(len(at), dtype=bool) if before is None else (fits != before).any(axis=(0, 2, 3, 4))
+            news = value < self._most(at, spans, window)
+            news &= True if before is None else (fits != before).any(axis=(0, 2, 3, 4))
             before = fits
             if not news.any():
                 continue
-            found = self._searched(at[news], fits[:, news], window)
+            found = self._searched(costs.of(news), fits[:, news], window)
             better = found[0] > value[news]
             rows = np.flatnonzero(news)[better]
             value[rows], rate[rows], used[rows] = (part[better] for part in found)
@@ -101,46 +113,73 @@ class Estimator:
             there = self._fleet.rules.presence(nodes)
             self._known[group] = Estimate(nodes, speed, one * there) if one * there > 0 else NOTHING
 
-    def _searched(
-        self, at: NDArray[np.int64], fits: NDArray[np.bool_], window: int
-    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """(value, samples/s, the nodes used as bits) of each row of `at`, with `window` in flight at most."""
-        sites, spans = self._fleet.sites, self._spans
+    def _most(self, at: NDArray[np.int64], spans: SpanCosts, window: int) -> Floats:
+        """No row makes more samples/s with so few in flight: a round trip takes what the fastest node takes alone."""
+        fastest: Floats = self._fleet.sites.flops_per_s[at].max(axis=1)
+        alone_s = np.maximum(spans.flops(0, spans.count) / fastest, SHORTEST_S)
+        most: Floats = spans.workload.micro_batch * min(window, spans.workload.largest_window) / alone_s
+        return most
+
+    def _costs(self, at: NDArray[np.int64], spans: SpanCosts) -> "_Rows":
+        sites = self._fleet.sites
         forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-        speed = sites.flops_per_s[at][:, :, None, None]
-        again = spans.flops_table(recomputes=True) / speed
-        compute = np.where(fits[0], spans.flops_table() / speed, np.where(fits[1], again, np.inf))
+        speed = sites.flops_per_s[at]
         latency, rate = _links(self._fleet, at)
         sending, coming = forward / rate[..., None], gradient / rate.swapaxes(1, 2)[..., None]
-        trips = 2 * latency[..., None] + sending + coming
-        hop = np.maximum(sending, coming)
-        stage = np.maximum(compute, self._uplinks(at))
-        if at.shape[1] <= EXACT:
-            return self._worthiest(compute, trips, stage, hop, partial(_over_subsets, least=self._least), window)
-        rows, found = np.arange(len(at))[:, None], []
-        nearest = _chains(trips.mean(axis=3), compute[..., 0, -1])
-        for order in (nearest, nearest[:, ::-1], sites.flops_per_s[at].argsort(axis=1)):
-            spent = [table[rows, order] for table in (compute, stage)]
-            hops = [table[rows, order[:, :-1], order[:, 1:]] for table in (trips, hop)]
-            found.append(self._worthiest(spent[0], hops[0], spent[1], hops[1], _in_order, window))
-        best = np.stack([value for value, _, _ in found]).argmax(axis=0)
-        value, rate, used = (np.stack(parts)[best, np.arange(len(at))] for parts in zip(*found, strict=True))
-        return value, rate, used
+        return _Rows(
+            speed=speed,
+            compute=spans.flops_table() / speed[:, :, None, None],
+            again=spans.flops_table(recomputes=True) / speed[:, :, None, None],
+            uplinks=self._uplinks(at, spans),
+            trips=2 * latency[..., None] + sending + coming,
+            hop=np.maximum(sending, coming),
+        )
+
+    def _searched(
+        self, costs: "_Rows", fits: NDArray[np.bool_], window: int
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """(value, samples/s, the nodes used as bits) of each row, with `window` in flight at most."""
+        compute = np.where(fits[0], costs.compute, np.where(fits[1], costs.again, np.inf))
+        stage = np.maximum(compute, costs.uplinks)
+        count, nodes = costs.speed.shape
+        if nodes <= EXACT:
+            over_subsets = partial(_over_subsets, least=self._least)
+            shortest = over_subsets(stage, costs.hop, np.maximum).cost
+            return self._worthiest((compute, costs.trips), (stage, costs.hop), shortest, over_subsets, window)
+        nearest = _chains(costs.trips.mean(axis=3), compute[..., 0, -1])
+        orders = np.stack([nearest, nearest[:, ::-1], costs.speed.argsort(axis=1, kind="stable")])
+        rows = np.arange(count)[:, None]
+        tried = [
+            _in_order(stage[rows, order], costs.hop[rows, order[:, :-1], order[:, 1:]], np.maximum).cost
+            for order in orders
+        ]
+        order = orders[np.argmin(tried, axis=0), rows[:, 0]]
+        before, after = order[:, :-1], order[:, 1:]
+        seconds = compute[rows, order], costs.trips[rows, before, after]
+        longest = stage[rows, order], costs.hop[rows, before, after]
+        return self._worthiest(seconds, longest, np.min(tried, axis=0), _in_order, window)
 
     def _worthiest(
-        self, compute: Floats, trips: Floats, stage: Floats, hop: Floats, least_costs: "_Finder", window: int
+        self,
+        seconds: tuple[Floats, Floats],
+        longest: tuple[Floats, Floats],
+        shortest: Floats,
+        least_costs: "_Finder",
+        window: int,
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """See `_searched`. `compute` and `trips` make up round trips, `stage` and `hop` bottlenecks."""
-        shortest = least_costs(stage, hop, np.maximum)
-        best_value, best_rate = np.zeros(len(stage)), np.zeros(len(stage))
-        best_used = np.zeros(len(stage), dtype=np.int64)
-        for slack in SLACKS:
-            limit = np.full(len(stage), np.inf) if np.isinf(slack) else shortest.cost * slack
-            within = [
-                np.where(longest <= limit.reshape(-1, *(1,) * (longest.ndim - 1)), seconds, np.inf)
-                for longest, seconds in ((stage, compute), (hop, trips))
-            ]
-            found = least_costs(within[0], within[1], np.add)
+        """See `_searched`. `seconds` of stages and hops make up round trips, the `longest` bottlenecks, of which
+        `shortest` is the least.
+        """
+        best_value, best_rate = np.zeros(len(shortest)), np.zeros(len(shortest))
+        best_used = np.zeros(len(shortest), dtype=np.int64)
+        # With any bottleneck, a round trip is only worth searching where hardly more than one micro-batch is in flight.
+        for slack in SLACKS if min(window, self._spans.workload.largest_window) <= FEW_IN_FLIGHT else SLACKS[:-1]:
+            limit = np.full(len(shortest), np.inf) if np.isinf(slack) else shortest * slack
+            stage, hop = (
+                np.where(most <= limit.reshape(-1, *(1,) * (most.ndim - 1)), each, np.inf)
+                for most, each in zip(longest, seconds, strict=True)
+            )
+            found = least_costs(stage, hop, np.add)
             bottleneck = found.cost if np.isinf(slack) else limit
             samples, value = self._worth(bottleneck, found.cost, found.used, window)
             better = value > best_value
@@ -151,9 +190,9 @@ class Estimator:
             )
         return best_value, best_rate, best_used
 
-    def _uplinks(self, at: NDArray[np.int64]) -> Floats:
+    def _uplinks(self, at: NDArray[np.int64], spans: SpanCosts) -> Floats:
         """[row, node, i, j]: seconds that a span's flows keep the node's uplink, or downlink."""
-        sites, spans = self._fleet.sites, self._spans
+        sites = self._fleet.sites
         forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
         hosts = sites.host[at]
         mates = np.where(hosts < 0, 1, (hosts[:, :, None] == hosts[:, None]).sum(axis=2))[:, :, None, None]
@@ -180,6 +219,24 @@ class Estimator:
         alone = (used & (used - 1)) == 0
         samples = np.where(possible, work.micro_batch / period, 0.0)
         return samples, samples / np.where(alone, 1.0, 1.0 + STALENESS_COST * delay)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Seconds, by group: `compute`, recomputing `again`, and `uplinks` [row, node, i, j]; round `trips` and the longer
+    way of a `hop` [row, node, node, position]. `speed`: FLOP/s [row, node].
+    """
+
+    speed: Floats
+    compute: Floats
+    again: Floats
+    uplinks: Floats
+    trips: Floats
+    hop: Floats
+
+    def of(self, rows: NDArray[np.bool_]) -> "_Rows":
+        """Of these rows only."""
+        return self if rows.all() else _Rows(**{name: table[rows] for name, table in vars(self).items()})
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 Decides which changes are tried and taken. Clusters are visited in a seeded order; of all changes of one cluster, with
 its NEAR nearest neighbours, the best is taken if it raises the score, until none does or as many groups have been
-estimated as allowed. Knows groups as numbers, their estimates, and a score; no machine and no model.
+estimated as allowed. Of exchanges, which are many, only the PROMISING are estimated: judged by what each group gains
+and loses by the two halves of an exchange, taken by themselves. Knows groups as numbers, their estimates, and a score;
+no machine and no model.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +26,31 @@ GAIN = 1e-6
 SMALL = 5
 """A cluster of at most so many nodes is split in every way; a larger one along its length and by speed."""
 
-Score = Callable[[Sequence[Estimate]], float]
-"""What clusters with these estimates are worth together."""
+PROMISING = 6
+"""How many exchanges with one neighbour, or with spares, are estimated."""
+
+
+class Totals(NamedTuple):
+    """Of several clusters together."""
+
+    clusters: float = 0.0
+    samples_per_s: float = 0.0
+    value: float = 0.0
+
+    def plus(self, estimates: Iterable[Estimate]) -> "Totals":
+        """With these clusters too."""
+        clusters, rate, value = self
+        for one in estimates:
+            clusters, rate, value = clusters + 1, rate + one.samples_per_s, value + one.value
+        return Totals(clusters, rate, value)
+
+    def minus(self, other: "Totals") -> "Totals":
+        """Without those."""
+        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+Score = Callable[[Totals], float]
+"""What clusters are worth together."""
 
 Allows = Callable[[Group], bool]
 """Whether these nodes may form one cluster."""
@@ -83,21 +109,22 @@ class LocalSearch:
         return tuple(state), True
 
     def _take_best(self, state: dict[Group, Estimate], group: Group) -> bool:
-        changes = [
-            change
-            for change in self._changes(state, group)
-            if all(map(self._allows, change.new)) and self._keeps(change)
-        ]
-        estimates = iter(self._estimator.of(new for change in changes for new in change.new))
+        everyone = Totals().plus(state.values())
         best: tuple[Change, list[Estimate]] | None = None
-        best_score = self._score(list(state.values())) * (1 + GAIN)
-        for change in changes:
-            found = [next(estimates) for _ in change.new]
-            if any(one is NOTHING for one in found):
-                continue
-            score = self._score([e for g, e in state.items() if g not in change.old] + found)
-            if score > best_score:
-                best, best_score = (change, found), score
+        best_score = self._score(everyone) * (1 + GAIN)
+        for found in (self._changes, self._exchanges):
+            changes = [
+                change for change in found(state, group) if all(map(self._allows, change.new)) and self._keeps(change)
+            ]
+            estimates = iter(self._estimator.of(new for change in changes for new in change.new))
+            for change in changes:
+                news = [next(estimates) for _ in change.new]
+                if any(one is NOTHING for one in news):
+                    continue
+                left = everyone.minus(Totals().plus(state[old] for old in change.old))
+                score = self._score(left.plus(news))
+                if score > best_score:
+                    best, best_score = (change, news), score
         if best is None:
             return False
         for old in best[0].old:
@@ -120,8 +147,8 @@ class LocalSearch:
         return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 
     def _changes(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
-        taken = {node for other in state for node in other}
-        spares = [atom for atom in self._atoms if atom[0] not in taken]
+        """All but exchanges."""
+        spares = self._spares(state)
         near_spares = self._nearest(group, spares)
         mine = self._atoms_in(group)
         yield Change((group,), ())
@@ -129,8 +156,6 @@ class LocalSearch:
             yield Change((group,), new)
         for atom in mine if len(mine) > 1 else ():
             yield Change((group,), (_without(group, atom),))
-            for spare in near_spares:
-                yield Change((group,), (merged(_without(group, atom), spare),))
         for spare in near_spares:
             yield Change((group,), (merged(group, spare),))
         if spares:
@@ -142,11 +167,46 @@ class LocalSearch:
                 yield Change((group, other), (_without(group, atom), merged(other, atom)))
             for atom in theirs if len(theirs) > 1 else ():
                 yield Change((group, other), (merged(group, atom), _without(other, atom)))
-            for atom in mine:
-                for one in theirs:
-                    yield Change(
-                        (group, other), (merged(_without(group, atom), one), merged(_without(other, one), atom))
-                    )
+
+    def _exchanges(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
+        """The promising ones: of a node for a spare, and for a neighbour's."""
+        mine = self._atoms_in(group)
+        near_spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
+        yield from self._promising(
+            (self._half(state, group, atom, spare), Change((group,), (self._exchanged(group, atom, spare),)))
+            for atom in mine
+            for spare in near_spares
+        )
+        for other in self._nearest(group, [g for g in state if g != group]):
+            yield from self._promising(
+                (
+                    self._half(state, group, atom, one) + self._half(state, other, one, atom),
+                    Change((group, other), (self._exchanged(group, atom, one), self._exchanged(other, one, atom))),
+                )
+                for atom in mine
+                for one in self._atoms_in(other)
+            )
+
+    def _promising(self, offers: Iterable[tuple[float, Change]]) -> Iterator[Change]:
+        ranked = sorted(offers, key=lambda offer: -offer[0])
+        yield from (change for _, change in ranked[:PROMISING])
+
+    def _half(self, state: dict[Group, Estimate], group: Group, given: Group, got: Group) -> float:
+        """What a group would about gain by an exchange: by either half of it. A group that is nothing without the
+        node counts for as much less as it is smaller.
+        """
+        now = state[group].value
+        less, more = self._estimator.of((_without(group, given), merged(group, got)))
+        without = less.value if less is not NOTHING else now * (1 - len(given) / len(group))
+        return max(more.value, now) + without - 2 * now
+
+    @staticmethod
+    def _exchanged(group: Group, given: Group, got: Group) -> Group:
+        return merged(_without(group, given), got)
+
+    def _spares(self, state: dict[Group, Estimate]) -> list[Group]:
+        taken = {node for other in state for node in other}
+        return [atom for atom in self._atoms if atom[0] not in taken]
 
     def _founded(self, spares: Sequence[Group], near: Sequence[Group]) -> Iterator[Change]:
         """A new cluster of spares: the nearest ones, and who is nearest to them."""

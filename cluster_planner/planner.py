@@ -14,10 +14,11 @@ from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.feasibility import no_fit, no_fit_for_constraints, require_feasible, require_possible
 from cluster_planner.fleet import Fleet
+from cluster_planner.ground import Problem
 from cluster_planner.holding import Holding
 from cluster_planner.journal import Step
 from cluster_planner.plan import Plan, validate
-from cluster_planner.search import Problem, Search
+from cluster_planner.search import Search
 from cluster_planner.spans import SpanCosts
 from cluster_planner.spares import left_out, too_small
 

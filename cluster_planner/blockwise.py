@@ -1,0 +1,151 @@
+"""Clusters of a large fleet, block by block, so that time grows with the number of nodes and not with its square.
+
+Decides the phases. First every block is grouped by k-means for several numbers of clusters. Which clusters of which
+grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and is worth having
+only where its value is above that price; the price with the best score is taken, and what is not worth it stays spare.
+Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
+nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
+on two sides of a border can come together. Knows estimates only.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_planner.blocks import blocks_of, joined
+from cluster_planner.candidates import Candidate, Conditions, conditions_of
+from cluster_planner.estimates import Estimate, Group
+from cluster_planner.ground import Ground
+from cluster_planner.local_search import Totals
+
+PRICES = 40
+"""Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
+LEAST_PRICE = 0.02
+
+HOPEFUL = 0.7
+"""A block is searched if its best cluster is worth this part of the price of a cluster."""
+
+CUTS = (0.5, 0.38)
+"""Where blocks are cut in each round."""
+
+PER_NODE = 4
+"""How many groups a search in a block may estimate for each node."""
+
+LARGEST_MEAN, STEP = 14, 0.4
+"""Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
+
+Cluster = tuple[Group, Estimate]
+WorkOut = Callable[[str, Sequence[Group], str], Candidate | None]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """`menu`: the groupings found, each as clusters that hold the model."""
+
+    nodes: Group
+    menu: tuple[tuple[Cluster, ...], ...]
+
+    def bought(self, price: float) -> tuple[Cluster, ...]:
+        """Of the grouping that is worth most at that price, the clusters that are worth it."""
+        offers = [tuple(one for one in grouping if one[1].value > price) for grouping in self.menu]
+        return max(offers, key=lambda offer: sum(one.value - price for _, one in offer), default=())
+
+    @property
+    def dearest(self) -> tuple[Cluster, ...]:
+        """The cluster that is worth most, if there is any."""
+        every = [one for grouping in self.menu for one in grouping]
+        return (max(every, key=lambda one: one[1].value),) if every else ()
+
+
+def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
+    """The best plan found, or None. `work_out` plans groups exactly."""
+    problem = ground.problem
+    cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
+    blocks = [_surveyed(ground, nodes) for nodes in cut]
+    price, chosen = _priced(ground, blocks, Conditions())
+    if not any(chosen):
+        return None
+    groups = [group for offer in chosen for group, _ in offer]
+    best = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more")
+    conditions = Conditions() if best is None else conditions_of(best)
+    cut = [block.nodes for block in blocks]
+    starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
+    searched = []
+    for number, fraction in enumerate(CUTS):
+        if number:
+            cut, starts = _cut_again(ground, groups, fraction)
+        groups, asked = _round(ground, cut, starts, conditions)
+        searched.append(asked)
+    found = work_out("local search", groups, f"in {' and then '.join(map(str, searched))} blocks")
+    return found if best is None or (found is not None and found.objective > best.objective) else best
+
+
+def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tuple[list[Group], list[tuple[Group, ...]]]:
+    """(other blocks, each cluster whole in one of them; the clusters in each)."""
+    able, running = ground.problem.able, {node for group in groups for node in group}
+    atoms = [*groups, *ground.rules.atoms([node for node in able if node not in running])]
+    cut = joined(blocks_of(ground.points, able, fraction), atoms)
+    home = {node: i for i, nodes in enumerate(cut) for node in nodes}
+    starts: list[list[Group]] = [[] for _ in cut]
+    for group in groups:
+        starts[home[group[0]]].append(group)
+    return cut, [tuple(start) for start in starts]
+
+
+def _surveyed(ground: Ground, nodes: Group) -> _Block:
+    estimator = ground.estimator(1, Conditions())
+    menu = []
+    for k in _counts(len(nodes), ground.problem.least):
+        groups = ground.grouped(nodes, k, 1)
+        if groups is not None:
+            found = zip(groups, estimator.of(groups), strict=True)
+            menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))
+    return _Block(nodes, tuple(menu))
+
+
+def _priced(
+    ground: Ground, blocks: Sequence[_Block], conditions: Conditions
+) -> tuple[float, list[tuple[Cluster, ...]]]:
+    """(the best price found, the clusters of each block that are worth it)."""
+    dearest = max((one.value for block in blocks for _, one in block.dearest), default=0.0)
+    score = ground.score(conditions, Totals())
+    best_score, answer = -1.0, (0.0, [block.bought(0.0) for block in blocks])
+    for price in (*np.geomspace(dearest, dearest * LEAST_PRICE, PRICES).tolist(), 0.0) if dearest > 0 else ():
+        chosen = [block.bought(price) for block in blocks]
+        worth = score(Totals().plus(one for offer in chosen for _, one in offer))
+        if worth > best_score:
+            best_score, answer = worth, (price, chosen)
+    return answer
+
+
+def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Group, ...]:
+    """Where a search in the block begins; nowhere, if that is hopeless."""
+    hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
+    return tuple(group for group, _ in hopeful)
+
+
+def _round(
+    ground: Ground, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: Conditions
+) -> tuple[list[Group], int]:
+    """(all clusters after a search in each block that has any, how many were searched)."""
+    estimator = ground.estimator(sum(map(len, starts)), conditions)
+    mine = [Totals().plus(estimator.of(groups)) for groups in starts]
+    everyone = Totals().plus(one for groups in starts for one in estimator.of(groups))
+    found: list[tuple[Group, ...]] = []
+    for nodes, groups, before in zip(blocks, starts, mine, strict=True):
+        if not groups:
+            continue
+        others = everyone.minus(before)
+        groups, _ = ground.searched(nodes, groups, conditions, others, PER_NODE)
+        everyone = Totals(*(a + b for a, b in zip(others, Totals().plus(estimator.of(groups)), strict=True)))
+        found.append(groups)
+    return [group for groups in found for group in groups], len(found)
+
+
+def _counts(nodes: int, least: int) -> Iterator[int]:
+    """Numbers of clusters to try, from few to many."""
+    k = max(1, nodes // LARGEST_MEAN)
+    while k <= nodes // least:
+        yield k
+        k += max(1, int(k * STEP))

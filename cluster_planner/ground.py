@@ -1,0 +1,98 @@
+"""What every search for clusters stands on: k-means groups that hold the model, estimates, a score, a local search.
+
+Decides how a search within some of the nodes sees the rest of the fleet: as totals that stay as they are. Knows no
+phases; search.py and blockwise.py do.
+"""
+
+from dataclasses import dataclass
+
+from cluster_planner.candidates import Conditions, averaging_per_s
+from cluster_planner.clustering import group_nodes
+from cluster_planner.costs import ModelCosts, Workload
+from cluster_planner.embedding import embed
+from cluster_planner.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.fleet import Fleet
+from cluster_planner.holding import Holding
+from cluster_planner.local_search import LocalSearch, Score, Totals
+from cluster_planner.mending import mended
+from cluster_planner.spans import SpanCosts
+
+TOO_FEW = 100.0
+"""How much less groupings count for each cluster that they lack of the number demanded."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for. `able`: the numbers of the nodes that can hold a unit."""
+
+    fleet: Fleet
+    costs: ModelCosts
+    work: Workload
+    able: Group
+    least: int
+    seed: int
+
+
+class Ground:
+    """Of one problem."""
+
+    def __init__(self, problem: Problem, holding: Holding) -> None:
+        self.problem = problem
+        self.rules = problem.fleet.rules
+        self.few = SpanCosts(problem.costs, problem.work, POSITIONS)
+        self.points = embed(problem.fleet, problem.fleet.names)
+        self._finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
+        self._holding = holding
+
+    def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
+        """k groups by the best of so many k-means, repaired (more where rules divide them); None if there are none."""
+        names, rules = self.problem.fleet.names, self.rules
+
+        def holds(group: Group) -> bool:
+            return self._holding.holds([names[i] for i in group])
+
+        groups = group_nodes(
+            self.points[list(nodes)],
+            k,
+            self.problem.seed,
+            lambda group: holds(tuple(nodes[i] for i in group)),
+            restarts,
+        )
+        if groups is None:
+            return None
+        chosen = [tuple(nodes[i] for i in group) for group in groups]
+        if not rules.are_any:
+            return tuple(chosen)
+        given = (rules.atoms(nodes), rules.pinned.intersection(nodes), rules.allows)
+        return mended(self.points, chosen, *given, holds)
+
+    def estimator(self, clusters: float, conditions: Conditions) -> Estimator:
+        """With averaging's load as it is with so many clusters."""
+        problem = self.problem
+        load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
+        return Estimator(problem.fleet, self.few, problem.least, load, self._finer)
+
+    def score(self, conditions: Conditions, others: Totals) -> Score:
+        """The objective, about, of clusters beside those others."""
+        work, least = self.problem.work, self.rules.min_clusters
+
+        def score(totals: Totals) -> float:
+            clusters, rate, value = (mine + theirs for mine, theirs in zip(totals, others, strict=True))
+            worth = conditions.worth(clusters, rate, value, work)
+            return worth / (1.0 + TOO_FEW * max(0.0, least - clusters))
+
+        return score
+
+    def searched(
+        self, nodes: Group, groups: tuple[Group, ...], conditions: Conditions, others: Totals, per_node: int
+    ) -> tuple[tuple[Group, ...], str]:
+        """The groups after a local search within `nodes`, and what it did in words. `per_node`: how many groups it may
+        estimate for each.
+        """
+        estimator = self.estimator(len(groups) + others.clusters, conditions)
+        rules = self.rules
+        search = LocalSearch(
+            estimator, self.score(conditions, others), self.points, rules.atoms(nodes), rules.allows, rules.pinned
+        )
+        groups, settled = search.improve(groups, per_node * len(nodes), self.problem.seed)
+        return groups, f"{estimator.asked} groups estimated" + ("" if settled else ", stopped at its limit")
