@@ -18,18 +18,20 @@ from experiments.paced_model import MICRO_BATCH
 from experiments.plan_quality.homes import Home
 from ravnest.workload import workload
 
+JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
+"""Only its folder counts: the model's module is in it."""
 FAST_LINK_BYTES_PER_S = 1e9 / 8
 """No pair is slower than its ends."""
 
 
-def plan_of(home: Home, job_file: Path) -> Plan:
-    """As `ravnest plan` makes it. `job_file` lies beside a copy of experiments/paced_model.py."""
+def plan_of(home: Home) -> Plan:
+    """As `ravnest plan` makes it."""
     at_most = sum(MICRO_BATCH / (LAYERS * machine.layer_s) for machine in home.machines)
     job = paced_job(home.update_every, home.max_staleness, max(1, round(at_most * home.round_every_s)))
-    costs, work = paced_units(job_file).costs, workload(job)
+    costs, work = paced_units(JOB_FILE).costs, workload(job)
     fleet = _fleet(home, SpanCosts(costs, work))
     return make_plan(
-        fleet, costs, work, job=job.model_dump(mode="json"), job_file=str(job_file), min_stages=home.least_stages
+        fleet, costs, work, job=job.model_dump(mode="json"), job_file=str(JOB_FILE), min_stages=home.least_stages
     )
 
 

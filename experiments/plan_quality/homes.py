@@ -45,9 +45,9 @@ SHAPES = (
 """The first is what --quick takes."""
 
 DIVISIBLE = (
-    Shape(6, 1, SLOW, 2, 2, 2),
-    Shape(8, 2, SLOW, 2, 2, 2),
+    Shape(6, 2, FAST, 2, 4, 1),
     Shape(8, 1, MIDDLING, 2, 4, 2),
+    Shape(8, 2, FAST, 2, 2, 2),
     Shape(8, 2, FAST, 2, 4, 1),
 )
 """Of as many nodes that several numbers of clusters come into question."""

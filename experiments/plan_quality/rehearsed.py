@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 from cluster_planner import Plan
 from experiments.fidelity.judging import MOST_LATE, difference
-from experiments.fidelity.plans import job_folder
 from experiments.plan_quality.home_plans import plan_of, shortest_stage_s
 from experiments.plan_quality.homes import SHAPES, homes
 from experiments.plan_quality.rehearsing import SIMULATED_S, Made, rehearsed, simulated
@@ -51,10 +50,9 @@ def measure(*, quick: bool) -> Part:
     seconds = QUICK_SECONDS if quick else SECONDS
     rows = []
     with TemporaryDirectory(prefix="plan-quality-") as name:
-        job_file = job_folder(Path(name))
         for home in homes(SEED)[: 1 if quick else len(SHAPES)]:
-            plan = plan_of(home, job_file)
-            came = rehearsed(plan, job_file.with_name(f"{home.name}.yaml"), seconds)
+            plan = plan_of(home)
+            came = rehearsed(plan, Path(name) / f"{home.name}.yaml", seconds)
             rows.append(Row(home.name, home.words, plan, simulated(plan), came))
     return part(rows, seconds)
 
