@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
+from cluster_planner.objective import price_of_a_cluster
 from cluster_planner.order import is_exact
 from cluster_planner.pipeline import Pipeline, plan_pipeline
 from cluster_planner.plan import Cluster, Spare
@@ -16,7 +17,7 @@ from cluster_planner.spans import SpanCosts
 from cluster_planner.words import rate
 
 MOST_REASONS = 32
-"""Of more spares than this, none is given figures."""
+"""Of more spares than this, none is given figures of its own."""
 
 
 def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
@@ -36,10 +37,16 @@ def left_out(
     idle: Sequence[str],
     averaging_per_s: float,
     least: int,
+    objective: float,
 ) -> tuple[Spare, ...]:
-    """The `idle` nodes, each with what it would do to the cluster that is nearest to it."""
+    """The `idle` nodes, each with what it would do to the cluster that is nearest to it. `objective`: the plan's."""
     if len(idle) > MOST_REASONS:
-        return tuple(Spare(name, "the search found no better use for it than to leave it out") for name in idle)
+        price = price_of_a_cluster(objective, len(clusters), spans.workload)
+        reason = (
+            f"no cluster was better with it, and none with {len(clusters)} others was worth {rate(price)} samples/s, "
+            "which is what the samples of the others lose when there is one more to average with"
+        )
+        return tuple(Spare(name, reason) for name in idle)
     without: dict[str, Pipeline | None] = {}
     spares = []
     for name in idle:

@@ -13,7 +13,7 @@ from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
 from cluster_planner.candidates import Assembler, Conditions
 from cluster_planner.clustering import group_nodes
 from cluster_planner.embedding import embed
-from cluster_planner.estimates import POSITIONS, Estimator, Group
+from cluster_planner.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.pipeline import timed
 from cluster_planner.predict import predict
 from cluster_planner.rings import make_rings
@@ -94,7 +94,8 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
     """
     random = np.random.default_rng(seed)
     few = SpanCosts(site.costs, site.work, POSITIONS)
-    estimator = Estimator(site.fleet, few, LEAST, 0.0)
+    finer = SpanCosts(site.costs, site.work, FINE_POSITIONS)
+    estimator = Estimator(site.fleet, few, LEAST, 0.0, finer)
     nodes, began_s = len(site.fleet.nodes), time.process_time()
 
     def fitness(labels: Sequence[int]) -> float:
@@ -106,7 +107,8 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
         return Conditions().worth(len(found), rate, value, site.work)
 
     def new() -> list[int]:
-        return random.integers(0, int(random.integers(1, nodes // LEAST + 1)), nodes).tolist()
+        labels: list[int] = random.integers(0, int(random.integers(1, nodes // LEAST + 1)), nodes).tolist()
+        return labels
 
     crowd = sorted(((fitness(one), one) for one in (new() for _ in range(INDIVIDUALS))), reverse=True)
     done = INDIVIDUALS

@@ -19,6 +19,7 @@ WORLD_NODES = 64
 
 def brute_force(*, quick: bool) -> Part:
     """Random fleets of 3 to 7 nodes against the best of all plans."""
+    began_s = time.process_time()
     cases = 12 if quick else 200
     ratios: list[float] = []
     bounds: list[float] = []
@@ -75,6 +76,7 @@ def brute_force(*, quick: bool) -> Part:
         notes=[
             f"{len(ratios)} of {cases} seeds: {infeasible} fleets cannot hold their model, and for {unproven} too many "
             "plans were left that might have been better, so the optimum is not known.",
+            _spent(began_s),
         ],
     )
 
@@ -82,6 +84,7 @@ def brute_force(*, quick: bool) -> Part:
 def baselines(regions: Path | None, *, quick: bool) -> Part:
     """A world of mixed GPUs: the planner against other ways to plan."""
     nodes = 24 if quick else WORLD_NODES
+    part_began_s = time.process_time()
     site = Site(world(nodes, _pairs(regions)), gpt(), workload())
     began_s = time.process_time()
     plan = make_plan(site.fleet, site.costs, site.work, job={}, job_file="job.yaml")
@@ -143,12 +146,14 @@ def baselines(regions: Path | None, *, quick: bool) -> Part:
             "Regions: "
             + ("made up (no file given)" if regions is None else f"{regions.name}, as published with DT-FM")
             + ".",
+            _spent(part_began_s),
         ],
     )
 
 
 def scaling(regions: Path | None, *, quick: bool) -> Part:
     """Time and memory by the number of nodes."""
+    part_began_s = time.process_time()
     limits = {100: 15.0} if quick else {100: 15.0, 1000: 15.0, 10_000: 180.0}
     rows: list[Sequence[str | int | float | None]] = []
     seconds: dict[int, float] = {}
@@ -202,7 +207,12 @@ def scaling(regions: Path | None, *, quick: bool) -> Part:
                 log_y=True,
             )
         ],
+        notes=[_spent(part_began_s)],
     )
+
+
+def _spent(began_s: float) -> str:
+    return f"Processor time of this part: {time.process_time() - began_s:.0f} s."
 
 
 def _pairs(regions: Path | None) -> Pairs:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.costs import Workload
-from cluster_planner.objective import ROUND_COST, STALENESS_COST, averaging_factor, staleness_factor
+from cluster_planner.objective import ROUND_COST, STALENESS_COST, averaging_factor, price_of_a_cluster, staleness_factor
 
 
 def test_synchronous_training_by_one_cluster_counts_in_full(make_workload: Callable[..., Workload]) -> None:
@@ -28,3 +28,10 @@ def test_more_clusters_and_longer_rounds_cost(make_workload: Callable[..., Workl
     assert factors == sorted(factors, reverse=True)
     assert averaging_factor(2, make_workload(average_every=10**6)) < averaging_factor(2, make_workload())
     assert averaging_factor(2, make_workload(max_lag=4)) < averaging_factor(2, make_workload())
+
+
+def test_a_cluster_at_its_price_changes_nothing(make_workload: Callable[..., Workload]) -> None:
+    work, value = make_workload(), 40.0
+    objective = value * averaging_factor(7, work)
+    price = price_of_a_cluster(objective, 7, work)
+    assert averaging_factor(8, work) * (value + price) == pytest.approx(objective)

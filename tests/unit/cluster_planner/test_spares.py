@@ -3,9 +3,11 @@ from collections.abc import Callable
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.holding import Holding
+from cluster_planner.objective import price_of_a_cluster
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.spans import SpanCosts
-from cluster_planner.spares import left_out, too_small
+from cluster_planner.spares import MOST_REASONS, left_out, too_small
+from cluster_planner.words import rate
 
 
 def test_reasons_say_what_the_node_would_do(
@@ -16,10 +18,10 @@ def test_reasons_say_what_the_node_would_do(
         (make_node("a"), make_node("b"), make_node("phone", flops_per_s=1e6), make_node("tiny", memory_bytes=9))
     )
     cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
-    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 0.0, 2)
+    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 0.0, 2, 1.0)
     assert spare.node == "phone"
     assert spare.reason.startswith("would slow c0: ")
-    assert left_out(fleet, spans, [cluster], [], 0.0, 2) == ()
+    assert left_out(fleet, spans, [cluster], [], 0.0, 2, 1.0) == ()
 
 
 def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
@@ -35,7 +37,7 @@ def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
         Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
         Cluster("c1", 4, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
     ]
-    (spare,) = left_out(fleet, spans, clusters, ["phone"], 0.0, 2)
+    (spare,) = left_out(fleet, spans, clusters, ["phone"], 0.0, 2, 1.0)
     assert "would slow c1" in spare.reason
 
 
@@ -46,3 +48,16 @@ def test_what_holds_nothing_says_so(
     fleet = Fleet((make_node("a"), make_node("tiny", memory_bytes=9)))
     (small,) = too_small(fleet, Holding(fleet, spans, 2))
     assert (small.node, "hold no unit" in small.reason) == ("tiny", True)
+
+
+def test_of_very_many_spares_each_is_told_what_a_cluster_more_would_have_to_be_worth(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    idle = [f"n{i}" for i in range(MOST_REASONS + 1)]
+    fleet = Fleet((make_node("a"), make_node("b"), *(make_node(name) for name in idle)))
+    cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    spares = left_out(fleet, spans, [cluster], idle, 0.0, 2, 100.0)
+    assert [spare.node for spare in spares] == idle
+    price = price_of_a_cluster(100.0, 1, spans.workload)
+    assert f"none with 1 others was worth {rate(price)} samples/s" in spares[0].reason
