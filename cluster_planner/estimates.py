@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster_planner.fleet import Fleet
+from cluster_planner.hosts import shared_hops, shares
 from cluster_planner.objective import STALENESS_COST
 from cluster_planner.order import sets_of
 from cluster_planner.pipeline import windows_to_try
@@ -132,7 +133,7 @@ class Estimator:
             again=spans.flops_table(recomputes=True) / speed[:, :, None, None],
             uplinks=self._uplinks(at, spans),
             trips=2 * latency[..., None] + sending + coming,
-            hop=np.maximum(sending, coming),
+            hop=np.maximum(np.maximum(sending, coming), shared_hops(sites, at, forward, gradient)),
         )
 
     def _searched(
@@ -196,11 +197,11 @@ class Estimator:
         forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
         hosts = sites.host[at]
         mates = np.where(hosts < 0, 1, (hosts[:, :, None] == hosts[:, None]).sum(axis=2))[:, :, None, None]
-        averaged = self._averaging_per_s * mates * spans.parameter_table
+        averaged, part = self._averaging_per_s * mates * spans.parameter_table, shares(sites, at)
         busy = np.zeros(())
         for flows, rate in (
-            (gradient[:, None] + forward, sites.up_bytes_per_s[at]),
-            (forward[:, None] + gradient, sites.down_bytes_per_s[at]),
+            (gradient[:, None] + forward, sites.up_bytes_per_s[at] * part),
+            (forward[:, None] + gradient, sites.down_bytes_per_s[at] * part),
         ):
             left = rate[:, :, None, None] - averaged
             seconds = np.where(left > 0, np.where(mates == 1, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)

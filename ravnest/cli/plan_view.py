@@ -21,6 +21,7 @@ from cluster_planner.words import rate
 from ravnest.words import duration, size
 
 _WIDE = 110
+SPAN_WORDS = 36
 
 
 def show_plan(plan: Plan, console: Console) -> None:
@@ -117,12 +118,14 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     )
     table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
     table.add_column("  stage", no_wrap=True)
-    table.add_column("node", style="bold", overflow="fold")
+    table.add_column(
+        "node", style="bold", overflow="fold", min_width=max(len(s.node) for s in cluster.stages) if wide else None
+    )
     table.add_column("units", no_wrap=True)
     for name in ("compute", "up", "down", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
-        table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True)
+        table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
     for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
