@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +24,7 @@ from cluster_planner.words import rate
 
 MOST_NODES = 128
 SHOWN = 5
+IN_A_ROW = 8
 
 
 def explanation(plan: Plan, steps: Sequence[Step]) -> dict[str, object]:
@@ -42,8 +44,8 @@ def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> Non
     table.add_column("phase", style="bold", no_wrap=True)
     table.add_column("what it did", overflow="fold")
     table.add_column("gained", justify="right")
-    for step in steps:
-        table.add_row(step.phase, escape(step.words), f"{step.gained:.4g}" if step.gained > 0 else "–")
+    for phase, words, gained in told(steps):
+        table.add_row(phase, escape(words), f"{gained:.4g}" if gained > 0 else "–")
     console.print(table)
     now = plan.predicted.samples_per_s
     changes = Table(box=None, header_style="dim", pad_edge=False, title="\nWhat would help most", title_justify="left")
@@ -56,6 +58,20 @@ def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> Non
         console.print(changes)
     else:
         console.print("\nNo single change of a machine or link would gain 1 %.", highlight=False)
+
+
+def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
+    """(phase, words, gained) of each step; of several of a phase in a row that gained nothing, beyond IN_A_ROW only how
+    many there were.
+    """
+    rows: list[tuple[str, str, float]] = []
+    for (phase, gained), run in groupby(steps, lambda step: (step.phase, step.gained > 0)):
+        several = list(run)
+        shown = several if gained else several[:IN_A_ROW]
+        rows += [(phase, step.words, step.gained) for step in shown]
+        if more := len(several) - len(shown):
+            rows.append((phase, f"{more} more, none of them better", 0.0))
+    return rows
 
 
 def would_help(plan: Plan) -> list[Suggestion]:

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from cluster_planner import Fleet, ModelCosts, Node, Unit, Workload, make_plan
 from cluster_planner.journal import Step
-from ravnest.cli.plan_explained import explanation, show_explanation, would_help
+from ravnest.cli.plan_explained import IN_A_ROW, explanation, show_explanation, told, would_help
 
 
 def test_it_tells_what_was_gained_and_what_would_help() -> None:
@@ -34,3 +34,11 @@ def test_it_tells_what_was_gained_and_what_would_help() -> None:
     document = json.loads(json.dumps(explanation(plan, steps)))
     assert document["would_help"][0]["cluster"] == "c0"
     assert len(document["search"]) == len(steps)
+
+
+def test_many_steps_that_gained_nothing_are_told_in_one_line() -> None:
+    idle = [Step("all partitions", str(i), 3.0, 0.0) for i in range(IN_A_ROW + 3)]
+    rows = told([Step("k-means", "two", 3.0, 3.0), *idle])
+    assert rows[0] == ("k-means", "two", 3.0)
+    assert len(rows) == 1 + IN_A_ROW + 1
+    assert rows[-1] == ("all partitions", "3 more, none of them better", 0.0)
