@@ -3,7 +3,7 @@
 Tests that start processes are sensitive to time: they form one unit of work, which one worker runs in order. It is the
 first that xdist gives out, since it is the largest. The other worker runs the unit tests meanwhile, one by one.
 
-How long one example of hypothesis takes says nothing on a machine that others use: no example has a deadline of its own.
+How long one example of hypothesis takes says nothing on a machine that others use: none has a deadline of its own.
 """
 
 import pytest
