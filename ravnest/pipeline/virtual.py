@@ -30,12 +30,17 @@ class VirtualRun:
     """One run of a fleet, from the first injection to the last merge. `run` may be called once."""
 
     def __init__(
-        self, fleet: VirtualFleet, *, traced: bool = True, slowness: Mapping[str, Slowness] | None = None
+        self,
+        fleet: VirtualFleet,
+        *,
+        traced: bool = True,
+        slowness: Mapping[str, Slowness] | None = None,
+        seed: int = 0,
     ) -> None:
         """`traced`: keep every computation and message, which costs most of the time of a run. `slowness`: by stage;
-        without, every computation takes as long as stated."""
+        without, every computation takes as long as stated. `seed`: of the links' jitter."""
         self.clock = VirtualClock()
-        self.network = VirtualNetwork(fleet, self.clock)
+        self.network = VirtualNetwork(fleet, self.clock, seed)
         self._fleet = fleet
         self._trace = VirtualTrace(self.clock) if traced else None
         self.stages = {

@@ -122,8 +122,10 @@ class _Uplink:
 class VirtualNetwork:
     """All links of a fleet."""
 
-    def __init__(self, fleet: VirtualFleet, clock: VirtualClock) -> None:
+    def __init__(self, fleet: VirtualFleet, clock: VirtualClock, seed: int = 0) -> None:
+        """`seed`: of the links' jitter."""
         self._fleet = fleet
+        self._seed = seed
         self._clock = clock
         self._default_link = fleet.default_link
         self._paths: dict[tuple[str, str], Path] = {}
@@ -155,7 +157,7 @@ class VirtualNetwork:
         shape = self._fleet.links.get((source, target), self._default_link)
         link = f"{source}>{target}"
         if here is None or there is None or here == there:
-            ends: tuple[_Uplink, _Downlink | None] = _Uplink(self._clock, UNLIMITED, link), None
+            ends: tuple[_Uplink, _Downlink | None] = _Uplink(self._clock, UNLIMITED, self._seed_of(link)), None
         else:
             ends = self._ends(here)[0], self._ends(there)[1]
         path = self._paths[source, target] = Path(*ends, link, shape, self.bytes_sent)
@@ -165,7 +167,10 @@ class VirtualNetwork:
         if name not in self._nodes:
             node = self._fleet.nodes[name]
             self._nodes[name] = (
-                _Uplink(self._clock, node.up_bytes_per_s, name),
+                _Uplink(self._clock, node.up_bytes_per_s, self._seed_of(name)),
                 _Downlink(self._clock, node.down_bytes_per_s),
             )
         return self._nodes[name]
+
+    def _seed_of(self, uplink: str) -> str:
+        return f"{self._seed}/links/{uplink}"

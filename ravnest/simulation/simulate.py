@@ -73,7 +73,7 @@ class _Simulation:
             variation = scenario.compute_jitter
             names = (who for cluster in fleet.clusters for who in cluster.stage_names())
             slowness = {who: chance.slowness(seed, who, variation) for who in names}
-        self._run = VirtualRun(fleet, traced=False, slowness=slowness)
+        self._run = VirtualRun(fleet, traced=False, slowness=slowness, seed=seed)
         self._stage_of = {
             stage.node: f"{cluster.name}.{index}"
             for cluster in plan.clusters

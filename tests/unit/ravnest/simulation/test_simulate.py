@@ -105,6 +105,14 @@ def test_the_same_seed_gives_the_same_figures_and_another_others() -> None:
     assert figures(once) != figures(simulate(PLAN, SOON, seconds=8.0, seed=4))
 
 
+def test_the_seed_decides_how_late_messages_come() -> None:
+    links_alone = Scenario(link_jitter_s=0.02)
+    once = simulate(PLAN, links_alone, seconds=8.0, seed=3)
+    assert figures(once) == figures(simulate(PLAN, links_alone, seconds=8.0, seed=3))
+    # The rest of the figures, but for the seed that they name.
+    assert replace(simulate(PLAN, links_alone, seconds=8.0, seed=4), seed=3, wall_s=0.0) != figures(once)
+
+
 PROGRAM = """
 from tests.unit.ravnest.simulation.test_simulate import PLAN, SOON, figures, simulate
 print(repr(figures(simulate(PLAN, SOON, seconds=8.0, seed=3))))
