@@ -10,6 +10,7 @@ the larger, since the hops work at the same time: the cycle time of a closed lin
 station or that of one piece's way around. The first does not grow with n, the second does.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from cluster_planner import Plan
@@ -30,20 +31,16 @@ BEYOND = ((3000, SEGMENT_BYTES), (10_000, SEGMENT_BYTES))
 WITHIN = 0.10
 
 Row = tuple[int, float, float | None, float, float, float]
+"""Members, MB, and in seconds: the round as simulated, the narrowest hop, a chunk's way; the round's part of the time
+between two."""
 
 
 def run(*, quick: bool) -> Part:
     """One round of each number of members, each a cluster of its own."""
-    rows: list[Row] = []
-    for members, n_bytes in QUICK if quick else ROUNDS + SMALL:
-        plan = home_plan(members, 1, SEED, samples_per_cluster=10**9, segment_bytes=n_bytes)  # only the last round
-        rows.append(_row(plan, n_bytes, one_round_s(plan)))
-    for members, n_bytes in () if quick else BEYOND:
-        rows.append(_row(home_plan(members, 1, SEED, segment_bytes=n_bytes), n_bytes, None))
+    rows = [row_of(members, n_bytes) for members, n_bytes in (QUICK if quick else ROUNDS + SMALL)]
+    rows += [row_of(members, n_bytes, simulated=False) for members, n_bytes in (() if quick else BEYOND)]
     off = max(abs(simulated / max(terms) - 1) for _, _, simulated, *terms, _ in rows if simulated is not None)
     large = [row for row in rows if row[1] * 1e6 == SEGMENT_BYTES]
-    over = next((members for members, *_, share in large if share > 1), None)
-    latent = next((members for members, _, _, narrowest_s, way_s, _ in large if way_s > narrowest_s), None)
     return Part(
         name="rings",
         title="Where flat rings stop scaling",
@@ -88,17 +85,37 @@ def run(*, quick: bool) -> Part:
         notes=[
             f"Every member is a cluster of its own and makes {SAMPLES_PER_CLUSTER} samples between two rounds. "
             "The formula is derived in experiments/scale/rings.py. "
-            + ("" if latent is None else f"From {latent} members on the latencies are what a round takes. ")
-            + (
-                "No ring here takes as long as the time between rounds."
-                if over is None
-                else f"From {over} members on a round takes longer than the time between two: clusters wait."
-            )
+            + " ".join(ends_of_scaling(large))
             + " Rings of 3,000 and 10,000 members are not simulated: 2(n − 1)·n messages are 1.8·10⁷ and 2·10⁸, two to "
             "three events each, and each member remembers which chunks it had: some ten minutes and more than an hour, "
             "and gigabytes. A round of 10,000 nodes, in rings of 250, is simulated in `sizes`."
         ],
     )
+
+
+def ends_of_scaling(rows: Sequence[Row]) -> list[str]:
+    """Which ring is the first whose round is made of latencies, and whose round is longer than the time between two."""
+    latent = _first(rows, lambda row: row[4] > row[3])
+    over = _first(rows, lambda row: row[5] > 1)
+    words = [] if latent is None else [f"The smallest ring here whose round is made of latencies has {latent}."]
+    if over is None:
+        return [*words, "No ring here takes as long as the time between rounds."]
+    return [*words, f"The smallest here whose round is longer than the time between two has {over}: clusters wait."]
+
+
+def _first(rows: Sequence[Row], holds: Callable[[Row], bool]) -> str | None:
+    """The first row's members, and whether it is known from a simulation."""
+    row = next((row for row in rows if holds(row)), None)
+    return row and f"{row[0]:,} members ({'by the formula, not simulated' if row[2] is None else 'simulated'})"
+
+
+def row_of(members: int, n_bytes: int, *, simulated: bool = True) -> Row:
+    """One ring, by itself: the only round is the last one, so that no averaging slows the clusters down meanwhile."""
+    plan = home_plan(members, 1, SEED, samples_per_cluster=10**9, segment_bytes=n_bytes)
+    terms = by_formula(plan)
+    simulated_s = one_round_s(plan) if simulated else None
+    taken_s = max(terms) if simulated_s is None else simulated_s
+    return members, n_bytes / 1e6, simulated_s, *terms, taken_s / between_s(plan)
 
 
 def one_round_s(plan: Plan) -> float:
@@ -126,9 +143,3 @@ def by_formula(plan: Plan) -> tuple[float, float]:
 def between_s(plan: Plan) -> float:
     """Seconds in which the fleet makes the samples of one round."""
     return SAMPLES_PER_CLUSTER * len(plan.clusters) / plan.predicted.samples_per_s
-
-
-def _row(plan: Plan, n_bytes: int, simulated_s: float | None) -> Row:
-    terms = by_formula(plan)
-    taken_s = max(terms) if simulated_s is None else simulated_s
-    return len(plan.clusters), n_bytes / 1e6, simulated_s, *terms, taken_s / between_s(plan)
