@@ -6,6 +6,7 @@ Decides the order of the measurements, how many run at the same time, and their 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ravnest.machines.crew import Call, Crew, Unanswered
 from ravnest.machines.estimates import Estimate, Latency, latency, sustained, together
@@ -67,15 +68,13 @@ class _Measuring:
         self._found = LinksMeasured()
 
     def run(self) -> LinksMeasured:
-        self._meet()
-        pairs = self._pairs(PINGED_PEERS, None)
+        pairs = self._meet()
         rounds = in_rounds(pairs, set, self._at_once)
         self._step(f"latencies of {len(pairs)} pairs")
         for together_ in rounds:
             self._ping(together_)
             self._ping([(b, a) for a, b in together_])
-        measurable = set(self._found.latencies)
-        pairs = [pair for pair in self._pairs(self._peers, self._distance) if pair in measurable]
+        pairs = self._pairs(self._peers, {pair: known.seconds for pair, known in self._found.latencies.items()})
         rounds = in_rounds(pairs, set, self._at_once)
         self._step(f"rates of {len(pairs)} pairs, each way, {self._seconds:g} s each")
         for together_ in rounds:
@@ -84,26 +83,35 @@ class _Measuring:
         self._stars()
         return self._found
 
-    def _pairs(self, peers: int, distance: Callable[[str, str], float] | None) -> list[Pair]:
+    def _pairs(self, peers: int, distances: Mapping[Pair, float] | None) -> list[Pair]:
+        """All of few nodes, else a sample; of those in `distances` only, where these are known."""
         if len(self._names) <= max(ALL_PAIRS_UP_TO, peers + 1):
-            return [_pair(*pair) for round_ in all_pairs(self._names) for pair in round_]
-        return sampled_pairs(self._names, peers, self._seed, distance)
+            pairs = [_pair(*pair) for round_ in all_pairs(self._names) for pair in round_]
+            return pairs if distances is None else [pair for pair in pairs if pair in distances]
+        return sampled_pairs(self._names, peers, self._seed, distances)
 
-    def _distance(self, a: str, b: str) -> float:
-        known = self._found.latencies.get(_pair(a, b))
-        return float("inf") if known is None else known.seconds
-
-    def _meet(self) -> None:
+    def _meet(self) -> list[Pair]:
+        """Lets the nodes listen, and know those that they will be measured with: the pairs."""
         token = secrets.token_bytes(_TOKEN_BYTES)
-        answers = self._crew.ask([Call(name, "listen", (token,)) for name in self._names], LISTEN_S)
-        addresses = {}
-        for name, answer in zip(self._names, answers, strict=True):
-            if isinstance(answer, Unanswered):
-                self._found.failed[name, name] = answer.reason
-            else:
-                addresses[name] = answer
+        addresses = self._each({name: Call(name, "listen", (token,)) for name in self._names}, "")
         self._names = list(addresses)
-        self._crew.ask([Call(name, "meet", (addresses,)) for name in self._names], LISTEN_S)
+        pairs = self._pairs(max(PINGED_PEERS, self._peers), None)
+        peers: dict[str, dict[str, object]] = {name: {} for name in self._names}
+        for a, b in pairs:
+            peers[a][b], peers[b][a] = addresses[b], addresses[a]
+        calls = {name: Call(name, "meet", (peers[name],)) for name in self._names}
+        self._names = list(self._each(calls, "cannot get to know its peers: "))
+        return [pair for pair in pairs if set(pair) <= set(self._names)]
+
+    def _each(self, calls: Mapping[str, Call], what: str) -> dict[str, object]:
+        """The answers of those that gave one; the others have failed."""
+        found = {}
+        for name, answer in zip(calls, self._crew.ask(list(calls.values()), LISTEN_S), strict=True):
+            if isinstance(answer, Unanswered):
+                self._found.failed[name, name] = what + answer.reason
+            else:
+                found[name] = answer
+        return found
 
     def _ping(self, pairs: Sequence[Pair]) -> None:
         calls = [Call(a, "ping", (b, "PIPELINE", PINGS, PING_S, PING_DEADLINE_S)) for a, b in pairs]
@@ -119,7 +127,7 @@ class _Measuring:
     def _transfer(self, pairs: Sequence[Pair]) -> None:
         wanted = [pair for pair in pairs if pair not in self._found.failed]
         calls = [self._sending(a, (b,)) for a, b in wanted]
-        answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+        answers = self._crew.ask(calls, _longest_s(calls))
         for (a, b), answer in zip(wanted, answers, strict=True):
             self._note({(a, b): answer})
 
@@ -130,7 +138,7 @@ class _Measuring:
             self._step(f"rates of {len(stars)} nodes with several peers at once")
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             calls = [self._sending(star.center, star.peers) for star in round_]
-            answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+            answers = self._crew.ask(calls, _longest_s(calls))
             for star, answer in zip(round_, answers, strict=True):
                 key = f"the uplink of {star.center}"
                 if isinstance(answer, Unanswered):
@@ -145,7 +153,7 @@ class _Measuring:
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             pairs = [(peer, star.center) for star in round_ for peer in star.peers]
             calls = [self._sending(peer, (center,)) for peer, center in pairs]
-            answers = self._crew.ask(calls, self._seconds + 2 * TRANSFER_GRACE_S)
+            answers = self._crew.ask(calls, _longest_s(calls))
             by_pair = dict(zip(pairs, answers, strict=True))
             for star in round_:
                 key = f"the downlink of {star.center}"
@@ -175,6 +183,12 @@ class _Measuring:
                 self._found.rates[a, b] = sustained(answer.by_peer[b], answer.until_s)  # type: ignore[attr-defined]
             except ValueError as error:
                 self._found.failed[a, b] = str(error)
+
+
+def _longest_s(calls: Sequence[Call]) -> float:
+    """What to wait for transfers: their own deadlines, which depend on latencies, and the way there and back."""
+    deadlines: list[Any] = [call.args[-1] for call in calls]
+    return max(deadlines, default=0.0) + TRANSFER_GRACE_S
 
 
 def star_of(name: str, rates: Mapping[Pair, Estimate], *, sending: bool) -> Star:

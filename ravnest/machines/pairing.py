@@ -7,11 +7,11 @@ can estimate the rest from shortest paths.
 """
 
 import random
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Pair = tuple[str, str]
-Distance = Callable[[str, str], float]
 T = TypeVar("T")
 
 ALL_PAIRS_UP_TO = 12
@@ -34,11 +34,14 @@ def all_pairs(names: Sequence[str]) -> list[list[Pair]]:
     return [pairs for pairs in rounds if pairs]
 
 
-def sampled_pairs(names: Sequence[str], peers: int, seed: int, distance: Distance | None = None) -> list[Pair]:
-    """Pairs in which each node meets at least `peers` others (all of them where there are no more).
+def sampled_pairs(
+    names: Sequence[str], peers: int, seed: int, distances: Mapping[Pair, float] | None = None
+) -> list[Pair]:
+    """Pairs in which each node meets at least `peers` others (all that it can meet where these are no more).
 
-    With a `distance`, a third of a node's peers are its nearest and one its farthest; the rest are chance. A ring
-    through all nodes in an order of chance keeps the sample connected. The same seed gives the same pairs.
+    With `distances`, by ordered pair, only these pairs are chosen: a third of `peers` are a node's nearest and one its
+    farthest; the rest are chance. A ring through all nodes in an order of chance keeps the sample connected, as far as
+    its pairs may be chosen: those of a sample with the same names and seed are. The same seed gives the same pairs.
     """
     _require_distinct(names)
     if peers < 2:
@@ -46,18 +49,23 @@ def sampled_pairs(names: Sequence[str], peers: int, seed: int, distance: Distanc
     chance = random.Random(seed)
     ring = list(names)
     chance.shuffle(ring)
-    chosen = {_pair(a, b) for a, b in zip(ring, [*ring[1:], *ring[:1]], strict=True) if a != b}
-    for name in names:
-        others = [other for other in names if other != name]
+    around = {_pair(a, b) for a, b in zip(ring, [*ring[1:], *ring[:1]], strict=True) if a != b}
+    chosen = around if distances is None else around & distances.keys()
+    possible = {name: [other for other in names if other != name] for name in names}
+    if distances is not None:
+        for name, others in possible.items():
+            others[:] = [other for other in others if _pair(name, other) in distances]
+            others.sort(key=_by_distance(name, distances))
+            chosen |= {_pair(name, other) for other in (*others[: max(1, peers // 3)], *others[-1:])}
+    met = Counter(name for pair in chosen for name in pair)
+    for name, others in possible.items():
         chance.shuffle(others)
-        wanted = others
-        if distance is not None:
-            by_distance = sorted(others, key=lambda other: distance(name, other))
-            wanted = list(dict.fromkeys([*by_distance[: max(1, peers // 3)], *by_distance[-1:], *others]))
-        for other in wanted:
-            if sum(name in pair for pair in chosen) >= min(peers, len(others)):
+        for other in others:
+            if met[name] >= peers:
                 break
-            chosen.add(_pair(name, other))
+            if _pair(name, other) not in chosen:
+                chosen.add(_pair(name, other))
+                met.update((name, other))
     return sorted(chosen)
 
 
@@ -76,6 +84,10 @@ def in_rounds(tasks: Iterable[T], nodes_of: Callable[[T], Collection[Hashable]],
         rounds[place].append(task)
         busy[place] |= nodes
     return rounds
+
+
+def _by_distance(name: str, distances: Mapping[Pair, float]) -> Callable[[str], float]:
+    return lambda other: distances[_pair(name, other)]
 
 
 def _pair(a: str, b: str) -> Pair:

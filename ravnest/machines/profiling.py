@@ -163,5 +163,8 @@ def _crowded(facts: Mapping[str, MachineFacts]) -> list[str]:
 
 
 def _failures(links: LinksMeasured) -> list[str]:
-    failed = [f"{a} does not listen: {why}" if a == b else f"{a} to {b}: {why}" for (a, b), why in links.failed.items()]
+    failed = [
+        f"{a} could not be measured with others: {why}" if a == b else f"{a} to {b}: {why}"
+        for (a, b), why in links.failed.items()
+    ]
     return [*failed, *(f"{what}, with several peers at once: {why}" for what, why in links.alone.items())]

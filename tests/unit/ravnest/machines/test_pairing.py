@@ -40,10 +40,25 @@ def test_the_same_seed_gives_the_same_sample() -> None:
 
 def test_near_and_far_peers_are_among_the_sample() -> None:
     place = {name: float(i) for i, name in enumerate(names(50))}
-    pairs = sampled_pairs(names(50), 9, 0, lambda a, b: abs(place[a] - place[b]))
+    distances = {(a, b): abs(place[a] - place[b]) for a in place for b in place if a < b}
+    pairs = sampled_pairs(names(50), 9, 0, distances)
     assert ("n024", "n025") in pairs  # the nearest
     assert ("n000", "n049") in pairs  # the farthest
     assert len(pairs) < 50 * 49 / 4
+
+
+@given(st.integers(26, 60), st.integers(2, 8), st.integers(0, 5))
+def test_of_known_pairs_alone_each_node_has_its_peers_its_nearest_and_its_farthest(
+    n: int, peers: int, seed: int
+) -> None:
+    known = sampled_pairs(names(n), 24, seed)
+    distances = {pair: float(i * 7919 % 104729) for i, pair in enumerate(known)}
+    pairs = sampled_pairs(names(n), peers, seed, distances)
+    assert set(pairs) <= set(known)
+    for name in names(n):
+        own = sorted((pair for pair in known if name in pair), key=distances.__getitem__)
+        assert sum(name in pair for pair in pairs) >= peers
+        assert {*own[: max(1, peers // 3)], own[-1]} <= set(pairs)
 
 
 @given(st.lists(st.frozensets(st.integers(0, 9), min_size=1, max_size=4), max_size=40), st.integers(1, 5))
