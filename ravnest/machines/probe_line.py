@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ravnest.errors import NodeLost
+from ravnest.errors import NodeLost, RunFailed
 from ravnest.machines.probe_messages import Arrived, Block, Ping, Pong, codec
 from ravnest.machines.probes import LARGEST_BLOCK_BYTES, RoundTrips, Transfer
-from ring_allreduce import PeerStalled
+from ring_allreduce import RingError, TransportError
 from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 
 _POLL_S = 0.25
@@ -45,7 +45,7 @@ class ProbeLine:
     """Use from one thread; `close` it."""
 
     def __init__(self, name: str, host: str, token: bytes) -> None:
-        """Binds as a stage does: two free ports of `host`. Raises TransportError where it cannot."""
+        """Binds as a stage does: two free ports of `host`. Raises RunFailed where it cannot."""
         self.name = name
         self._tasks: SimpleQueue[tuple[RoundTrips | Transfer, float, Future[None]]] = SimpleQueue()
         self._peers: SimpleQueue[tuple[Mapping[str, PeerAddress], Future[None]]] = SimpleQueue()
@@ -54,23 +54,32 @@ class ProbeLine:
         ready: Future[ZmqEndpoint] = Future()
         self._thread = Thread(target=self._serve, args=(name, host, token, ready), name="probe", daemon=True)
         self._thread.start()
-        self._endpoint = ready.result(_CLOSE_S)
+        try:
+            self._endpoint = ready.result(_CLOSE_S)
+        except (RingError, OSError) as error:
+            self._closing = True
+            raise RunFailed(f"{name} cannot listen at {host}: {_why(error)}") from error
         self.address = self._endpoint.address
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Raises RunFailed where an address cannot be used."""
         asked: Future[None] = Future()
         self._peers.put((peers, asked))
         self._endpoint.wake()
-        asked.result(_CLOSE_S)
+        try:
+            asked.result(_CLOSE_S)
+        except (RingError, OSError) as error:
+            raise RunFailed(f"{self.name} cannot use its peers' addresses: {_why(error)}") from error
 
     def ping(self, peer: str, lane: Lane, count: int, seconds: float, deadline_s: float) -> PingTimes:
-        """For `seconds`, and `count` times at least. Raises NodeLost when that is not done within `deadline_s`."""
+        """For `seconds`, and `count` times at least. Raises NodeLost when that is not done within `deadline_s`, or
+        where nothing can be sent to `peer`."""
         task = RoundTrips(peer, lane, count, seconds, time.monotonic())
         self._drive(task, deadline_s, peer)
         return PingTimes(tuple(task.round_trips_s), tuple(task.clock_offsets_s))
 
     def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> Arrivals:
-        """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`."""
+        """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`, or cannot be sent."""
         self._transfers += 1
         began_s = time.monotonic()
         task = Transfer(self._transfers, peers, seconds, began_s)
@@ -93,6 +102,8 @@ class ProbeLine:
             asked.result(deadline_s + _CLOSE_S)
         except TimeoutError:
             raise NodeLost(f"{self.name} got no answer from {whom} within {deadline_s:.0f} s") from None
+        except TransportError as error:
+            raise NodeLost(f"{self.name} cannot send to {whom}: {error}") from error
 
     def _serve(self, name: str, host: str, token: bytes, ready: "Future[ZmqEndpoint]") -> None:
         try:
@@ -126,8 +137,13 @@ class ProbeLine:
                 except Empty:
                     continue
             now_s = time.monotonic()
-            for each in task.turn(now_s, time.time()):
-                endpoint.send(each.peer, each.lane, each.message, [content[: each.n_bytes]] if each.n_bytes else [])
+            try:
+                for each in task.turn(now_s, time.time()):
+                    endpoint.send(each.peer, each.lane, each.message, [content[: each.n_bytes]] if each.n_bytes else [])
+            except TransportError as error:  # this measurement has failed; the line goes on answering
+                asked.set_exception(error)
+                task = None
+                continue
             if task.done:
                 asked.set_result(None)
                 task = None
@@ -153,5 +169,9 @@ class ProbeLine:
                 case Block():
                     answer = Arrived(transfer=message.transfer, number=message.number)
                     endpoint.send(delivery.sender, Lane.PIPELINE, answer)
-        except PeerStalled:
-            return  # a peer that takes no answers any more has its own deadline to find out
+        except TransportError:
+            return  # a peer that gets no answers any more has its own deadline to find out
+
+
+def _why(error: Exception) -> str:
+    return str(error) or f"not done within {_CLOSE_S:.0f} s"

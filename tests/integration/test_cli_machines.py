@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cluster_planner import load_fleet
-from ravnest.errors import NodeLost
+from ravnest.errors import NodeLost, RunFailed
 from ravnest.machines.agent import MachineAgent
+from ring_allreduce.transport import PeerAddress
 from tests.support.commands import JOBS, ravnest
 
 
@@ -60,9 +61,9 @@ def test_doctor_finds_a_healthy_machine_fit_and_names_what_a_plan_lacks(
 def test_doctor_names_an_address_where_nobody_answers(tmp_path: Path) -> None:
     found = ravnest(tmp_path, "doctor", "--address", "127.0.0.1:1", "--json")
     assert found.returncode == 1
-    assert any("127.0.0.1:1" in finding["message"] for finding in json.loads(found.stdout)["findings"]) or any(
-        "token" in finding["message"] for finding in json.loads(found.stdout)["findings"]
-    )
+    (named,) = [each for each in json.loads(found.stdout)["findings"] if "127.0.0.1:1" in each["message"]]
+    assert (named["level"], named["about"]) == ("fails", "this machine")
+    assert "reaches no Ray cluster" in named["message"]
     assert ravnest(tmp_path, "doctor", "--address", "nowhere").returncode == 2
     assert ravnest(tmp_path, "doctor", "missing.yaml").returncode == 2
 
@@ -88,3 +89,29 @@ def test_agents_measure_each_other_and_a_silent_peer_is_late() -> None:
     finally:
         for agent in agents.values():
             agent.close()
+
+
+def test_a_message_that_cannot_be_sent_fails_one_measurement_and_no_other() -> None:
+    agents = {name: MachineAgent(name, "127.0.0.1") for name in ("a", "b")}
+    try:
+        addresses = {name: agent.listen(b"t" * 16) for name, agent in agents.items()}
+        for agent in agents.values():
+            agent.meet(addresses)
+        with pytest.raises(NodeLost, match="a cannot send to stranger: peer 'stranger' is unknown"):
+            agents["a"].ping("stranger", "PIPELINE", 1, 0.0, 20.0)
+        assert len(agents["a"].ping("b", "PIPELINE", 2, 0.0, 20.0).round_trips_s) == 2
+    finally:
+        for agent in agents.values():
+            agent.close()
+
+
+def test_an_address_that_cannot_be_listened_at_or_used_is_an_error_of_ravnests() -> None:
+    with pytest.raises(RunFailed, match=r"a cannot listen at 192\.0\.2\.1"):
+        MachineAgent("a", "192.0.2.1").listen(b"t" * 16)
+    agent = MachineAgent("a", "127.0.0.1")
+    try:
+        agent.listen(b"t" * 16)
+        with pytest.raises(RunFailed, match="a cannot use its peers' addresses: peer 'b' has no valid ports"):
+            agent.meet({"b": PeerAddress("127.0.0.1", 0, 0)})
+    finally:
+        agent.close()
