@@ -97,7 +97,6 @@ def train(
                 outbox = Outbox(endpoint)
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
-                round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
                 held_out = len(prepared.data.held_out)
                 speed = 1.0 if imitate is None else imitate.speed
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
@@ -107,7 +106,7 @@ def train(
                     news=ray,
                     outbox=outbox,
                     control=control,
-                    membership=FailStop(nodes, time.monotonic(), round_trip_s=round_trip_s),
+                    membership=run_membership(plan, nodes, time.monotonic(), speed=speed),
                     collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
                     record=record,
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
@@ -202,6 +201,13 @@ def run_control(
     )
     rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
     return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
+
+
+def run_membership(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
+    """`nodes`: by stage. `speed`: as for `run_control`; a slow one makes round trips longer, but a fast one no deadline
+    shorter, since this machine may be slower than what it imitates."""
+    round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
+    return FailStop(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
 
 
 def _earlier(a: T | None, b: T | None) -> T | None:

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
+from ravnest.errors import NodeLost
 from ravnest.launch.orders import Phase
 from ravnest.launch.report import NO_LIMIT, Limit
-from ravnest.launch.session import run_control, run_keys
+from ravnest.launch.session import run_control, run_keys, run_membership
 from ravnest.launch.setups import stage_setups
 from ravnest.runtime import messages as m
 from tests.support.local import captured_job, setups_of, tiny_job
@@ -75,3 +78,20 @@ def test_the_minutes_of_a_job_are_those_of_its_own_machines_however_fast_these_a
     earlier = run_control(plan, job, setups, 10, None, None, Limit(seconds=5.0), speed=speed)
     earlier.tick(5.1)  # by this machine's clock
     assert earlier.phase is Phase.DRAINING
+
+
+@pytest.mark.parametrize(("speed", "times"), [(0.01, 100.0), (1.0, 1.0), (100.0, 1.0)])
+def test_a_run_of_slowly_imitated_machines_is_given_as_much_longer_to_begin(speed: float, times: float) -> None:
+    _, plan = setups_of(tiny_job(), parts=(2, 1))
+    first, *others = plan.predicted.clusters
+    slow = replace(plan, predicted=replace(plan.predicted, clusters=(replace(first, round_trip_s=2.0), *others)))
+    waits_s = times * 2.0 * 50  # 50 round trips, as launch/membership.py says
+    membership = run_membership(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
+    for now_s in range(0, int(waits_s), 10):
+        for stage in ("c0.s0", "c0.s1"):
+            membership.heard(stage, float(now_s), progress=False)
+        membership.check(float(now_s))
+    for stage in ("c0.s0", "c0.s1"):
+        membership.heard(stage, waits_s + 1.0, progress=False)
+    with pytest.raises(NodeLost, match="no stage has made progress"):
+        membership.check(waits_s + 1.0)
