@@ -54,6 +54,8 @@ def export(
 
     The run may still be going on: its last checkpoint is taken.
     """
+    import math
+
     from ravnest.errors import InvalidInput
 
     if weights is None and huggingface is None:
@@ -65,6 +67,8 @@ def export(
             raise InvalidInput("is about weights: name where with --weights or --huggingface", key="--dtype, --force")
     if weights is not None and (weights.suffix != ".safetensors" or weights.is_dir()):
         raise InvalidInput("expected the name of a .safetensors file", path=str(weights), key="--weights")
+    if not math.isfinite(part_gb):
+        raise InvalidInput(f"must be a finite number, 0 or more, not {part_gb:g}", key="--part-gb")
     if tensorboard is not None:
         from ravnest.launch.export import to_tensorboard
 
