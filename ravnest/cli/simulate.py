@@ -52,11 +52,11 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from cluster_planner.files import load_plan
-    from ravnest.errors import InvalidInput
+    from ravnest.errors import InvalidInput, naming
 
     if hours is not None and samples is not None:
         raise InvalidInput("--hours and --samples say when to end: give one of them", key="--samples")
-    if hours is not None and not 0 < hours < float("inf"):
+    if hours is not None and not 0 < 3600 * hours < float("inf"):
         raise InvalidInput(f"must be a finite number above 0, not {hours:g}", key="--hours")
     if samples is not None and samples < 1:
         raise InvalidInput(f"must be at least 1, not {samples}", key="--samples")
@@ -87,13 +87,11 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
             progress.update(task, completed=done, at=f"{duration(now_s)} simulated, {events:,} events")
 
         asked = Extent(samples, None if hours is None else hours * 3600, "")
-        try:
+        with naming(scenario or plan):
             until = default_extent(made, given, seed) if hours is None and samples is None else asked
             result = run_simulation(
                 made, given, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
             )
-        except InvalidInput as error:
-            raise InvalidInput(error.message, path=str(scenario), key=error.key) from None
     unreached = given.after(result.drain_s)
     document = {"plan": str(plan), **as_plain(result), "unreached": unreached}
     if out is not None:

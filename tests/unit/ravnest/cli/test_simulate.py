@@ -76,6 +76,7 @@ def test_what_a_stage_computes_and_waits_for_are_parts_of_the_same_time(plan_fil
     ("options", "said"),
     [
         (["--hours", "-1"], "--hours: must be"),
+        (["--hours", "1e308"], "--hours: must be"),
         (["--hours", "1", "--samples", "5"], "give one of them"),
         (["--jitter", "-0.5"], "--jitter: must be"),
         (["--scenario", "nowhere.yaml"], "nowhere.yaml: no such file"),
@@ -85,3 +86,13 @@ def test_impossible_options_are_refused(plan_file: Path, options: list[str], sai
     told = CliRunner().invoke(app, ["simulate", str(plan_file), *options])
     assert said in str(told.exception)
     assert getattr(told.exception, "exit_code", None) == InvalidInput.exit_code
+
+
+def test_what_is_wrong_is_looked_for_in_the_file_that_it_is_in(plan_file: Path, tmp_path: Path) -> None:
+    wrong, scenario = tmp_path / "wrong.yaml", tmp_path / "scenario.yaml"
+    save_plan(replace(home_plan(), job={"stop": {"samples": -5}}), wrong)
+    told = CliRunner().invoke(app, ["simulate", str(wrong)])
+    assert str(told.exception).startswith(f"{wrong}: samples: must be")
+    scenario.write_text("stalls: [{node: nobody, at_s: 5, for_s: 30}]\n", encoding="utf-8")
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--scenario", str(scenario)])
+    assert str(told.exception).startswith(f"{scenario}: stalls[0].node: no node")
