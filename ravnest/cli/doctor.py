@@ -124,16 +124,16 @@ def _together(
         session = RaySession(address, code)
     except RunFailed as error:
         return Checked([*settings, join_finding(str(error))])
-    addresses = {node.address for node in needs.nodes if node.address}
-    names = {at: [node.name for node in needs.nodes if node.address == at] for at in addresses}
+    planned = {node.name: node.address for node in needs.nodes} or None
     try:
-        with RayCrew(session, names) as crew:
+        with RayCrew(session, {}, planned) as crew:
             if not needs.nodes:  # no file: what Ray has is what is wanted
                 needs = needs_of_members({member.name: member.address for member in crew.members})
             checked = check_machines(crew, needs, machine_facts(), session.host, step)
             gone = [text for node in crew.dead for text in (node.name, node.address) if text]
-            alive = [member.name for member in crew.members]
-            checked.findings[:0] = [*settings, *missing_findings(needs.nodes, alive, gone)]
+            there = {member.name for member in crew.members}
+            missing = [node for node in needs.nodes if node.name not in there]
+            checked.findings[:0] = [*settings, *missing_findings(missing, gone)]
             if job is not None and job_file is not None:
                 step("importing the job's code and reading its data on the nodes")
                 more = check_jobs(crew, needs, job, job_file, list(checked.facts))

@@ -38,7 +38,7 @@ def crew_at(
         typer.echo(code.notice, err=True)
     session = RaySession(address, code)
     try:
-        with RayCrew(session, {at: [name] for at, name in names.items()}) as crew:
+        with RayCrew(session, names) as crew:
             yield crew
     finally:
         session.close()

@@ -1,6 +1,7 @@
 """An agent on each node of a Ray cluster: the crew of `profile` and `doctor`.
 
-Decides what the nodes are called, and when one counts as lost: once it has not answered a call in time.
+Decides what the nodes are called, and when one counts as lost: once it has not answered a call in time, or Ray says
+that its agent is gone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,19 @@ from ravnest.machines.crew import Call, Member, Unanswered
 class RayCrew:
     """Use as a context manager: leaving ends the agents."""
 
-    def __init__(self, session: RaySession, names: Mapping[str, Sequence[str]]) -> None:
-        """`names`: what nodes of given addresses are called: several where several GPUs of a machine are nodes, each
-        with an agent of its own. Others have the name of their resource, else of their host."""
+    def __init__(
+        self, session: RaySession, names: Mapping[str, str], planned: Mapping[str, str | None] | None = None
+    ) -> None:
+        """`names`: what nodes of given addresses are called; others have the name of their resource, else of their
+        host. `planned`: in place of all nodes that work, these alone, by their names in the plan, and their
+        addresses where it has them; each has an agent of its own, where several are on one Ray node, too."""
         self._ray = session.ray
         everyone = session.nodes()
-        named = named_nodes([node for node in everyone if node.alive and node.works], names)
+        alive = [node for node in everyone if node.alive]
+        if planned is None:
+            named = named_nodes([node for node in alive if node.works], names)
+        else:
+            named = planned_nodes(alive, planned)
         self.host = session.host
         """The address of this process."""
         self.dead: Sequence[RayNode] = [node for node in everyone if not node.alive]
@@ -65,18 +73,25 @@ class RayCrew:
             cause = error.cause if isinstance(error.cause, RavnestError) else error
             return Unanswered(str(cause) if isinstance(cause, RavnestError) else _last_line(error))
         except self._ray.exceptions.RayError as error:
-            self.lost[call.member] = f"its process ended: {one_line(error)}"
+            # Of a node cut off Ray says the same as of a process that was killed: that the actor died.
+            self.lost[call.member] = f"is no longer reachable, or its process ended ({one_line(error)})"
             return Unanswered(self.lost[call.member])
 
 
-def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, Sequence[str]]) -> dict[str, RayNode]:
-    """Each node under names of its own, in the order of their addresses."""
+def planned_nodes(alive: Sequence[RayNode], planned: Mapping[str, str | None]) -> dict[str, RayNode]:
+    """By planned name, of which the address may be known, the node that a run would take; not those that have none."""
+    found = {name: next((node for node in alive if node.is_of(name, at)), None) for name, at in planned.items()}
+    return {name: node for name, node in found.items() if node is not None}
+
+
+def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, str]) -> dict[str, RayNode]:
+    """Each node under a name of its own, in the order of their addresses."""
     found: dict[str, RayNode] = {}
     hosts = [node.hostname for node in nodes]
     for node in sorted(nodes, key=lambda each: each.address):
         host = node.hostname if hosts.count(node.hostname) == 1 else f"{node.hostname}-{node.address}"
-        for name in names.get(node.address) or [node.name or host]:
-            found[name if name not in found else f"{name}-{node.node_id[:6]}"] = node
+        name = names.get(node.address) or node.name or host
+        found[name if name not in found else f"{name}-{node.node_id[:6]}"] = node
     return found
 
 

@@ -4,7 +4,7 @@ Decides what is asked, in which order, and the deadlines; what an answer means i
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from ring_allreduce.transport import PeerAddress
 FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0
 PINGS, PING_DEADLINE_S = 4, 15.0
 CPU = "cpu"
+_INSTALL = "see that the same Python, torch and ravnest are installed there"
+_LISTEN = "see that its `address` is its own and one at which the others reach it, and that ports are free there"
 _TOKEN_BYTES = 16
 
 Step = Callable[[str], None]
@@ -49,11 +51,7 @@ def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | Non
     step(f"looking at {len(crew.members)} machine{'' if len(crew.members) == 1 else 's'}")
     there = {member.name for member in crew.members}
     names = [node.name for node in needs.nodes if node.name in there]
-    for name, answer in zip(names, crew.ask([Call(name, "facts") for name in names], FACTS_S), strict=True):
-        if isinstance(answer, MachineFacts):
-            checked.facts[name] = answer
-        elif name not in crew.lost:
-            checked.findings.append(_failed(name, answer.reason))
+    checked.facts = _answers(crew, [Call(name, "facts") for name in names], FACTS_S, checked, _INSTALL)
     facts = checked.facts
     versions = {name: _versions(each) for name, each in {f.THIS_MACHINE: here, **facts}.items()}
     checked.findings += f.version_findings(versions, f.THIS_MACHINE)
@@ -86,12 +84,9 @@ def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: 
         for node in nodes
     ]
     answers: dict[str, JobFacts] = {f.THIS_MACHINE: own}
-    found = []
-    for node, answer in zip(nodes, crew.ask(calls, JOB_S), strict=True):
-        if isinstance(answer, JobFacts):
-            answers[node.name] = answer
-        elif node.name not in crew.lost:
-            found.append(_failed(node.name, answer.reason))
+    checked = Checked()
+    answers |= _answers(crew, calls, JOB_S, checked, _INSTALL)
+    found = checked.findings
     found += f.job_findings({name: facts.problems for name, facts in answers.items()})
     data = {name: _data(facts.data) for name, facts in answers.items() if facts.data is not None}
     if f.THIS_MACHINE in data:
@@ -102,61 +97,78 @@ def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: 
 def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: Step) -> None:
     """Each pair that exchanges, and this machine with every node, both ways."""
     token = secrets.token_bytes(_TOKEN_BYTES)
-    names = list(checked.facts)
-    addresses: dict[str, PeerAddress] = {}
-    for name, answer in zip(names, crew.ask([Call(name, "listen", (token,)) for name in names], LISTEN_S), strict=True):
-        if isinstance(answer, Unanswered):
-            checked.findings.append(_failed(name, f"cannot listen for its peers: {answer.reason}"))
-        else:
-            addresses[name] = answer
+    calls = [Call(name, "listen", (token,)) for name in checked.facts]
+    addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
     step(f"connections of {len(addresses)} nodes, both ways")
     own = MachineAgent(f.THIS_MACHINE, host)
     try:
-        addresses[f.THIS_MACHINE] = own.listen(token)
-        pairs = [pair for pair in needs.pairs if set(pair) <= addresses.keys()]
-        wanted = [*pairs, *((f.THIS_MACHINE, name) for name in addresses if name != f.THIS_MACHINE)]
-        peers = {name: [_other(pair, name) for pair in wanted if name in pair] for name in addresses}
-        meetings = {name: {peer: addresses[peer] for peer in peers[name]} for name in addresses}
-        there = [name for name in addresses if name != f.THIS_MACHINE]
-        own.meet(meetings[f.THIS_MACHINE])
-        crew.ask([Call(name, "meet", (meetings[name],)) for name in there], LISTEN_S)
-        reach_s = REACH_S + reach_most_s(max(map(len, meetings.values())))
-        reached = crew.ask([Call(name, "reach", (meetings[name],)) for name in there], reach_s)
-        answers = dict(zip(there, reached, strict=True)) | {f.THIS_MACHINE: own.reach(meetings[f.THIS_MACHINE])}
-        refused = _refused(answers)
-        tried = {(at, to) for at, reaches in answers.items() if not isinstance(reaches, Unanswered) for to in reaches}
-        checked.findings += f.reach_findings(refused, tried)
-        sound = [pair for pair in wanted if pair not in refused and pair[::-1] not in refused]
-        checked.pairs = [pair for pair in pairs if pair in sound]
-        step(f"messages between {len(sound)} pairs")
-        ping_pairs(crew, own, sound, needs, checked)
+        _connect(crew, own, token, addresses, needs, checked, step)
     finally:
         own.close()
 
 
-def ping_pairs(crew: Crew, own: MachineAgent, pairs: Sequence[Pair], needs: Needs, checked: Checked) -> None:
-    """Messages in both lanes, there and back: connections that are taken may still say nothing."""
+def _connect(
+    crew: Crew,
+    own: MachineAgent,
+    token: bytes,
+    addresses: dict[str, PeerAddress],
+    needs: Needs,
+    checked: Checked,
+    step: Step,
+) -> None:
+    there = list(addresses)
+    try:
+        addresses[f.THIS_MACHINE] = own.listen(token)
+    except RavnestError as error:  # a run would fail here, too; the nodes are looked at all the same
+        checked.findings.append(f.Finding("fails", f.THIS_MACHINE, str(error), _LISTEN))
+    pairs = [pair for pair in needs.pairs if set(pair) <= addresses.keys()]
+    wanted = [*((name, f.THIS_MACHINE) for name in there if f.THIS_MACHINE in addresses), *pairs]
+    peers = {name: [_other(pair, name) for pair in wanted if name in pair] for name in addresses}
+    meetings = {name: {peer: addresses[peer] for peer in peers[name]} for name in addresses}
+    answers: dict[str, dict[str, Reach]] = {}
+    met = set(_answers(crew, [Call(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN))
+    if f.THIS_MACHINE in addresses:
+        answers[f.THIS_MACHINE] = own.reach(meetings[f.THIS_MACHINE])
+        try:
+            own.meet(meetings[f.THIS_MACHINE])
+            met.add(f.THIS_MACHINE)
+        except RavnestError as error:
+            checked.findings.append(f.Finding("fails", f.THIS_MACHINE, str(error), _LISTEN))
+    reach_s = REACH_S + reach_most_s(max(map(len, meetings.values()), default=0))
+    calls = [Call(name, "reach", (meetings[name],)) for name in there if name in met]
+    answers |= _answers(crew, calls, reach_s, checked, _LISTEN)
+    refused = {
+        (at, to): why
+        for at, reaches in answers.items()
+        for to, reach in reaches.items()
+        if (why := reach.pipeline or reach.bulk) is not None
+    }
+    tried = {(at, to) for at, reaches in answers.items() for to in reaches}
+    checked.findings += f.reach_findings(refused, tried)
+    sound = [pair for pair in wanted if set(pair) <= met and not {pair, pair[::-1]} & refused.keys()]
+    checked.pairs = [pair for pair in pairs if pair in sound]
+    ping_pairs(crew, sound, needs, checked, step)
+
+
+def ping_pairs(crew: Crew, pairs: Sequence[Pair], needs: Needs, checked: Checked, step: Step) -> None:
+    """Messages in both lanes, there and back: connections that are taken may still say nothing. The first of each pair
+    is a node, who pings; with this machine, all of them do so at once."""
     mute: dict[Pair, str] = {}
+    offsets = {}
     for lane in ("PIPELINE", "BULK"):
-        of_nodes = [pair for pair in pairs if f.THIS_MACHINE not in pair and pair not in mute]
+        step(f"messages between {len(pairs)} pairs, {lane.lower()} lane")
         # One ping a node at a time: an agent does what it is asked in turn, and behind the pings of mute peers, which
         # take long, its own answer would come too late and look as if it were silent itself.
-        for turn in in_rounds(of_nodes, lambda pair: pair[:1], len(of_nodes) or 1):
+        for turn in in_rounds((pair for pair in pairs if pair not in mute), lambda pair: pair[:1], len(pairs) or 1):
             calls = [Call(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in turn]
             for pair, answer in zip(turn, crew.ask(calls, PINGS_S), strict=True):
                 if isinstance(answer, Unanswered):
                     mute[pair] = f"messages get no answer: {answer.reason}"
-                else:
-                    checked.latencies_s[pair] = min(answer.round_trips_s) / 2
-    offsets = {}
-    for _, name in (pair for pair in pairs if f.THIS_MACHINE in pair):
-        try:
-            times = own.ping(name, "PIPELINE", PINGS, 0.0, PING_DEADLINE_S)
-        except RavnestError as error:
-            mute[f.THIS_MACHINE, name] = f"messages get no answer: {error}"
-            continue
-        best = min(range(len(times.round_trips_s)), key=lambda i: times.round_trips_s[i])
-        offsets[name] = times.clock_offsets_s[best], times.round_trips_s[best] / 2
+                    continue
+                best = min(range(len(answer.round_trips_s)), key=lambda i: answer.round_trips_s[i])
+                checked.latencies_s[pair] = answer.round_trips_s[best] / 2
+                if pair[1] == f.THIS_MACHINE:  # the node told of our clock beside its own
+                    offsets[pair[0]] = -answer.clock_offsets_s[best], checked.latencies_s[pair]
     silent = {pair for pair in pairs if pair[0] in crew.lost}  # told as that
     both_ways = {way: why for pair, why in mute.items() if pair not in silent for way in (pair, pair[::-1])}
     tried = {way for pair in pairs if pair not in silent for way in (pair, pair[::-1])}
@@ -165,17 +177,15 @@ def ping_pairs(crew: Crew, own: MachineAgent, pairs: Sequence[Pair], needs: Need
     checked.findings += f.latency_findings(checked.latencies_s, needs.latencies_s)
 
 
-def _refused(answers: Mapping[str, Any]) -> dict[Pair, str]:
-    refused = {}
-    for at, reaches in answers.items():
-        if isinstance(reaches, Unanswered):
-            continue  # it is silent as a whole, and told as that
-        for to, reach in reaches.items():
-            assert isinstance(reach, Reach)
-            why = reach.pipeline or reach.bulk
-            if why is not None:
-                refused[at, to] = why
-    return refused
+def _answers(crew: Crew, calls: Sequence[Call], timeout_s: float, checked: Checked, advice: str) -> dict[str, Any]:
+    """By member. One that answers with an error is a finding; one that is lost is told as that."""
+    answers = {}
+    for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):
+        if not isinstance(answer, Unanswered):
+            answers[call.member] = answer
+        elif call.member not in crew.lost:
+            checked.findings.append(f.Finding("fails", call.member, answer.reason, advice))
+    return answers
 
 
 def _versions(facts: MachineFacts) -> dict[str, str]:
@@ -184,10 +194,6 @@ def _versions(facts: MachineFacts) -> dict[str, str]:
 
 def _data(facts: DataFacts) -> tuple[int, int, str]:
     return facts.train, facts.held_out, facts.digest
-
-
-def _failed(name: str, reason: str) -> f.Finding:
-    return f.Finding("fails", name, reason, "see that the same Python, torch and ravnest are installed there")
 
 
 def _other(pair: Pair, name: str) -> str:

@@ -51,25 +51,24 @@ def _comparable(what: str, version: str) -> str:
     return version.rpartition(".")[0] if what == "python" else version
 
 
-def missing_findings(wanted: Sequence[Wanted], alive: Sequence[str], dead: Sequence[str]) -> list[Finding]:
-    """Planned nodes of which no Ray node is alive. `dead`: those that Ray had, by name or address."""
+def missing_findings(missing: Sequence[Wanted], dead: Sequence[str]) -> list[Finding]:
+    """Planned nodes that no live Ray node is. `dead`: those that Ray had, by name or address."""
     found = []
-    for node in wanted:
-        if node.name in alive:
-            continue
+    for node in missing:
         start = f"`ray start --address … --resources '{{\"ravnest-{node.name}\": 1}}'`"
         if node.name in dead or node.address in dead:
             found.append(Finding("fails", node.name, "was part of Ray and is no longer", f"start it again: {start}"))
         else:
-            where = f"at {node.address} " if node.address else ""
+            where = f"is at {node.address} or " if node.address else ""
             advice = f"start it there with {start}, with the same token in ~/.ray/auth_token and RAY_AUTH_MODE=token"
-            found.append(Finding("fails", node.name, f"is no part of Ray: no live node {where}has that name", advice))
+            message = f"is no part of Ray: no live node {where}has the resource ravnest-{node.name}"
+            found.append(Finding("fails", node.name, message, advice))
     return found
 
 
 def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
     advice = "see whether the machine is up and reachable on Ray's ports, and start Ray there again"
-    return [Finding("fails", node, f"{why}, though Ray lists it", advice) for node, why in sorted(lost.items())]
+    return [Finding("fails", node, f"{why}; Ray listed it as alive", advice) for node, why in sorted(lost.items())]
 
 
 def memory_findings(

@@ -2,15 +2,22 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ravnest.errors import RunFailed
-from ravnest.machines.checkup import Needs
+from ravnest.machines import doctoring
+from ravnest.machines.agent import Reach
+from ravnest.machines.checkup import Needs, needs_of_members
 from ravnest.machines.crew import Call, Member, Unanswered
-from ravnest.machines.doctoring import Checked, ping_pairs
+from ravnest.machines.doctoring import PING_DEADLINE_S, Checked, check_machines, ping_pairs
+from ravnest.machines.facts import MachineFacts
 from ravnest.machines.findings import THIS_MACHINE
 from ravnest.machines.pairing import Pair
 from ravnest.machines.probe_line import PingTimes
+from ring_allreduce.transport import PeerAddress
 
 ANSWERED = PingTimes((0.01,) * 4, (0.0,) * 4)
 
@@ -23,10 +30,13 @@ class Crew:
     def __init__(self, mute: str) -> None:
         self.lost: dict[str, str] = {}
         self._mute = mute
+        self.took_s = 0.0
 
     def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
         busy_s: Counter[str] = Counter()
-        return [self._answer(call, busy_s, timeout_s) for call in calls]
+        answers = [self._answer(call, busy_s, timeout_s) for call in calls]
+        self.took_s += max(busy_s.values(), default=0.0)
+        return answers
 
     def _answer(self, call: Call, busy_s: Counter[str], timeout_s: float) -> Any:
         peer: Any = call.args[0]
@@ -38,21 +48,10 @@ class Crew:
         return Unanswered(self.lost.get(call.member, "no answer")) if silent else ANSWERED
 
 
-class Own:
-    def __init__(self, mute: str) -> None:
-        self._mute = mute
-
-    def ping(self, peer: str, *_: object) -> PingTimes:
-        if peer in self._mute:
-            raise RunFailed("no answer")
-        return ANSWERED
-
-
 def blamed(nodes: str, mute: str, pairs: Sequence[Pair]) -> tuple[list[str], dict[str, str]]:
     """Who is named, and whom the crew took for lost."""
     crew, checked = Crew(mute), Checked()
-    own: Any = Own(mute)
-    ping_pairs(crew, own, [*pairs, *((THIS_MACHINE, name) for name in nodes)], Needs(()), checked)
+    ping_pairs(crew, [*((name, THIS_MACHINE) for name in nodes), *pairs], Needs(()), checked, lambda step: None)
     return [finding.about for finding in checked.findings], crew.lost
 
 
@@ -71,3 +70,106 @@ def test_the_mute_one_of_many_is() -> None:
 
 def test_nobody_is_where_all_answer() -> None:
     assert blamed("abc", "", [("a", "b"), ("b", "c")]) == ([], {})
+
+
+def test_many_mute_nodes_are_pinged_from_here_at_the_same_time() -> None:
+    crew, checked = Crew(mute="abcdefghij"), Checked()
+    steps: list[str] = []
+    ping_pairs(crew, [(name, THIS_MACHINE) for name in "abcdefghij"], Needs(()), checked, steps.append)
+    assert crew.took_s == PING_DEADLINE_S
+    assert [finding.level for finding in checked.findings] == ["fails"] * len(checked.findings) != []
+    assert len(steps) == 2
+
+
+def test_clocks_are_told_as_they_are_beside_this_machines() -> None:
+    class Ahead(Crew):
+        def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+            return [PingTimes((0.02, 0.01), (-8.5, -9.0)) for _ in calls]  # ours, beside theirs
+
+    checked = Checked()
+    ping_pairs(Ahead(""), [("a", THIS_MACHINE)], Needs(()), checked, lambda step: None)
+    assert [(each.about, each.message) for each in checked.findings] == [("a", "has a clock that is 9.0 s ahead")]
+
+
+FACTS = MachineFacts("host", "one", "3.11.7", "0.1.0", {}, 4, 8 * 10**9, 8 * 10**9, 8 * 10**9, (), 0.0, 0.0)
+
+
+class Sound(Crew):
+    """Nodes that reach each other; of `failing` the method of that name gives an error."""
+
+    def __init__(self, names: str, failing: dict[str, str]) -> None:
+        super().__init__("")
+        self.members = [Member(name, None, 4) for name in names]
+        self._failing = failing
+
+    def _answer(self, call: Call, busy_s: Counter[str], timeout_s: float) -> Any:
+        if self._failing.get(call.member) == call.method:
+            return Unanswered("no socket")
+        first: Any = call.args[0] if call.args else None
+        assert call.method != "ping" or first != THIS_MACHINE or not Here.deaf
+        if call.method == "facts":
+            return replace(FACTS, machine_id=call.member)
+        if call.method == "reach":
+            return {peer: Reach(None, None) for peer in first}
+        return {"listen": PeerAddress("127.0.0.1", 1, 2), "meet": None, "ping": ANSWERED}[call.method]
+
+
+class Here:
+    """This machine's own end. `fails`: its method that does."""
+
+    fails = ""
+    deaf = False
+    """Whether it knows no node, so that none should ask it anything."""
+
+    def __init__(self, name: str, host: str) -> None:
+        pass
+
+    def listen(self, token: bytes) -> PeerAddress:
+        return self._unless("listen", PeerAddress("127.0.0.1", 3, 4))
+
+    def meet(self, peers: dict[str, PeerAddress]) -> None:
+        self._unless("meet", None)
+
+    def reach(self, peers: dict[str, PeerAddress]) -> dict[str, Reach]:
+        return {peer: Reach(None, None) for peer in peers}
+
+    def close(self) -> None:
+        pass
+
+    def _unless(self, method: str, answer: Any) -> Any:
+        if self.fails == method:
+            raise RunFailed("this machine has no socket")
+        return answer
+
+
+def checked_nodes(monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None) -> Checked:
+    monkeypatch.setattr(Here, "fails", here)
+    monkeypatch.setattr(Here, "deaf", bool(here))
+    monkeypatch.setattr(doctoring, "MachineAgent", Here)
+    needs = needs_of_members(dict.fromkeys("abc", "10.0.0.1"))
+    return check_machines(Sound("abc", failing or {}), needs, FACTS, "127.0.0.1", lambda step: None)
+
+
+def test_sound_nodes_have_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checked_nodes(monkeypatch)
+    assert found.findings == []
+    assert found.pairs == [("a", "b"), ("a", "c"), ("b", "c")]
+
+
+@pytest.mark.parametrize("method", ["listen", "meet"])
+def test_this_machine_without_a_socket_is_a_finding_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    found = checked_nodes(monkeypatch, here=method, failing={"c": "listen"})
+    assert [(each.about, each.message) for each in found.findings if each.level == "fails"] == [
+        ("c", "no socket"),
+        (THIS_MACHINE, "this machine has no socket"),
+    ]
+    assert found.pairs == [("a", "b")]
+
+
+@pytest.mark.parametrize("method", ["meet", "reach"])
+def test_a_node_that_answers_a_step_with_an_error_is_named(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    found = checked_nodes(monkeypatch, failing={"b": method})
+    assert [(each.about, each.message) for each in found.findings] == [("b", "no socket")]
+    assert ("a", "c") in found.pairs

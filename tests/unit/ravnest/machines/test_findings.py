@@ -32,12 +32,12 @@ def test_other_versions_are_named_and_patch_releases_of_python_pass() -> None:
 
 
 def test_planned_nodes_that_ray_lacks_are_told_apart_from_those_it_lost() -> None:
-    wanted = [Wanted("here"), Wanted("gone", "10.0.0.2"), Wanted("never", "10.0.0.3")]
-    found = missing_findings(wanted, ["here"], ["10.0.0.2"])
+    found = missing_findings([Wanted("gone", "10.0.0.2"), Wanted("never", "10.0.0.3")], ["10.0.0.2"])
     assert [(each.about, each.message.split(":")[0]) for each in found] == [
         ("gone", "was part of Ray and is no longer"),
         ("never", "is no part of Ray"),
     ]
+    assert "no live node is at 10.0.0.3 or has the resource ravnest-never" in found[1].message
     assert "ravnest-never" in found[1].advice
 
 
