@@ -40,11 +40,12 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
             " (--minutes, --samples) or faster (--speed)."
         )
     late = rehearsal.most_late_share
-    if rehearsal.faithful is None:
+    if late is None:
         lines.append("How late this machine was is not known: no stage has come to a computation.")
-    elif rehearsal.faithful:
+    elif "computing" not in rehearsal.unfaithful_in:
+        whole = "This machine kept up" if rehearsal.faithful else "In computing, this machine kept up"
         lines.append(
-            f"This machine kept up: the latest stage took {late:.1%} more than the imitated computing"
+            f"{whole}: the latest stage took {late:.1%} more than the imitated computing"
             f" (up to {MOST_LATE:.0%} is taken as faithful)."
         )
     else:
@@ -55,18 +56,18 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
             f" computing it was late by: {named} (more than {MOST_LATE:.0%}); what was achieved is too slow by about"
             f" as much. Try --speed {rehearsal.suggested_speed:g}."
         )
-    if abs(rehearsal.merges_late_share) > MOST_LATE:
+    if "merges" in rehearsal.unfaithful_in:
         more = "more" if rehearsal.merges_late_share > 0 else "less"
         lines.append(
-            f"Snapshots and merges go at this machine's own speed, not at speed {rehearsal.speed:g}: up to"
-            f" {abs(rehearsal.merges_late_share):.0%} of a stage's time {more} than at speed 1. No"
-            " stage counts it as late."
+            f"NOT FAITHFUL: snapshots and merges go at this machine's own speed, not at speed {rehearsal.speed:g}: up"
+            f" to {abs(rehearsal.merges_late_share):.0%} of a stage's time {more} than at speed 1. No stage counts it"
+            " as late; nearer to --speed 1 it is less."
         )
-    if rehearsal.links_late_share > MOST_LATE:
+    if "links" in rehearsal.unfaithful_in:
         lines.append(
-            f"Messages came up to {duration(rehearsal.links_late_s or 0.0)} later than the plan's links bring them (the"
-            f" mean of the latest stage, in the plan's time): {rehearsal.links_late_share:.0%} of a micro-batch. What"
-            " waits for messages is that much too slow; at a lower --speed it is less."
+            f"NOT FAITHFUL: messages came up to {duration(rehearsal.links_late_s or 0.0)} later than the plan's links"
+            f" bring them (the mean of the latest stage, in the plan's time): {rehearsal.links_late_share:.0%} of a"
+            " micro-batch. What waits for messages is that much too slow; at a lower --speed it is less."
         )
     return lines
 

@@ -18,7 +18,8 @@ UPDATES, ROUNDS = 24, 4
 LONGEST_S = 180.0
 """But no longer than this, by this machine's clock."""
 MOST_LATE = 0.02
-"""The share of a stage's imitated computing by which this machine may be late."""
+"""By which share this machine may be late: of a stage's imitated computing; on links, of a micro-batch; and in
+snapshots and merges, which it may make too early too, of a stage's time."""
 _SPARE = 0.8
 """Of the speed at which the latest stage would just be in time."""
 
@@ -118,8 +119,6 @@ class Rehearsal:
     speed: float
     steady: bool
     """Whether every stage came to a steady state; where not, what it achieved is not known."""
-    faithful: bool | None
-    """Whether this machine kept up: no stage was late by more than MOST_LATE. None: not known."""
     most_late_share: float | None
     late_stages: tuple[str, ...]
     suggested_speed: float | None
@@ -143,6 +142,24 @@ class Rehearsal:
         return tuple(stage for cluster in self.clusters for stage in cluster.stages)
 
     @property
+    def unfaithful_in(self) -> tuple[str, ...]:
+        """What of the plan was imitated worse than MOST_LATE allows: of "computing", "links" and "merges"."""
+        worse = {
+            "computing": bool(self.late_stages),
+            "links": self.links_late_share > MOST_LATE,
+            "merges": abs(self.merges_late_share) > MOST_LATE,
+        }
+        return tuple(what for what, is_worse in worse.items() if is_worse)
+
+    @property
+    def faithful(self) -> bool | None:
+        """Whether this machine imitated the plan as well as MOST_LATE says. None: not known, no stage has come to a
+        computation."""
+        if self.unfaithful_in:
+            return False
+        return None if self.most_late_share is None else True
+
+    @property
     def links_late_share(self) -> float:
         """That, of the shortest of the clusters' planned micro-batches."""
         return (self.links_late_s or 0.0) / min(cluster.step_s.predicted or math.inf for cluster in self.clusters)
@@ -162,7 +179,6 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
     return Rehearsal(
         speed=speed,
         steady=all(stage.step_s.achieved is not None for stage in stages),
-        faithful=not behind if late else None,
         most_late_share=most,
         late_stages=behind,
         suggested_speed=slower(speed, most) if most is not None and behind else None,
@@ -188,8 +204,13 @@ def slower(speed: float, late_share: float) -> float:
 
 
 def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
-    """The fields as JSON takes them."""
-    return {name: plain(item) for name, item in asdict(rehearsal).items()}
+    """The fields, and whether to believe them, as JSON takes them."""
+    judged = {
+        "faithful": rehearsal.faithful,
+        "unfaithful_in": list(rehearsal.unfaithful_in),
+        "links_late_share": rehearsal.links_late_share,
+    }
+    return {**judged, **{name: plain(item) for name, item in asdict(rehearsal).items()}}
 
 
 def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed: float) -> ClusterRehearsal:

@@ -20,7 +20,9 @@ def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_p
     assert 480 <= run["samples"] < 600  # of the job's 960
     assert rehearsal["steady"] is True
     assert isinstance(rehearsal["faithful"], bool)  # how late this machine was is measured
-    assert rehearsal["faithful"] == (rehearsal["most_late_share"] <= 0.02)
+    assert rehearsal["faithful"] == (not rehearsal["unfaithful_in"])
+    assert ("computing" in rehearsal["unfaithful_in"]) == (rehearsal["most_late_share"] > 0.02)
+    assert ("links" in rehearsal["unfaithful_in"]) == (rehearsal["links_late_share"] > 0.02)
     assert [cluster["name"] for cluster in rehearsal["clusters"]] == ["c0", "c1"]
     for cluster in rehearsal["clusters"]:
         assert cluster["samples_per_s"]["achieved"] <= 1.1 * cluster["samples_per_s"]["predicted"]  # no faster machine

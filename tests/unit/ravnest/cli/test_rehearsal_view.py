@@ -1,10 +1,11 @@
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from ravnest.cli.rehearsal_view import show_rehearsal, verdict
-from ravnest.launch.rehearsal import ClusterRehearsal, Compared, Rehearsal, StageRehearsal
+from ravnest.launch.rehearsal import ClusterRehearsal, Compared, Rehearsal, StageRehearsal, as_plain
 
 
 def stage(name: str, node: str = "desk", late_share: float | None = 0.004) -> StageRehearsal:
@@ -29,16 +30,15 @@ def cluster(name: str, *stages: StageRehearsal) -> ClusterRehearsal:
 
 def rehearsal(
     *clusters: ClusterRehearsal,
-    faithful: bool | None = True,
     late: tuple[str, ...] = (),
     steady: bool = True,
     speed: float = 10.0,
 ) -> Rehearsal:
+    stages = [stage for cluster in clusters for stage in cluster.stages]
     return Rehearsal(
         speed=speed,
         steady=steady,
-        faithful=faithful,
-        most_late_share=0.31 if late else 0.004,
+        most_late_share=max((stage.late_share for stage in stages if stage.late_share is not None), default=None),
         late_stages=late,
         suggested_speed=6.1 if late else None,
         samples_per_s=Compared(158.0, 156.4),
@@ -73,7 +73,7 @@ def test_a_single_cluster_has_no_fleet_and_no_averaging() -> None:
 
 
 def test_a_machine_too_small_is_said_loudly_with_stages_shares_and_a_speed() -> None:
-    late = rehearsal(cluster("c0", stage("c0.s0", late_share=0.31)), faithful=False, late=("c0.s0",))
+    late = rehearsal(cluster("c0", stage("c0.s0", late_share=0.31)), late=("c0.s0",))
     (line,) = verdict(late)
     assert line.startswith("NOT FAITHFUL")
     for word in ("c0.s0 on desk 31.0%", "more than 2%", "--speed 6.1"):
@@ -84,13 +84,14 @@ def test_links_that_this_machine_cannot_imitate_are_told_beside_computing_that_i
     made = rehearsal(cluster("c0", stage("c0.s0")))
     assert len(verdict(replace(made, links_late_s=0.0005))) == 1
     kept_up, links = verdict(replace(made, links_late_s=0.02))
-    assert "kept up" in kept_up
+    assert kept_up.startswith("In computing, this machine kept up")
+    assert links.startswith("NOT FAITHFUL")
     assert "20 ms later" in links
     assert "39% of a micro-batch" in links
 
 
 def test_what_is_not_known_is_said_and_shown_as_a_dash() -> None:
-    unknown = rehearsal(cluster("c0", stage("c0.s0", late_share=None)), faithful=None, steady=False)
+    unknown = rehearsal(cluster("c0", stage("c0.s0", late_share=None)), steady=False)
     short, late = verdict(unknown)
     assert "--minutes" in short
     assert "not known" in late
@@ -114,7 +115,24 @@ def test_tensors_are_said_to_be_compared_at_the_window_that_was_used() -> None:
 
 def test_snapshots_and_merges_are_told_where_the_speed_makes_them_matter() -> None:
     usual = rehearsal(cluster("c0", stage("c0.s0")))
-    assert not any("Snapshots" in line for line in verdict(usual))
-    (line,) = [line for line in verdict(replace(usual, merges_late_share=0.07)) if "Snapshots" in line]
+    assert not any("snapshots" in line for line in verdict(usual))
+    (line,) = [line for line in verdict(replace(usual, merges_late_share=0.07)) if "snapshots" in line]
+    assert line.startswith("NOT FAITHFUL")
     assert "not at speed 10: up to 7% of a stage's time more" in line
     assert any("time less" in line for line in verdict(replace(usual, merges_late_share=-0.03)))
+
+
+@pytest.mark.parametrize("merges_late_share", [0.0, 0.07, -0.07])
+@pytest.mark.parametrize("links_late_s", [None, 0.0005, 0.02])
+@pytest.mark.parametrize("late_share", [None, 0.004, 0.31])
+def test_text_and_document_agree_on_what_to_believe(
+    late_share: float | None, links_late_s: float | None, merges_late_share: float
+) -> None:
+    late = ("c0.s0",) if late_share == 0.31 else ()
+    made = rehearsal(cluster("c0", stage("c0.s0", late_share=late_share)), late=late)
+    made = replace(made, links_late_s=links_late_s, merges_late_share=merges_late_share)
+    lines, document = verdict(made), as_plain(made)
+    assert sum(line.startswith("NOT FAITHFUL") for line in lines) == len(made.unfaithful_in)
+    assert document["unfaithful_in"] == list(made.unfaithful_in)
+    assert document["faithful"] is (False if made.unfaithful_in else None if late_share is None else True)
+    assert any(line.startswith("This machine kept up") for line in lines) == (document["faithful"] is True)

@@ -78,13 +78,18 @@ def test_the_latest_links_are_told_in_the_plans_time(plan: Plan, run: RunResult)
     rehearsal = compare(plan, replace(run, stages=tuple(late)), 2.0)
     assert rehearsal.links_late_s == pytest.approx(0.006)
     assert rehearsal.links_late_share == pytest.approx(0.006 / 0.04)
+    assert as_plain(rehearsal)["links_late_share"] == rehearsal.links_late_share
+    assert (rehearsal.faithful, rehearsal.unfaithful_in) == (False, ("links",))
 
 
 def test_what_is_not_scaled_is_told_as_the_share_that_the_speed_makes_of_it(plan: Plan, run: RunResult) -> None:
     assert SHARES.averaging == 0.02
     assert compare(plan, run, 1.0).merges_late_share == 0.0
     assert compare(plan, run, 10.0).merges_late_share == pytest.approx(0.018)
+    assert compare(plan, run, 10.0).faithful is True
     assert compare(plan, run, 0.5).merges_late_share == pytest.approx(-0.02)
+    assert compare(plan, run, 0.4).unfaithful_in == ("merges",)
+    assert compare(plan, run, 0.4).faithful is False
 
 
 def test_a_machine_that_was_late_is_named_with_a_speed_at_which_it_may_keep_up(plan: Plan, run: RunResult) -> None:
@@ -94,6 +99,7 @@ def test_a_machine_that_was_late_is_named_with_a_speed_at_which_it_may_keep_up(p
     rehearsal = compare(plan, late, 2.0)
     assert (rehearsal.faithful, rehearsal.late_stages, rehearsal.most_late_share) == (False, ("c1.s0",), 0.25)
     assert rehearsal.suggested_speed == 1.2
+    assert rehearsal.unfaithful_in == ("computing",)
 
 
 def test_a_run_without_a_steady_state_achieves_nothing_that_is_known(plan: Plan, run: RunResult) -> None:
