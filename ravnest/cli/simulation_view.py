@@ -60,7 +60,8 @@ def remarks(result: Simulated, extent: str = "", unreached: Sequence[str] = ()) 
             f"A RUN WOULD HAVE ENDED after {duration(lost.given_up_s)}: {lost.node} stands still for"
             f" {duration(lost.silent_s)} from {duration(lost.silent_from_s)} on, and a run gives up a node that is"
             f" silent for {duration(lost.given_up_s - lost.silent_from_s)}; `ravnest run --resume` goes on from its"
-            " last checkpoint. The figures above are of a run that waits."
+            " last checkpoint; what was trained since then is lost. The figures above are of a run that waits and loses"
+            " nothing: goodput too."
         )
     return lines
 
@@ -89,7 +90,8 @@ def _is_steady(result: Simulated) -> bool:
 def _facts(result: Simulated, plan: Plan) -> Table:
     table = Table(show_header=False)
     table.add_row("from start to end", f"{rate(result.overall_samples_per_s)} samples/s")
-    table.add_row("goodput: in the anchor at the end", f"{rate(result.goodput_per_s)} samples/s")
+    whole = ", as nothing is lost" if result.first_lost is None else ", had the run waited"
+    table.add_row("goodput: in the anchor at the end", f"{rate(result.goodput_per_s)} samples/s{whole}")
     total = sum(result.staleness.values())
     shares = ", ".join(f"{stale}: {count / total:.1%}" for stale, count in result.staleness.items()) if total else "–"
     table.add_row("staleness of gradients, in updates", shares)

@@ -49,7 +49,8 @@ class Simulated:
     overall_samples_per_s: float
     """From the start to the end."""
     goodput_per_s: float
-    """Samples whose effect is in the anchor at the end, over the time from start to end."""
+    """Samples whose effect is in the anchor at the end, over the time from start to end. As long as nothing is lost,
+    and a simulated run waits for whatever stalls, it is `overall_samples_per_s`: the last round merges everything."""
     clusters: Mapping[str, float]
     """Samples/s of each in the steady state."""
     stages: tuple[SimulatedStage, ...]

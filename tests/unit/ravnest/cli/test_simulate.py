@@ -29,6 +29,8 @@ def test_tables_a_picture_and_a_document_come_of_the_plan_alone(plan_file: Path,
     told = CliRunner().invoke(app, given)
     assert told.exit_code == 0, told.output
     assert "A RUN WOULD HAVE ENDED" in told.stdout
+    assert "samples/s, had the run waited" in told.stdout
+    assert "what was trained since then is lost" in told.stdout
     assert (out / "simulated.png").stat().st_size > 10_000
     document = json.loads((out / "simulated.json").read_text(encoding="utf-8"))
     assert document["first_lost"]["node"] == "n1"
@@ -58,6 +60,7 @@ def test_unless_told_it_ends_where_the_job_does(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["simulate", str(tmp_path / "plan.yaml")])
     assert told.exit_code == 0, told.output
     assert "samples: that is the job's own end (2,048 samples)." in told.stdout
+    assert "samples/s, as nothing is lost" in told.stdout
 
 
 def test_what_a_stage_computes_and_waits_for_are_parts_of_the_same_time(plan_file: Path) -> None:
