@@ -56,7 +56,7 @@ def profile(
     from ravnest.cli.machines import crew_at
     from ravnest.cli.profile_view import comments, profile_document, show_profile
     from ravnest.cli.steps import Steps
-    from ravnest.machines.measured_fleet import merged
+    from ravnest.machines.merging import merged
     from ravnest.machines.profiling import Asked
     from ravnest.machines.profiling import profile as measure
 
@@ -70,7 +70,7 @@ def profile(
         found = measure(crew, asked, steps.begin)
     from cluster_planner.files import save_fleet
 
-    fleet = found.fleet if known is None else merged(found.fleet, known)
+    fleet = found.fleet if known is None else merged(found.measured, known)
     if not output.parent.is_dir():
         raise InvalidInput("there is no such folder", path=str(output.parent), key="--output")
     save_fleet(fleet, output, comments(found))

@@ -3,9 +3,8 @@
 Pure. Decides what a node's uplink and downlink are taken to be, what the link of a pair is, and what is uncertain.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.plan_format import bytes_of_gb, bytes_per_s, flops_per_s, seconds
@@ -14,7 +13,7 @@ from ravnest.machines.pairing import Pair
 
 MBPS = 125_000.0
 UNMEASURED_BYTES_PER_S = 100 * MBPS
-"""Put down for a machine that had nobody to exchange with."""
+"""Put down for a machine with which nobody exchanged anything."""
 
 SATURATED = 0.9
 """Several peers at once that come to less than this share of their single rates' sum have met the node's own limit."""
@@ -47,6 +46,20 @@ class Rates:
     """To several peers at once."""
     received: Mapping[str, Estimate]
     latencies: Mapping[Pair, Latency]
+    failed: Collection[Pair] = ()
+    """(sender, receiver): what was tried and came to nothing."""
+
+
+@dataclass(frozen=True)
+class MeasuredFleet:
+    """`notes`: a sentence each. `…_put_down`: nodes and pairs whose rate nobody measured: it stands in the fleet since
+    one has to."""
+
+    fleet: Fleet
+    notes: Sequence[str] = ()
+    up_put_down: frozenset[str] = frozenset()
+    down_put_down: frozenset[str] = frozenset()
+    links_put_down: frozenset[frozenset[str]] = frozenset()
 
 
 def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
@@ -55,26 +68,34 @@ def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
     return max(1, round(spare / shared_by))
 
 
-def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> tuple[Fleet, list[str]]:
-    """The fleet, without nodes of unknown speed; and notes, a sentence each."""
+def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet:
+    """Without nodes of unknown speed, and without links that carried nothing when it was tried."""
     kept = [node for node in nodes if node.flops_per_s is not None]
-    machines = list(dict.fromkeys(node.machine for node in kept))
     notes = [_uncertain(f"the speed of {node.name}", node.flops_per_s) for node in kept]
-    up: dict[str, float] = {}
-    down: dict[str, float] = {}
-    for machine in machines:
-        out = {pair: rate for pair, rate in rates.pairs.items() if pair[0] == machine}
-        into = {pair: rate for pair, rate in rates.pairs.items() if pair[1] == machine}
-        up[machine], said = node_rate(f"the uplink of {machine}", list(out.values()), rates.sent.get(machine))
-        down[machine], more = node_rate(f"the downlink of {machine}", list(into.values()), rates.received.get(machine))
+    up: dict[str, float | None] = {}
+    down: dict[str, float | None] = {}
+    for machine in dict.fromkeys(node.machine for node in kept):
+        out = [rate for pair, rate in rates.pairs.items() if pair[0] == machine]
+        into = [rate for pair, rate in rates.pairs.items() if pair[1] == machine]
+        up[machine], said = node_rate(f"the uplink of {machine}", out, rates.sent.get(machine))
+        down[machine], more = node_rate(f"the downlink of {machine}", into, rates.received.get(machine))
         notes += [*said, *more]
-    fleet_nodes = []
-    first_of: dict[str, str] = {}
+    links, assumed, more = _links(kept, rates, _filled(up), _filled(down))
+    return MeasuredFleet(
+        Fleet(tuple(_nodes(kept, _filled(up), _filled(down))), tuple(links)),
+        [note for note in [*notes, *more] if note],
+        up_put_down=frozenset(node.name for node in kept if up[node.machine] is None),
+        down_put_down=frozenset(node.name for node in kept if down[node.machine] is None),
+        links_put_down=assumed,
+    )
+
+
+def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[str, float]) -> list[Node]:
+    nodes = []
     for node in kept:
         assert node.flops_per_s is not None
-        first_of.setdefault(node.machine, node.name)
         several = sum(each.machine == node.machine for each in kept) > 1
-        fleet_nodes.append(
+        nodes.append(
             Node(
                 name=node.name,
                 flops_per_s=flops_per_s(_short(node.flops_per_s.value / 1e9)),
@@ -86,31 +107,71 @@ def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> tuple[Fleet, 
                 address=node.address,
             )
         )
-    links = []
+    return nodes
+
+
+def _links(
+    kept: Sequence[NodeMeasured], rates: Rates, up: Mapping[str, float], down: Mapping[str, float]
+) -> tuple[list[Link], frozenset[frozenset[str]], list[str]]:
+    """The links, those of them of which the latency alone is known, and notes."""
+    links: list[Link] = []
+    assumed: list[Link] = []
+    notes: list[str] = []
+    untried = 0
     for (a, b), latency in sorted(rates.latencies.items()):
-        if a in first_of and b in first_of:
-            there, back = rates.pairs.get((a, b)), rates.pairs.get((b, a))
-            rate, said = link_rate(f"{a} and {b}", there, back, min(up[a], down[b]), min(up[b], down[a]))
-            notes += said
-            delays = (seconds(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
-            latency_s, jitter_s = delays
-            figures = latency_s, bytes_per_s(_short(rate / MBPS)), jitter_s
-            for one in (node.name for node in kept if node.machine == a):
-                links += [Link(one, other.name, *figures) for other in kept if other.machine == b]
-    return Fleet(tuple(fleet_nodes), tuple(links)), [note for note in notes if note]
+        if not (a in up and b in up):
+            continue
+        there, back = rates.pairs.get((a, b)), rates.pairs.get((b, a))
+        if there is None and back is None and {(a, b), (b, a)} & set(rates.failed):
+            notes.append(f"{a} and {b} are left without a link: nothing that they sent each other arrived in time")
+            continue
+        rate, said = link_rate(f"{a} and {b}", there, back, min(up[a], down[b]), min(up[b], down[a]))
+        notes += said
+        delays = (seconds(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
+        latency_s, jitter_s = delays
+        figures = latency_s, bytes_per_s(_short(rate / MBPS)), jitter_s
+        ends = [(one.name, other.name) for one in kept for other in kept if (one.machine, other.machine) == (a, b)]
+        links += [Link(*pair, *figures) for pair in ends]
+        if there is None and back is None:
+            untried += 1
+            assumed += links[-len(ends) :]
+    if untried:
+        what = (
+            "1 pair's latency was measured and its rate was not"
+            if untried == 1
+            else (f"{untried} pairs' latencies were measured and their rates were not")
+        )
+        notes.append(f"{what}: what their nodes allow is put down")
+    return links, frozenset(frozenset((link.a, link.b)) for link in assumed), notes
 
 
-def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -> tuple[float, list[str]]:
-    """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry."""
+def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: UNMEASURED_BYTES_PER_S if rate is None else rate for name, rate in measured.items()}
+
+
+def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -> tuple[float | None, list[str]]:
+    """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry. None: not measured."""
     if not single and several is None:
-        mbps = UNMEASURED_BYTES_PER_S / MBPS
-        return UNMEASURED_BYTES_PER_S, [f"{what} was not measured, having no peer: {mbps:g} Mbit/s is put down"]
-    best = max([*single, *([several] if several is not None else [])], key=lambda each: each.value)
+        return None, [
+            f"{what} was not measured: {UNMEASURED_BYTES_PER_S / MBPS:g} Mbit/s are put down where none is known"
+        ]
+    best = _largest([*single, *([several] if several is not None else [])])
     notes = [_uncertain(what, best)]
     singles = sorted((each.value for each in single), reverse=True)
     if several is not None and several.value >= SATURATED * sum(singles[:4]):
         notes.append(f"{what} may carry more than {best.value / MBPS:.0f} Mbit/s: its peers together do not fill it")
     return best.value, [note for note in notes if note]
+
+
+def _largest(estimates: Sequence[Estimate]) -> Estimate:
+    """Of several noisy ones the very largest would be too large: a steadier one that is not below it by more than it
+    varied stands for it."""
+    best = max(estimates, key=lambda each: each.value)
+    while steadier := [
+        each for each in estimates if each.spread < best.spread and each.value >= best.value * (1 - best.spread / 2)
+    ]:
+        best = max(steadier, key=lambda each: each.value)
+    return best
 
 
 def link_rate(
@@ -132,46 +193,6 @@ def link_rate(
         " their uplinks and downlinks explain: the slower is put down"
     )
     return slowest, notes
-
-
-def merged(measured: Fleet, known: Fleet) -> Fleet:
-    """`known`, a user's, with what was measured in place of what it said: speeds, memory, rates, and measured links.
-
-    Names, regions, hosts, data and all that was not measured stay; nodes that are new come last. Of a known address, a
-    node is the one with the same device, whatever it is called.
-    """
-    measured = _named_as(known, measured)
-    new = {node.name: node for node in measured.nodes}
-    nodes = [_over(node, new.pop(node.name, None)) for node in known.nodes]
-    pairs = {frozenset((link.a, link.b)) for link in measured.links}
-    kept = [link for link in known.links if frozenset((link.a, link.b)) not in pairs]
-    return Fleet((*nodes, *new.values()), (*kept, *measured.links), known.regions)
-
-
-def _named_as(known: Fleet, measured: Fleet) -> Fleet:
-    """`measured` with the names that `known` has for the same devices at the same addresses."""
-    there = Counter((node.address, node.device) for node in measured.nodes)
-    of_known = {(node.address, node.device): node.name for node in known.nodes}
-    places = {place: name for place, name in of_known.items() if place[0] is not None and there[place] == 1}
-    names = {node.name: places.get((node.address, node.device), node.name) for node in measured.nodes}
-    nodes = [replace(node, name=names[node.name]) for node in measured.nodes]
-    links = [replace(link, a=names[link.a], b=names[link.b]) for link in measured.links]
-    return Fleet(tuple(nodes), tuple(links), measured.regions)
-
-
-def _over(known: Node, measured: Node | None) -> Node:
-    if measured is None:
-        return known
-    return replace(
-        known,
-        flops_per_s=measured.flops_per_s,
-        memory_bytes=measured.memory_bytes,
-        up_bytes_per_s=measured.up_bytes_per_s,
-        down_bytes_per_s=measured.down_bytes_per_s,
-        device=measured.device,
-        address=measured.address or known.address,
-        host=known.host or measured.host,
-    )
 
 
 def _short(value: float) -> float:

@@ -15,7 +15,7 @@ from ravnest.machines import default_work
 from ravnest.machines.crew import Call, Crew, Member, Unanswered
 from ravnest.machines.facts import MachineFacts
 from ravnest.machines.links import LinksMeasured, measure_links
-from ravnest.machines.measured_fleet import NodeMeasured, Rates, free_to_use, measured_fleet
+from ravnest.machines.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet
 from ravnest.machines.pairing import in_rounds
 from ravnest.machines.speed import Speed
 from ravnest.machines.work import Work, work_of
@@ -43,13 +43,17 @@ class Asked:
 class Profile:
     """What came of it. `missing`: what should have been measured and was not, a sentence each."""
 
-    fleet: Fleet
+    measured: MeasuredFleet
     work: str
     speeds: Mapping[str, Speed]
     links: LinksMeasured
     facts: Mapping[str, MachineFacts]
     notes: Sequence[str] = field(default_factory=tuple)
     missing: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.measured.fleet
 
 
 def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
@@ -75,12 +79,13 @@ def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
         {name: rate for name, (_, rate) in links.sent.items()},
         {name: rate for name, (_, rate) in links.received.items()},
         links.latencies,
+        links.failed,
     )
-    fleet, notes = measured_fleet(nodes, rates)
+    measured = measured_fleet(nodes, rates)
     missing += [*unmeasured, *_failures(links)]
     missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
     words = default_work.WORDS if asked.job is None else f"the units of {asked.job_file}"
-    return Profile(fleet, words, speeds, links, facts, [*notes, *_crowded(facts)], missing)
+    return Profile(measured, words, speeds, links, facts, [*measured.notes, *_crowded(facts)], missing)
 
 
 def gather_facts(crew: Crew) -> tuple[dict[str, MachineFacts], list[str]]:

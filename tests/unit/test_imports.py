@@ -188,6 +188,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/machines/cut_off.py": WORLD | TENSORS,
     "ravnest/machines/findings.py": WORLD | TENSORS,
     "ravnest/machines/measured_fleet.py": WORLD | TENSORS,
+    "ravnest/machines/merging.py": WORLD | TENSORS,
     "ravnest/machines/probes.py": WORLD | TENSORS,
     "ravnest/words.py": WORLD | TENSORS,
     "experiments/fidelity/judging.py": WORLD | TENSORS,

@@ -1,8 +1,9 @@
+import random
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
-from cluster_planner.fleet import Fleet, Link, Node, NodeData
 from ravnest.machines.estimates import Estimate, Latency
 from ravnest.machines.measured_fleet import (
     UNMEASURED_BYTES_PER_S,
@@ -11,7 +12,6 @@ from ravnest.machines.measured_fleet import (
     free_to_use,
     link_rate,
     measured_fleet,
-    merged,
     node_rate,
 )
 
@@ -44,8 +44,11 @@ RATES = Rates(
 
 
 def test_a_fleet_of_asymmetric_nodes_predicts_each_flow_that_was_measured() -> None:
-    fleet, notes = measured_fleet([measured(name) for name in "abc"], RATES)
-    assert not [note for note in notes if "uncertain" in note]
+    found = measured_fleet([measured(name) for name in "abc"], RATES)
+    fleet = found.fleet
+    assert not [note for note in found.notes if "uncertain" in note]
+    assert not found.up_put_down | found.down_put_down
+    assert not found.links_put_down
     for (sender, receiver), rate in RATES.pairs.items():
         assert fleet.flow_bytes_per_s(sender, receiver) == pytest.approx(rate.value, rel=0.01)
     assert fleet.node("a").up_bytes_per_s == pytest.approx(100 * MBPS)
@@ -56,19 +59,33 @@ def test_a_fleet_of_asymmetric_nodes_predicts_each_flow_that_was_measured() -> N
 
 def test_gpus_of_a_machine_share_its_rates_and_its_links() -> None:
     gpus = [measured(f"a-gpu{i}", machine="a", device=f"cuda:{i}") for i in range(2)]
-    fleet, _ = measured_fleet([*gpus, measured("b"), measured("c")], RATES)
+    fleet = measured_fleet([*gpus, measured("b"), measured("c")], RATES).fleet
     assert fleet.same_host("a-gpu0", "a-gpu1")
     assert fleet.link("a-gpu1", "b").latency_s == 0.003
 
 
 def test_a_machine_alone_has_stated_rates_and_a_note() -> None:
-    fleet, notes = measured_fleet([measured("a")], Rates({}, {}, {}, {}))
-    assert fleet.nodes[0].up_bytes_per_s == UNMEASURED_BYTES_PER_S
-    assert len([note for note in notes if "not measured" in note]) == 2
+    found = measured_fleet([measured("a")], Rates({}, {}, {}, {}))
+    assert found.fleet.nodes[0].up_bytes_per_s == UNMEASURED_BYTES_PER_S
+    assert found.up_put_down == found.down_put_down == {"a"}
+    assert len([note for note in found.notes if "not measured" in note]) == 2
+
+
+def test_a_pair_whose_transfers_failed_has_no_link_and_one_that_was_not_tried_is_told() -> None:
+    nodes = [measured(name) for name in "abc"]
+    pairs = {pair: rate for pair, rate in RATES.pairs.items() if "c" not in pair}
+    rates = replace(RATES, pairs=pairs, sent={}, received={}, failed=[("c", "a"), ("a", "b")])
+    found = measured_fleet(nodes, rates)
+    assert [(link.a, link.b) for link in found.fleet.links] == [("a", "b"), ("b", "c")]
+    assert found.links_put_down == {frozenset("bc")}
+    assert found.up_put_down == found.down_put_down == {"c"}
+    assert found.fleet.link("b", "c").latency_s == 0.046
+    assert any(note.startswith("a and c are left without a link") for note in found.notes)
+    assert any(note.startswith("1 pair's latency was measured and its rate was not") for note in found.notes)
 
 
 def test_a_node_without_a_speed_is_left_out() -> None:
-    fleet, _ = measured_fleet([measured("a"), measured("b", flops_per_s=None)], RATES)
+    fleet = measured_fleet([measured("a"), measured("b", flops_per_s=None)], RATES).fleet
     assert fleet.names == ("a",)
 
 
@@ -82,6 +99,28 @@ def test_an_uplink_that_nobody_fills_is_said_to_be_perhaps_more() -> None:
     rate, notes = node_rate("the uplink of a", [mbps(50), mbps(60)], mbps(108))
     assert rate == 108 * MBPS
     assert "may carry more" in notes[0]
+
+
+def test_a_steadier_rate_stands_for_a_larger_one_that_varied_more() -> None:
+    rate, notes = node_rate("the uplink of a", [mbps(54.58, 2.59), mbps(50, 0.02), mbps(49, 0.2), mbps(20)], None)
+    assert (rate, notes) == (50 * MBPS, [])
+    rate, notes = node_rate("the uplink of a", [mbps(20), mbps(20)], mbps(60, 0.3))
+    assert rate == 60 * MBPS  # more than it varied above what single peers take
+    assert "uncertain" in notes[0]
+
+
+def test_the_rate_of_a_node_is_not_the_luckiest_of_many_samples() -> None:
+    chance = random.Random(0)
+    rates, luckiest = [], []
+    for _ in range(200):
+        spreads = [chance.choice([0.02, 0.1, 0.5]) for _ in range(8)]
+        seen = [mbps(50 * chance.gauss(1, spread / 3), spread) for spread in spreads]
+        rate, _ = node_rate("the uplink of a", seen, None)
+        assert rate is not None
+        rates.append(rate / MBPS)
+        luckiest.append(max(each.value for each in seen) / MBPS)
+    assert mean(luckiest) > 56
+    assert mean(rates) == pytest.approx(50, rel=0.04)
 
 
 def test_an_uncertain_rate_is_called_so() -> None:
@@ -101,30 +140,3 @@ def test_a_pair_of_known_latency_alone_is_limited_by_its_nodes() -> None:
 def test_memory_leaves_a_reserve_and_is_divided_among_nodes_of_a_machine() -> None:
     assert free_to_use(20 * 10**9, 40 * 10**9, 2) == 9 * 10**9
     assert free_to_use(10**8, 8 * 10**9, 1) == 1
-
-
-def test_merging_keeps_what_is_the_users_and_replaces_what_was_measured() -> None:
-    fleet, _ = measured_fleet([measured("a"), measured("b")], RATES)
-    data = NodeData(None, {"path": "/mnt"})
-    old = Node(
-        name="a", flops_per_s=1.0, memory_bytes=1, up_bytes_per_s=1.0, down_bytes_per_s=1.0, region="fra", data=data
-    )
-    away = replace(old, name="away", region="iad", data=None)
-    known = Fleet((old, away), (Link("a", "away", 0.5, 7.0),))
-    result = merged(fleet, known)
-    assert result.names == ("a", "away", "b")
-    assert (result.node("a").region, result.node("a").data) == ("fra", data)
-    assert result.node("a").flops_per_s == 1e10
-    assert result.node("away") == away
-    assert result.link("a", "away").latency_s == 0.5
-    assert result.link("a", "b").latency_s == 0.003
-
-
-def test_merging_knows_a_gpu_by_its_address_and_device_whatever_it_is_called() -> None:
-    gpus = [measured(f"box-gpu1-gpu{i}", machine="box-gpu1", address="10.0.0.9", device=f"cuda:{i}") for i in range(2)]
-    fleet, _ = measured_fleet([*gpus, measured("b")], RATES)
-    known = Fleet(tuple(replace(node, name=f"mine{i}", host="box") for i, node in enumerate(fleet.nodes[:2])))
-    result = merged(fleet, known)
-    assert result.names == ("mine0", "mine1", "b")
-    assert [result.node(name).host for name in result.names] == ["box", "box", None]
-    assert [result.node(name).device for name in result.names] == ["cuda:0", "cuda:1", "cpu"]
