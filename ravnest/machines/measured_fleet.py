@@ -115,7 +115,7 @@ def _links(
 ) -> tuple[list[Link], frozenset[frozenset[str]], list[str]]:
     """The links, those of them of which the latency alone is known, and notes."""
     links: list[Link] = []
-    assumed: list[Link] = []
+    assumed: set[frozenset[str]] = set()
     notes: list[str] = []
     untried = 0
     for (a, b), latency in sorted(rates.latencies.items()):
@@ -134,15 +134,11 @@ def _links(
         links += [Link(*pair, *figures) for pair in ends]
         if there is None and back is None:
             untried += 1
-            assumed += links[-len(ends) :]
+            assumed |= {frozenset(pair) for pair in ends}
     if untried:
-        what = (
-            "1 pair's latency was measured and its rate was not"
-            if untried == 1
-            else (f"{untried} pairs' latencies were measured and their rates were not")
-        )
-        notes.append(f"{what}: what their nodes allow is put down")
-    return links, frozenset(frozenset((link.a, link.b)) for link in assumed), notes
+        known = "1 pair has a latency" if untried == 1 else f"{untried} pairs have a latency"
+        notes.append(f"{known} and no rate that was measured: what their nodes allow is put down")
+    return links, frozenset(assumed), notes
 
 
 def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:

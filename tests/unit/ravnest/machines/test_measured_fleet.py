@@ -81,7 +81,7 @@ def test_a_pair_whose_transfers_failed_has_no_link_and_one_that_was_not_tried_is
     assert found.up_put_down == found.down_put_down == {"c"}
     assert found.fleet.link("b", "c").latency_s == 0.046
     assert any(note.startswith("a and c are left without a link") for note in found.notes)
-    assert any(note.startswith("1 pair's latency was measured and its rate was not") for note in found.notes)
+    assert any(note.startswith("1 pair has a latency and no rate") for note in found.notes)
 
 
 def test_a_node_without_a_speed_is_left_out() -> None:
