@@ -23,6 +23,7 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan, validate
 from cluster_planner.plan_format import fleet_from, fleet_to, plan_from, plan_to
 from cluster_planner.problems import problems_of
+from cluster_planner.room import require_room
 
 Schema = TypeVar("Schema", bound=pydantic.BaseModel)
 
@@ -92,12 +93,17 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
         return fleet_from(entry)
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a plan.yaml, validated as a whole (it may have been edited by hand). Raises `InvalidInput`."""
+def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:
+    """The plan of a plan.yaml, validated as a whole (it may have been edited by hand). Raises `InvalidInput`.
+
+    `has_run`: it is read for what came of it, so its nodes need have no memory for it.
+    """
     entry = read_validated(path, schema.PlanFile)
     with _naming(path):
         plan = plan_from(entry)
         validate(plan)
+        if not has_run:
+            require_room(plan)
         return plan
 
 

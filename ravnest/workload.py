@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster_planner.costs import Workload
 from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
-from ravnest.job import JobConfig
+from ravnest.job import JobConfig, job_from_mapping
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
 from ravnest.training.wires import bytes_per_float32_byte
 
@@ -67,6 +67,14 @@ def _may_split(job: JobConfig) -> bool:
     if job.precision == "float16":
         return False
     return job.split_backward == "always" or (job.split_backward == "auto" and job.schedule == "async")
+
+
+def check_job_of_plan(plan: Plan, path: str | Path) -> None:
+    """Raises InvalidInput where the job within the plan, read from `path`, is no job or asks for another workload than
+    the plan's. A plan made in code may be without one: `{}`.
+    """
+    if plan.job:
+        check_workload(plan, job_from_mapping(plan.job, path=str(path), under="job."), path)
 
 
 def check_workload(plan: Plan, job: JobConfig, path: str | Path) -> None:

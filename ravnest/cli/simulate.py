@@ -62,13 +62,15 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
         raise InvalidInput(f"must be at least 1, not {samples}", key="--samples")
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="--out")
-    made = load_plan(plan)
+    made = load_plan(plan)  # before torch is imported: what is wrong with the file is told at once
     from ravnest.simulation import Scenario, as_plain
     from ravnest.simulation import simulate as run_simulation
     from ravnest.simulation.extent import Extent, default_extent
     from ravnest.simulation.scenario_file import load_scenario
     from ravnest.words import duration
+    from ravnest.workload import check_job_of_plan
 
+    check_job_of_plan(made, plan)
     given = Scenario() if scenario is None else load_scenario(scenario)
     for option, value in (("--jitter", jitter), ("--link-jitter-ms", link_jitter_ms)):
         if value is not None and not 0 <= value < float("inf"):

@@ -34,7 +34,7 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
     folder = RunFolder(path)
     if not folder.plan.is_file():
         raise InvalidInput("no run is here: its plan.yaml is missing", path=str(path))
-    plan = load_plan(folder.plan)
+    plan = load_plan(folder.plan, has_run=True)
     if job_path is not None:
         return TrainedRun(folder, plan, load_job(job_path), str(job_path.resolve()))
     job = job_from_mapping(plan.job, path=str(folder.plan), under="job.")

@@ -14,6 +14,18 @@ from ravnest.errors import InvalidInput
 from ravnest.simulation import simulate
 from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
 
+JOB = {
+    "model": {"factory": "models:small"},
+    "data": {"factory": "data:digits"},
+    "micro_batch": 4,
+    "update_every": 8,
+    "average_every": 2048,
+    "split_backward": "never",
+    "activation_checkpointing": "never",
+    "stop": {"samples": 2048},
+}
+"""Whose workload is that of `home_plan`."""
+
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -56,7 +68,7 @@ def test_what_of_the_scenario_comes_too_late_is_named(plan_file: Path, tmp_path:
 
 
 def test_unless_told_it_ends_where_the_job_does(tmp_path: Path) -> None:
-    save_plan(replace(home_plan(), job={"stop": {"samples": 2048}}), tmp_path / "plan.yaml")
+    save_plan(replace(home_plan(), job=JOB), tmp_path / "plan.yaml")
     told = CliRunner().invoke(app, ["simulate", str(tmp_path / "plan.yaml")])
     assert told.exit_code == 0, told.output
     assert "samples: that is the job's own end (2,048 samples)." in told.stdout
@@ -93,9 +105,38 @@ def test_impossible_options_are_refused(plan_file: Path, options: list[str], sai
 
 def test_what_is_wrong_is_looked_for_in_the_file_that_it_is_in(plan_file: Path, tmp_path: Path) -> None:
     wrong, scenario = tmp_path / "wrong.yaml", tmp_path / "scenario.yaml"
-    save_plan(replace(home_plan(), job={"stop": {"samples": -5}}), wrong)
+    save_plan(replace(home_plan(), job={**JOB, "stop": {"samples": -5}}), wrong)
     told = CliRunner().invoke(app, ["simulate", str(wrong)])
-    assert str(told.exception).startswith(f"{wrong}: samples: must be")
+    assert str(told.exception).startswith(f"{wrong}: job.stop.samples: must be")
     scenario.write_text("stalls: [{node: nobody, at_s: 5, for_s: 30}]\n", encoding="utf-8")
     told = CliRunner().invoke(app, ["simulate", str(plan_file), "--scenario", str(scenario)])
     assert str(told.exception).startswith(f"{scenario}: stalls[0].node: no node")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"micro_batch": 32}, "workload.micro_batch: is 4, but job.micro_batch is 32"),
+        ({"max_staleness": 2}, "workload.max_staleness: is 1, but job.max_staleness is 2"),
+        ({"optimizer": {"name": "sgd", "lr": 0.1}}, "workload.optimizer_state_bytes_per_parameter_byte: is 2.0, but"),
+        ({"micro_batsh": 4}, "job.micro_batsh: is not a known key; did you mean 'micro_batch'?"),
+    ],
+)
+def test_a_plan_whose_job_was_edited_is_not_simulated(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    path = tmp_path / "plan.yaml"
+    save_plan(replace(home_plan(), job={**JOB, **change}), path)
+    told = CliRunner().invoke(app, ["simulate", str(path)])
+    assert str(told.exception).startswith(f"{path}: {said}")
+    assert getattr(told.exception, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "rehearse", "run", "doctor"])
+def test_a_node_with_less_memory_than_its_stage_needs_is_refused_when_the_plan_is_read(
+    tmp_path: Path, command: str
+) -> None:
+    made, path = home_plan(), tmp_path / "plan.yaml"
+    nodes = tuple(replace(node, memory_bytes=10**7) if node.name == "n1" else node for node in made.fleet.nodes)
+    save_plan(replace(made, fleet=replace(made.fleet, nodes=nodes), job=JOB), path)
+    told = CliRunner().invoke(app, [command, str(path)])
+    assert str(told.exception).startswith(f"{path}: nodes[n1].memory_gb: is 0.01, but stage ")
+    assert getattr(told.exception, "exit_code", None) == 2
