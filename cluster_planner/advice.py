@@ -21,7 +21,7 @@ from cluster_planner.words import rate
 WORTHWHILE = 0.01
 """Gains below this fraction are not worth a line of advice."""
 
-MANY, TRIED = 12, 4
+MANY, TRIED = 12, 3
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
 MOST_OF = 0.9

@@ -3,6 +3,8 @@
 Decides the phases. First every block is grouped by k-means for several numbers of clusters. Which clusters of which
 grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and is worth having
 only where its value is above that price; the price with the best score is taken, and what is not worth it stays spare.
+What a round of averaging takes is known only of a plan that has been worked out: so the price is found again with the
+figures of the plan before.
 Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
 nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
 on two sides of a border can come together. Knows estimates only.
@@ -23,6 +25,11 @@ PRICES = 40
 """Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
 LEAST_PRICE = 0.02
 
+FIRST = 24
+"""Clusters that are worked out first, for the rings' figures without which no price can be judged."""
+PRICED = 3
+"""How often prices are tried, each time with the figures of the plan before."""
+
 HOPEFUL = 0.7
 """A block is searched if its best cluster is worth this part of the price of a cluster."""
 
@@ -41,14 +48,18 @@ WorkOut = Callable[[str, Sequence[Group], str], Candidate | None]
 
 @dataclass(frozen=True)
 class _Block:
-    """`menu`: the groupings found, each as clusters that hold the model."""
+    """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
 
     nodes: Group
     menu: tuple[tuple[Cluster, ...], ...]
+    needed: frozenset[int] = frozenset()
 
     def bought(self, price: float) -> tuple[Cluster, ...]:
         """Of the grouping that is worth most at that price, the clusters that are worth it."""
-        offers = [tuple(one for one in grouping if one[1].value > price) for grouping in self.menu]
+        offers = [
+            tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
+            for grouping in self.menu
+        ]
         return max(offers, key=lambda offer: sum(one.value - price for _, one in offer), default=())
 
     @property
@@ -63,14 +74,25 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
     problem = ground.problem
     cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
     blocks = [_surveyed(ground, nodes) for nodes in cut]
-    price, chosen = _priced(ground, blocks, Conditions())
-    if not any(chosen):
-        return None
-    groups = [group for offer in chosen for group, _ in offer]
-    best = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more")
-    conditions = Conditions() if best is None else conditions_of(best)
+    best, conditions = None, Conditions()
+    starts: list[tuple[Group, ...]] = []
+    tried: set[float] = set()
+    for most in (FIRST, *(PRICED - 1) * (len(problem.able),)):
+        price, chosen = _priced(ground, blocks, conditions, most)
+        groups = [group for offer in chosen for group, _ in offer]
+        if not groups:
+            return None
+        if price in tried:
+            break
+        tried.add(price)
+        found = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more")
+        if starts and (found is None or (best is not None and found.objective <= best.objective)):
+            break
+        starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
+        best = found
+        conditions = Conditions() if best is None else conditions_of(best)
     cut = [block.nodes for block in blocks]
-    starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
+    groups = [group for start in starts for group in start]
     searched = []
     for number, fraction in enumerate(CUTS):
         if number:
@@ -101,13 +123,15 @@ def _surveyed(ground: Ground, nodes: Group) -> _Block:
         if groups is not None:
             found = zip(groups, estimator.of(groups), strict=True)
             menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))
-    return _Block(nodes, tuple(menu))
+    return _Block(nodes, tuple(menu), ground.rules.pinned)
 
 
 def _priced(
-    ground: Ground, blocks: Sequence[_Block], conditions: Conditions
+    ground: Ground, blocks: Sequence[_Block], conditions: Conditions, most: int
 ) -> tuple[float, list[tuple[Cluster, ...]]]:
-    """(the best price found, the clusters of each block that are worth it)."""
+    """(the best price found, the clusters of each block that are worth it); of prices at which more than `most`
+    clusters are, only the highest is tried, and no lower one.
+    """
     dearest = max((one.value for block in blocks for _, one in block.dearest), default=0.0)
     score = ground.score(conditions, Totals())
     best_score, answer = -1.0, (0.0, [block.bought(0.0) for block in blocks])
@@ -116,6 +140,8 @@ def _priced(
         worth = score(Totals().plus(one for offer in chosen for _, one in offer))
         if worth > best_score:
             best_score, answer = worth, (price, chosen)
+        if sum(map(len, chosen)) > most:
+            break
     return answer
 
 

@@ -44,7 +44,7 @@ def test_clusters_that_cost_the_others_more_than_they_bring_stay_spare(
 
     spans = SpanCosts(lopsided.costs, lopsided.work)
     assert by_blocks(Ground(lopsided, Holding(lopsided.fleet, spans, 2)), work_out) is None
-    first, last = worked_out
+    first, *_, last = worked_out
     for groups in (first, last):
         running = [node for group in groups for node in group]
         assert len(set(running)) == len(running)
