@@ -10,6 +10,7 @@ averaging but what it leaves of an uplink, no downlink that several fill at once
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -31,6 +32,12 @@ SAME = 1e-3
 
 CYCLES = 5
 """Walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
+
+REMEMBERED = 4096
+"""Walks whose figures are kept, in this process."""
+
+DIGITS = 3
+"""Of what averaging leaves of an uplink: it differs a little with every change anywhere."""
 
 _ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
 
@@ -71,7 +78,8 @@ def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster, left_up: Seq
     """
     stages, last = cluster.stages, len(cluster.stages) - 1
     passes, hops, uplinks = [], [], []
-    for index, (stage, left) in enumerate(zip(stages, left_up, strict=True)):
+    for index, (stage, exactly_left) in enumerate(zip(stages, left_up, strict=True)):
+        left = float(f"{exactly_left:.{DIGITS}g}")
         times = work_times(fleet, spans, stage)
         passes.append(Passes(times.forward_s, times.backward_s, times.update_s))
         start, end = stage.units
@@ -89,13 +97,16 @@ def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster, left_up: Seq
         forward_s = float(spans.forward_bytes[cut]) / fleet.flow_bytes_per_s(a, b)
         gradient_s = float(spans.gradient_bytes[cut]) / fleet.flow_bytes_per_s(b, a)
         hops.append(Hop(forward_s, gradient_s, fleet.link(a, b).latency_s))
-    return walked_s(spans.workload, cluster.window, passes, hops, uplinks)
+    return walked_s(spans.workload, cluster.window, tuple(passes), tuple(hops), tuple(uplinks))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def walked_s(
-    work: Workload, window: int, stages: Sequence[Passes], hops: Sequence[Hop], uplinks: Sequence[Uplink]
+    work: Workload, window: int, stages: tuple[Passes, ...], hops: tuple[Hop, ...], uplinks: tuple[Uplink, ...]
 ) -> float:
-    """Seconds per micro-batch in the steady state. `hops`: one less than stages."""
+    """Seconds per micro-batch in the steady state. `hops`: one less than stages. Walked once for the same figures: a
+    plan, and each change that its advice tries, has most clusters as they were.
+    """
     walk = _Walk(work, window, stages, hops, uplinks)
     updates = work.max_staleness + 1
     ended_s = [walk.updated(updates), walk.updated(updates)]

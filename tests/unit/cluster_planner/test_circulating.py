@@ -16,17 +16,17 @@ from cluster_planner.timing import period_s
 Works = Callable[..., Workload]
 
 
-def own_uplinks(count: int, activation_s: float = 0.0, gradient_s: float = 0.0) -> list[Uplink]:
+def own_uplinks(count: int, activation_s: float = 0.0, gradient_s: float = 0.0) -> tuple[Uplink, ...]:
     """Of stages in a row: the first sends no gradient, the last no activation."""
     last = count - 1
-    return [Uplink((False, str(i)), activation_s * (i < last), gradient_s * (i > 0)) for i in range(count)]
+    return tuple(Uplink((False, str(i)), activation_s * (i < last), gradient_s * (i > 0)) for i in range(count))
 
 
 def test_with_room_in_flight_the_slowest_stage_decides(make_workload: Works) -> None:
     work = make_workload(update_every=8, max_staleness=2)
     stages = [Passes(1.0, 2.0, 0.0), Passes(2.0, 4.0, 1.0), Passes(1.0, 2.0, 0.0)]
     hops = [Hop(0.1, 0.1, 0.2)] * 2
-    assert walked_s(work, 9, stages, hops, own_uplinks(3)) == pytest.approx(6 + 1 / 8, rel=0.01)
+    assert walked_s(work, 9, tuple(stages), tuple(hops), own_uplinks(3)) == pytest.approx(6 + 1 / 8, rel=0.01)
 
 
 seconds = st.floats(0.01, 10.0)
@@ -47,7 +47,7 @@ def test_one_micro_batch_in_flight_takes_the_round_trip(drawn: list[tuple[float,
     stages = [Passes(forward, backward, 0.0) for forward, backward, _ in drawn]
     hops = [Hop(latency / 2, latency / 4, latency) for _, _, latency in drawn[1:]]
     trip = sum(f + b for f, b, _ in drawn) + sum(h.forward_s + h.gradient_s + 2 * h.latency_s for h in hops)
-    assert walked_s(work, 1, stages, hops, own_uplinks(len(drawn))) == pytest.approx(trip)
+    assert walked_s(work, 1, tuple(stages), tuple(hops), own_uplinks(len(drawn))) == pytest.approx(trip)
 
 
 def test_an_uplink_carries_what_goes_either_way_one_after_the_other(make_workload: Works) -> None:
@@ -55,14 +55,14 @@ def test_an_uplink_carries_what_goes_either_way_one_after_the_other(make_workloa
     stages = [Passes(0.1, 0.2, 0.0)] * 3
     hops = [Hop(1.0, 0.7, 0.0)] * 2
     # The stage in the middle sends both an activation and a gradient.
-    assert walked_s(work, 12, stages, hops, own_uplinks(3, 1.0, 0.7)) == pytest.approx(1.7, rel=0.02)
+    assert walked_s(work, 12, tuple(stages), tuple(hops), own_uplinks(3, 1.0, 0.7)) == pytest.approx(1.7, rel=0.02)
 
 
 def test_a_link_slower_than_the_uplink_holds_up_its_own_messages_only(make_workload: Works) -> None:
     work = make_workload(update_every=8, max_staleness=2)
     stages = [Passes(0.1, 0.2, 0.0)] * 3
     hops = [Hop(1.0, 0.1, 0.0), Hop(0.1, 0.9, 0.0)]
-    assert walked_s(work, 12, stages, hops, own_uplinks(3, 0.1, 0.1)) == pytest.approx(1.0, rel=0.02)
+    assert walked_s(work, 12, tuple(stages), tuple(hops), own_uplinks(3, 0.1, 0.1)) == pytest.approx(1.0, rel=0.02)
 
 
 def test_bunches_that_meet_hold_each_other_up(make_workload: Works) -> None:
@@ -71,7 +71,7 @@ def test_bunches_that_meet_hold_each_other_up(make_workload: Works) -> None:
     hops = [Hop(0.1, 0.1, 0.065)] * 7
     bottleneck, trip = 0.2, sum(s.forward_s + s.backward_s for s in stages) + 7 * (0.2 + 0.13)
     formula = period_s(bottleneck, trip, 16, work)
-    walked = walked_s(work, 16, stages, hops, own_uplinks(8, 0.1, 0.1))
+    walked = walked_s(work, 16, tuple(stages), tuple(hops), own_uplinks(8, 0.1, 0.1))
     assert 1.04 * formula < walked < 1.3 * formula
 
 
