@@ -67,6 +67,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from ravnest.simulation import simulate as run_simulation
     from ravnest.simulation.extent import Extent, default_extent
     from ravnest.simulation.scenario_file import load_scenario
+    from ravnest.simulation.steadiness import too_short
     from ravnest.words import duration
     from ravnest.workload import check_job_of_plan
 
@@ -95,12 +96,13 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
                 made, given, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
             )
     unreached = given.after(result.drain_s)
-    document = {"plan": str(plan), **as_plain(result), "unreached": unreached}
+    short = too_short(result, made)
+    document = {"plan": str(plan), **as_plain(result), "too_short": short, "unreached": unreached}
     if out is not None:
         _write(document, out)
         from ravnest.simulation_picture import draw_simulation
 
-        draw_simulation(result, made.predicted.samples_per_s, out / "simulated.png")
+        draw_simulation(result, made.predicted.samples_per_s, out / "simulated.png", steady=short is None)
     if as_json:
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")

@@ -15,6 +15,7 @@ from cluster_planner.plan import Plan
 from cluster_planner.words import rate
 from ravnest.pipeline.ledger import KIND_OF_COMPUTE
 from ravnest.simulation import Simulated
+from ravnest.simulation.steadiness import too_short
 from ravnest.words import duration, size
 
 MOST_ROWS = 24
@@ -35,11 +36,11 @@ def show_simulation(
     if len(result.stages) > MOST_ROWS:
         console.print(f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
     console.print()
-    for line in remarks(result, extent, unreached):
+    for line in remarks(result, plan, extent, unreached):
         console.print(line, markup=False, highlight=False)
 
 
-def remarks(result: Simulated, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
+def remarks(result: Simulated, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
     """What a reader should know: one line for each thing."""
     lines = [
         f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
@@ -52,8 +53,8 @@ def remarks(result: Simulated, extent: str = "", unreached: Sequence[str] = ()) 
             f"WITHOUT EFFECT, for training ended after {duration(result.drain_s)}: {', '.join(unreached)} of the"
             " scenario. Simulate more samples or hours."
         )
-    if not _is_steady(result):
-        lines.append("Too short for a steady state: simulate more samples or hours.")
+    if (short := too_short(result, plan)) is not None:
+        lines.append(f"Too short for a steady state: {short}. Simulate more samples or hours.")
     if result.first_lost is not None:
         lost = result.first_lost
         lines.append(
@@ -70,21 +71,17 @@ def _clusters(result: Simulated, plan: Plan) -> Table:
     table = Table("", "predicted", "simulated", "difference", title="Samples per second, in the steady state")
     for column in table.columns[1:]:
         column.justify = "right"
+    known = too_short(result, plan) is None
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         if len(plan.clusters) <= MOST_ROWS:
-            _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name], result)
-    _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s, result)
+            _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name], known=known)
+    _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s, known=known)
     return table
 
 
-def _compare(table: Table, name: str, predicted: float, simulated: float, result: Simulated) -> None:
-    known = _is_steady(result)
+def _compare(table: Table, name: str, predicted: float, simulated: float, *, known: bool) -> None:
     difference = f"{simulated / predicted - 1:+.1%}" if known else "–"
     table.add_row(escape(name), rate(predicted), rate(simulated) if known else "–", difference)
-
-
-def _is_steady(result: Simulated) -> bool:
-    return result.drain_s > result.steady_from_s
 
 
 def _facts(result: Simulated, plan: Plan) -> Table:

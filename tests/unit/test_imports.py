@@ -151,6 +151,7 @@ PURE: Mapping[str, set[str]] = {
     "ravnest/pipeline/": WORLD | TENSORS,
     "ravnest/simulation/scenario.py": WORLD | TENSORS,
     "ravnest/simulation/simulated.py": WORLD | TENSORS,
+    "ravnest/simulation/steadiness.py": WORLD | TENSORS,
     "ravnest/simulation/chance.py": (WORLD | TENSORS) - {"random"},  # seeded generators of its own
     "ring_allreduce/records.py": WORLD | TENSORS,
     "ravnest/splitting/units.py": WORLD | TENSORS,

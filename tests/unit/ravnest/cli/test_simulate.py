@@ -50,10 +50,18 @@ def test_tables_a_picture_and_a_document_come_of_the_plan_alone(plan_file: Path,
 
 
 def test_a_run_too_short_for_a_steady_state_is_compared_with_nothing(plan_file: Path) -> None:
-    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "1"])
-    assert told.exit_code == 0, told.output
-    assert "Too short for a steady state" in told.stdout
-    assert "-100.0%" not in told.stdout
+    for samples in ("1", "600"):
+        told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", samples])
+        assert told.exit_code == 0, told.output
+        assert "Too short for a steady state: it holds" in told.stdout
+        table = told.stdout.partition("Samples per second")[2].partition("from start to end")[0]
+        assert "%" not in table
+        document = json.loads(
+            CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", samples, "--json"]).stdout
+        )
+        assert document["too_short"].endswith("and takes 10")
+    document = json.loads(CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "3000", "--json"]).stdout)
+    assert document["too_short"] is None
 
 
 def test_what_of_the_scenario_comes_too_late_is_named(plan_file: Path, tmp_path: Path) -> None:
