@@ -197,9 +197,11 @@ def _another_file(data: Mapping[object, object], wanted: type[pydantic.BaseModel
         found, advice = "a list of nodes", "`ravnest plan` makes a plan for it"
     elif {"model", "data"} <= data.keys():
         found, advice = "a job", "`ravnest plan NODES_YAML --job` takes it"
+    elif {"compute_jitter", "link_jitter_ms", "stalls", "stall_rates", "bandwidth"} & data.keys():
+        found, advice = "a scenario", "`ravnest simulate --scenario` takes it"
     else:
         return None
-    expected = {schema.FleetFile: "a list of nodes", schema.PlanFile: "a plan"}.get(wanted, "a job")
+    expected = getattr(wanted, "FILE", "a job")
     return None if found == expected else f"is {found} ({advice}); expected {expected}"
 
 

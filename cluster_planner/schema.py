@@ -7,7 +7,7 @@ number, true is no 1.
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
@@ -117,6 +117,9 @@ class ConstraintsEntry(Strict):
 class FleetFile(Strict):
     """nodes.yaml."""
 
+    FILE: ClassVar[str] = "a list of nodes"
+    """What the user is told that such a file is."""
+
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
     regions: list[LinkEntry] = []
@@ -205,6 +208,8 @@ class WorkloadEntry(Strict):
 
 class PlanFile(Strict):
     """plan.yaml."""
+
+    FILE: ClassVar[str] = "a plan"
 
     version: Literal[1]
     job_file: str

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from ravnest.cli.doctor import doctor
 from ravnest.cli.evaluate import evaluate
 from ravnest.cli.export import export
+from ravnest.cli.options import as_invalid_input
 from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
@@ -28,12 +29,16 @@ INTERRUPTED = 130
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """The one place where Ctrl-C is answered: typer itself would end with the same code, and without a word."""
+        """The one place where Ctrl-C is answered: typer itself would end with the same code, and without a word.
+
+        A value that cannot be is told as ravnest tells it; what is missing or unknown as typer does, with the usage.
+        """
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer asks
-            raise
+            if error.param is None or not error.message:
+                raise
+            raise as_invalid_input(error) from None
         except KeyboardInterrupt:
             typer.echo("ravnest: interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None

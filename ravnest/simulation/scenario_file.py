@@ -6,7 +6,7 @@ Decides which keys exist. What their values may be, `Scenario` says.
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -38,6 +38,8 @@ class _BandwidthEntry(Strict):
 
 
 class _ScenarioFile(Strict):
+    FILE: ClassVar[str] = "a scenario"
+
     compute_jitter: AtLeastZero = 0.0
     link_jitter_ms: AtLeastZero = 0.0
     control_latency_ms: AtLeastZero = CONTROL_LATENCY_S / _MS

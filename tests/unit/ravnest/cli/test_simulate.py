@@ -148,3 +148,13 @@ def test_a_node_with_less_memory_than_its_stage_needs_is_refused_when_the_plan_i
     told = CliRunner().invoke(app, [command, str(path)])
     assert str(told.exception).startswith(f"{path}: nodes[n1].memory_gb: is 0.01, but stage ")
     assert getattr(told.exception, "exit_code", None) == 2
+
+
+def test_a_scenario_and_a_plan_given_for_each_other_are_told_in_one_line(plan_file: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("compute_jitter: 0.1\nstalls: [{node: n1, at_s: 5, for_s: 30}]\n", encoding="utf-8")
+    told = CliRunner().invoke(app, ["simulate", str(scenario)])
+    said = f"{scenario}: is a scenario (`ravnest simulate --scenario` takes it); expected a plan"
+    assert str(told.exception) == said
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--scenario", str(plan_file)])
+    assert str(told.exception) == f"{plan_file}: is a plan (`ravnest run` takes it); expected a scenario"

@@ -1,0 +1,36 @@
+import pytest
+from typer.testing import CliRunner
+
+from ravnest.cli.main import app, describe
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["profile", "--seconds", "0.1"], "--seconds: expected 0.5 or more, not 0.1"),
+        (["profile", "--seconds", "61"], "--seconds: expected 60 or less, not 61"),
+        (["profile", "--seconds", "nan"], "--seconds: expected 60 or less, not nan"),
+        (["profile", "--seconds", "long"], "--seconds: expected a number, not long"),
+        (["profile", "--peers", "1"], "--peers: expected 2 or more, not 1"),
+        (["profile", "--seed", "1.5"], "--seed: expected a whole number, not 1.5"),
+        (["export", "run", "--part-gb", "-1"], "--part-gb: expected 0 or more, not -1"),
+        (["plan", "nodes.yaml", "--seed", "one"], "--seed: expected a whole number, not one"),
+        (["simulate", "--samples", "1e3"], "--samples: expected a whole number, not 1e3"),
+        (["simulate", "--hours", "one"], "--hours: expected a number, not one"),
+        (["rehearse", "--speed", "fast"], "--speed: expected a number, not fast"),
+        (["rehearse", "--samples", "2.5"], "--samples: expected a whole number, not 2.5"),
+        (["evaluate", "run", "--data", "all"], "--data: 'all' is not one of 'held_out', 'train'."),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_in_one_line(given: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, given)
+    assert isinstance(result.exception, Exception)
+    assert describe(result.exception) == ([said], 2)
+    assert result.output == ""
+
+
+def test_what_is_missing_or_unknown_is_told_with_the_usage() -> None:
+    for given in (["plan"], ["simulate", "--sampels", "3"]):
+        result = CliRunner().invoke(app, given)
+        assert result.exit_code == 2
+        assert "Usage: ravnest" in result.output
