@@ -6,7 +6,6 @@ Decides the words and the layout only; every figure is the plan's own.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
 from cluster_planner.hours import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
 from cluster_planner.words import rate
+from ravnest.cli.link_notes import assumed_links, capped_links, link_notes
 from ravnest.words import duration, size
 
 _WIDE = 110
@@ -41,8 +40,8 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(_rings_table(plan))
     for spare in plan.spares:
         console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
-    if (sentence := assumption(plan)) is not None:
-        console.print(sentence, markup=False, highlight=False)
+    for note in link_notes(plan):
+        console.print(note, markup=False, highlight=False)
     console.print()
     console.print(_fleet_table(plan))
     if (sentence := whole_models(plan)) is not None:
@@ -69,28 +68,6 @@ def whole_models(plan: Plan) -> str | None:
     )
 
 
-def assumed_links(plan: Plan) -> list[tuple[str, str]]:
-    """The pairs of nodes that exchange messages in this plan, and of whose link nothing is known."""
-    pairs = [pair for c in plan.clusters for pair in itertools.pairwise(stage.node for stage in c.stages)]
-    for ring in plan.rings if len(plan.clusters) > 1 else ():
-        nodes = [plan.cluster(name).stages[index].node for name, index in ring.members]
-        pairs += zip(nodes, (*nodes[1:], nodes[0]), strict=True)
-    used = dict.fromkeys((min(pair), max(pair)) for pair in pairs if pair[0] != pair[1])
-    return [pair for pair in used if not plan.fleet.knows(*pair)]
-
-
-def assumption(plan: Plan) -> str | None:
-    """What is assumed of these links."""
-    if not (pairs := assumed_links(plan)):
-        return None
-    more = f" (and {_count(len(pairs) - 1, 'more pair')})" if len(pairs) > 1 else ""
-    return (
-        f"assumed: nothing is known of the link between {pairs[0][0]} and {pairs[0][1]}{more}: "
-        f"{DEFAULT_LATENCY_S * 1e3:g} ms one way ({DEFAULT_REGION_LATENCY_S * 1e3:g} ms within a region), and no limit "
-        "but that of the nodes; state it under links or regions"
-    )
-
-
 def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
     """The plan as JSON takes it, with the paths of what was written; the job, nodes and units are in
     plan.yaml.
@@ -103,6 +80,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
         "spares": [asdict(spare) for spare in plan.spares],
         "predicted": asdict(plan.predicted),
         "assumed_links": assumed_links(plan),
+        "capped_links": capped_links(plan),
         "workload": asdict(plan.workload),
         "unit_names": [unit.name for unit in plan.costs.units],
         "fingerprint": plan.costs.fingerprint,
@@ -174,11 +152,17 @@ def _fleet_table(plan: Plan) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    useful = f"taken to be worth {rate(predicted.objective)} of one synchronous cluster ({predicted.efficiency:.0%})"
-    table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]; {useful}")
+    table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]")
+    table.add_row(
+        "worth",
+        f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster: what"
+        " staleness, rarer averaging and hours of absence are assumed to cost is taken off",
+    )
     if predicted.best_possible is not None:
         short = 1 - predicted.objective / predicted.best_possible
-        table.add_row("bound", f"no plan is worth more than {rate(predicted.best_possible)}: within {short:.0%} of it")
+        table.add_row(
+            "bound", f"no plan is worth more than {rate(predicted.best_possible)} samples/s: within {short:.0%} of it"
+        )
     if len(plan.clusters) > 1:
         round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
         table.add_row("averaging", round_words)
