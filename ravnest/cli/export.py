@@ -100,7 +100,7 @@ def _export_weights(
     with Steps(Console(stderr=True)) as steps:
         for place, save in ((plain, save_weights), (folder, save_huggingface)):
             if place is not None:
-                steps.begin(f"writing the weights to {place.folder}")
+                steps.begin(f"writing the weights to {place.folder / place.stem}.safetensors")
                 written += save(opened, files, place, precision, lambda part: steps.say(f"{part:.0%}"))
     for path in written:
         typer.echo(f"Wrote {path}")

@@ -155,8 +155,8 @@ def _fleet_table(plan: Plan) -> Table:
     table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]")
     table.add_row(
         "worth",
-        f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster: what"
-        " staleness, rarer averaging and hours of absence are assumed to cost is taken off",
+        f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster:"
+        " staleness, rarer averaging and absence are assumed to cost the rest",
     )
     if predicted.best_possible is not None:
         short = 1 - predicted.objective / predicted.best_possible

@@ -41,6 +41,7 @@ def run(
             check_address(address)
         prepared = prepare(plan, plan_path, out_dir, resume=resume, observer=observer)
         prepared.folder.begin(plan_path)
+        watched = _Watched(observer)
         try:
             record, control = train(
                 prepared,
@@ -49,19 +50,32 @@ def run(
                 encrypt=encrypt,
                 timeline=timeline,
                 limit=limit,
-                observer=observer,
+                observer=watched,
                 interrupt=interrupt,
             )
         except (RunFailed, RingError) as error:
             kind = type(error) if isinstance(error, RunFailed) else RunFailed
-            raise kind(f"{error}; {_advice(prepared, address, encrypt=encrypt)}") from error
+            advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
+            raise kind("; ".join(filter(None, (str(error), advice)))) from error
         return finish(prepared, record, control, encrypted=encrypt)
 
 
-def _advice(prepared: Prepared, address: str | None, *, encrypt: bool) -> str:
-    """How to go on after a failure."""
+class _Watched:
+    """Tells the observer all, and remembers whether `training` has begun."""
+
+    def __init__(self, observer: report.Observer) -> None:
+        self._observer = observer
+        self.training = False
+
+    def on(self, event: report.RunEvent) -> None:
+        self.training = self.training or event == report.Phase("training")
+        self._observer.on(event)
+
+
+def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: bool) -> str | None:
+    """How to go on after a failure; None where nothing is lost."""
     if not prepared.folder.has_checkpoint:
-        return "there was no checkpoint yet"
+        return "there was no checkpoint yet" if trained else None
     command = ["ravnest", "run", str(prepared.plan_path), "--resume", "--out", str(prepared.folder.path)]
     command += [] if address is None else ["--address", address]
     command += ["--encrypt"] if encrypt else []

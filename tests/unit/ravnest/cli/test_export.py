@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -47,3 +48,16 @@ def test_metrics_need_no_plan(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["export", str(tmp_path), "--tensorboard", str(tmp_path / "t")])
     assert result.exit_code == 0, result.output
     assert "Wrote 1 points." in result.output
+
+
+def test_the_file_that_is_being_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr("ravnest.launch.trained.open_run", lambda *_: opened)
+    monkeypatch.setattr("ravnest.launch.trained.weights_of_run", lambda folder: folder)
+    monkeypatch.setattr("ravnest.training.weight_files.open_weights", lambda path: None)
+    for save in ("save_weights", "save_huggingface"):
+        monkeypatch.setattr(f"ravnest.launch.saving.{save}", lambda *_: [])
+    result = RUNNER.invoke(app, ["export", "r", "--weights", "mine.safetensors", "--huggingface", "hf"])
+    assert result.exit_code == 0, result.output
+    assert "writing the weights to mine.safetensors" in result.stderr
+    assert "writing the weights to hf/model.safetensors" in result.stderr

@@ -23,7 +23,7 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "tablet → laptop",
         "spare: old-phone, its 0.1 GB hold no unit",
         "predicted   160 samples/s",
-        "worth       as much as 152 samples/s (95%) of one synchronous cluster: what staleness",
+        "worth       as much as 152 samples/s (95%) of one synchronous cluster: staleness",
         "500 ms a round of 512 samples",
         "laptop computes",
         "a faster laptop would help most",

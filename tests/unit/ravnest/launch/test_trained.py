@@ -88,3 +88,12 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     (checkpoint(folder) / "segment-000.safetensors").write_bytes(b"x")
     with pytest.raises(InvalidInput, match="damaged"):
         weights_of_run(folder)
+
+
+def test_a_run_that_has_been_is_opened_whatever_memory_its_nodes_have(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    made = yaml.safe_load(folder.plan.read_text())
+    for node in made["nodes"]:
+        node["memory_gb"] = 1e-6
+    folder.plan.write_text(yaml.safe_dump(made))
+    assert {node.memory_bytes for node in open_run(folder.path).plan.fleet.nodes} == {1000}
