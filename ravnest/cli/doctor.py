@@ -47,7 +47,10 @@ def doctor(
     from ravnest.cli.doctor_view import doctor_document, show_doctor
     from ravnest.cli.steps import Steps
     from ravnest.machines.checkup import Needs, needs_of_fleet, needs_of_plan
+    from ravnest.workload import check_workload
 
+    if plan is not None and job is not None and file is not None:
+        check_workload(plan, job, file)
     needs = Needs(()) if fleet is None else needs_of_fleet(fleet)
     needs = needs if plan is None else needs_of_plan(plan)
     job_file = None if plan is None else Path(plan.job_file)

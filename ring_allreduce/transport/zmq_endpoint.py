@@ -128,8 +128,7 @@ class ZmqEndpoint:
             self._addresses[peer] = address
 
     def _way(self, peer: str, address: PeerAddress, lane: Lane, shared: bool) -> Way:
-        lent = self._lent if shared and self._shares else None
-        most = self._limits.in_flight_bytes.get(peer)
+        lent, most = self._lent if shared and self._shares else None, self._limits.in_flight_bytes.get(peer)
         return way_to(peer, address, lane, self._context, self._token, self._keys, lent, most)
 
     def disconnect(self, peers: Iterable[str]) -> None:

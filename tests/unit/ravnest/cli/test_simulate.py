@@ -130,10 +130,13 @@ def test_what_is_wrong_is_looked_for_in_the_file_that_it_is_in(plan_file: Path, 
         ({"micro_batsh": 4}, "job.micro_batsh: is not a known key; did you mean 'micro_batch'?"),
     ],
 )
-def test_a_plan_whose_job_was_edited_is_not_simulated(tmp_path: Path, change: dict[str, object], said: str) -> None:
+@pytest.mark.parametrize("command", ["simulate", "doctor"])
+def test_a_plan_whose_job_was_edited_is_refused(
+    tmp_path: Path, change: dict[str, object], said: str, command: str
+) -> None:
     path = tmp_path / "plan.yaml"
     save_plan(replace(home_plan(), job={**JOB, **change}), path)
-    told = CliRunner().invoke(app, ["simulate", str(path)])
+    told = CliRunner().invoke(app, [command, str(path)])
     assert str(told.exception).startswith(f"{path}: {said}")
     assert getattr(told.exception, "exit_code", None) == 2
 
