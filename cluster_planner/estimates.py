@@ -7,13 +7,14 @@ in the best of a few orders. An estimate is what a local search compares with; w
 afterwards.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster_planner.cheapest import Finder, chains, in_order, over_subsets
 from cluster_planner.fleet import Fleet
 from cluster_planner.hosts import shared_hops, shares
 from cluster_planner.objective import STALENESS_COST
@@ -144,28 +145,28 @@ class Estimator:
         stage = np.maximum(compute, costs.uplinks)
         count, nodes = costs.speed.shape
         if nodes <= EXACT:
-            over_subsets = partial(_over_subsets, least=self._least)
-            shortest = over_subsets(stage, costs.hop, np.maximum).cost
-            return self._worthiest((compute, costs.trips), (stage, costs.hop), shortest, over_subsets, window)
-        nearest = _chains(costs.trips.mean(axis=3), compute[..., 0, -1])
+            every_subset = partial(over_subsets, least=self._least)
+            shortest = every_subset(stage, costs.hop, np.maximum).cost
+            return self._worthiest((compute, costs.trips), (stage, costs.hop), shortest, every_subset, window)
+        nearest = chains(costs.trips.mean(axis=3), compute[..., 0, -1])
         orders = np.stack([nearest, nearest[:, ::-1], costs.speed.argsort(axis=1, kind="stable")])
         rows = np.arange(count)[:, None]
         tried = [
-            _in_order(stage[rows, order], costs.hop[rows, order[:, :-1], order[:, 1:]], np.maximum).cost
+            in_order(stage[rows, order], costs.hop[rows, order[:, :-1], order[:, 1:]], np.maximum).cost
             for order in orders
         ]
         order = orders[np.argmin(tried, axis=0), rows[:, 0]]
         before, after = order[:, :-1], order[:, 1:]
         seconds = compute[rows, order], costs.trips[rows, before, after]
         longest = stage[rows, order], costs.hop[rows, before, after]
-        return self._worthiest(seconds, longest, np.min(tried, axis=0), _in_order, window)
+        return self._worthiest(seconds, longest, np.min(tried, axis=0), in_order, window)
 
     def _worthiest(
         self,
         seconds: tuple[Floats, Floats],
         longest: tuple[Floats, Floats],
         shortest: Floats,
-        least_costs: "_Finder",
+        least_costs: "Finder",
         window: int,
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """See `_searched`. `seconds` of stages and hops make up round trips, the `longest` bottlenecks, of which
@@ -240,17 +241,6 @@ class _Rows:
         return self if rows.all() else _Rows(**{name: table[rows] for name, table in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """The least cost in each row, and the nodes that run stages then, as bits; −1 for all."""
-
-    cost: Floats
-    used: NDArray[np.int64]
-
-
-_Finder = Callable[[Floats, Floats, np.ufunc], _Costs]
-
-
 def _links(fleet: Fleet, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Latencies and rates within each row, shapes (rows, nodes, nodes)."""
     nodes, where = np.unique(at, return_inverse=True)
@@ -258,49 +248,6 @@ def _links(fleet: Fleet, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
     where = where.reshape(at.shape)
     pairs = where[:, :, None], where[:, None]
     return latency[pairs], rate[pairs]
-
-
-def _chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
-    """Each row's nodes in the order of a nearest-neighbour tour that starts with its slowest."""
-    rows, nodes = alone_s.shape
-    every = np.arange(rows)
-    chain = np.empty((rows, nodes), dtype=np.int64)
-    chain[:, 0] = alone_s.argmax(axis=1)
-    left = np.ones((rows, nodes), dtype=bool)
-    for step in range(1, nodes):
-        left[every, chain[:, step - 1]] = False
-        chain[:, step] = np.where(left, distance[every, chain[:, step - 1]], np.inf).argmin(axis=1)
-    return chain
-
-
-def _in_order(stage: Floats, hop: Floats, combine: np.ufunc) -> _Costs:
-    """Of pipelines of all nodes in their order: `stage` (rows, nodes, P, P), `hop` (rows, nodes − 1, P) to the next."""
-    best = stage[:, 0, 0]
-    for j in range(1, stage.shape[1]):
-        best = combine(combine(best, hop[:, j - 1])[:, :, None], stage[:, j]).min(axis=1)
-    return _Costs(best[:, -1], np.full(len(stage), -1))
-
-
-def _over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> _Costs:
-    """order.py's exact search for every row at once: `stage` (rows, nodes, P, P), `hop` (rows, nodes, nodes, P)."""
-    rows, nodes, positions = stage.shape[:3]
-    best = np.full((rows, 1 << nodes, nodes, positions), np.inf)
-    cost, answer = np.full(rows, np.inf), np.zeros(rows, dtype=np.int64)
-    for size in range(1, nodes + 1):
-        used, newest, others = sets_of(nodes, size)
-        if size == 1:
-            best[:, used, newest] = stage[:, newest, 0]
-        else:
-            before = used ^ (1 << newest)
-            reach = combine(best[:, before[:, None], others], hop[:, others, newest[:, None]]).min(axis=2)
-            best[:, used, newest] = combine(reach[..., None], stage[:, newest]).min(axis=2)
-        if size >= least:
-            ends = best[:, used, newest, -1]
-            at = ends.argmin(axis=1)
-            found = ends[np.arange(rows), at]
-            better = found < cost
-            cost[better], answer[better] = found[better], used[at[better]]
-    return _Costs(cost, answer)
 
 
 def merged(*groups: Sequence[int]) -> Group:

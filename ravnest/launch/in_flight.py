@@ -11,7 +11,7 @@ from ravnest.launch.imitation import stages_elsewhere
 MARGIN = 2.0
 SPARE_BYTES = 64 << 10
 """More than the link holds: a full buffer takes more only once a third of it is free, and packets count with their
-overhead. With 1.25 and half as much to spare, an uplink of 5 Mbit/s over 122 ms carried a fifth less than it could."""
+overhead. With little more than the link holds it would be idle between two fillings."""
 
 
 def in_flight(plan: Plan, node: str) -> dict[str, int]:

@@ -5,8 +5,8 @@ connection with timers, which on loopback costs nearly twice the processor time 
 what is reached). Reno does not, and every Linux kernel allows it to any user.
 
 Connections that leave the machine keep the congestion control that its administrator chose, but a pipeline sends in
-bursts, and after each pause TCP fills the router's queue until it overflows: on uplinks of 5 Mbit/s a seventh of what
-was sent was sent again (experiments/fidelity). Where the link's rate and delay are known, the send buffer bounds what
+bursts, and after each pause TCP fills the router's queue until it overflows, and sends again what was lost. Where the
+link's rate and delay are known, the send buffer bounds what
 is under way, so that a burst waits here, where the order of lanes is ours, and not in the router. Decides nothing else.
 
 zmq has no option for it, but its socket monitor tells the descriptor of each connection that it makes.
