@@ -100,6 +100,17 @@ def test_a_rate_like_that_without_delay_passes_and_a_flatter_one_does_not():
     assert [claim.held for claim in claims] == [False, False, False]
 
 
+def test_where_a_step_is_beyond_the_theorem_s_there_is_no_bound_to_hold(monkeypatch):
+    lengths = (64, 256, 1024)
+    errors = np.asarray(lengths)[:, None] ** -0.5 * np.ones((3, 2))
+    claims, (table,), _ = program_rate.rate(lengths, errors, errors, [math.inf, 1.0, 1.0])
+    assert claims[0].held is None
+    assert [row[3] for row in table.rows] == [program_rate.NO_BOUND, 1.0, 1.0]
+    monkeypatch.setattr(program_rate, "by_length", lambda *_, **__: (errors[:2], errors[:2], [math.inf, 1.0]))
+    _, (table,), _ = program_rate.characters(lengths[:2])
+    assert [row[3] for row in table.rows] == [program_rate.NO_BOUND, 1.0]
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5])
 def test_clusters_that_help_pass_and_clusters_that_do_not_help_do_not(monkeypatch, power):
     lengths = (64, 256, 1024)
