@@ -1,5 +1,6 @@
 """The parts of the experiment: what is planned, and what is claimed of it."""
 
+import math
 import resource
 import time
 from collections.abc import Sequence
@@ -177,19 +178,26 @@ def scaling(regions: Path | None, *, quick: bool) -> Part:
                 share,
             ]
         )
+    claims = [
+        Claim(
+            f"{nodes}",
+            f"{nodes:,} nodes, processor seconds on one core",
+            f"< {limit:g}",
+            f"{seconds[nodes]:.1f}",
+            seconds[nodes] < limit,
+        )
+        for nodes, limit in limits.items()
+    ]
+    if len(limits) > 1:
+        powers = [math.log10(seconds[nodes] / seconds[nodes // 10]) for nodes in list(limits)[1:]]
+        words = ", ".join(f"{power:.2f}" for power in powers)
+        claims.append(
+            Claim("near-linear", "as which power of the nodes time grows", "≤ 1.1", words, max(powers) <= 1.1)
+        )
     return Part(
         name="scaling",
         title="How planning grows with the fleet",
-        claims=[
-            Claim(
-                f"{nodes}",
-                f"{nodes:,} nodes, processor seconds on one core",
-                f"< {limit:g}",
-                f"{seconds[nodes]:.1f}",
-                seconds[nodes] < limit,
-            )
-            for nodes, limit in limits.items()
-        ],
+        claims=claims,
         tables=[
             Table(
                 "By number of nodes",
