@@ -32,6 +32,7 @@ STEEPEST, FLATTEST = 0.65, 0.35
 ROUND_CLUSTERS = 8
 LAGS = (1, 2, 4, 8)
 LAG_ROUND = 8
+MOST_DRAWN = 1e3
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Sizes:
     delays: Sequence[int]
     round_length: int
     rounds: Sequence[int]
+    lags: Sequence[int]
     corrected: Sequence[int]
     seeds: int = SEEDS
 
@@ -49,16 +51,16 @@ class Sizes:
 def sizes(*, quick: bool) -> Sizes:
     """Those of the report, or small ones."""
     if quick:
-        return Sizes((2**6, 2**8, 2**10), (0, 2, 4, 8, 16, 32, 64), 2**8, (1, 4, 16, 64), (0, 64), 16)
-    delays = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-    return Sizes((2**8, 2**10, 2**12), delays, 2**10, (1, 2, 4, 8, 16, 32, 64, 128), (0, 8, 32, 64, 128))
+        return Sizes((2**6, 2**8, 2**10), (0, 2, 4, 8, 16, 32, 64), 2**8, (1, 4, 16, 64), (1, 8, 32), (0, 64), 16)
+    octaves = (1, 2, 4, 8, 16, 32, 64, 128)
+    return Sizes((2**8, 2**10, 2**12), (0, *octaves), 2**10, octaves, octaves[:-1], (0, 8, 32, 64, 128))
 
 
 def run(*, quick: bool) -> Part:
     """Measure and judge."""
     size = sizes(quick=quick)
     claims, tables, panels = _delays(size)
-    for more in (_rounds(size), _lags(size), _corrections(size)):
+    for more in (_rounds(size), _lag_alone(size), _lags(size), _corrections(size)):
         claims, tables, panels = claims + more[0], tables + more[1], panels + more[2]
     return Part(
         "staleness",
@@ -72,10 +74,12 @@ def run(*, quick: bool) -> Part:
             f"Threshold: error {LEVEL} times that without delay, between points by interpolation.",
             "Rounds and lag: the tilted objective (of a quadratic the mean over clusters does not feel rounds), "
             f"{ROUND_CLUSTERS} equal clusters of two stages, staleness 1, K = {size.round_length}. Threshold: error "
-            f"{ROUND_LEVEL} times that of the shortest rounds. Lag: {LAG_ROUND} updates to a round, averagings so "
-            "slow that the lag is used up, and the theorem's step, which the lag makes smaller.",
+            f"{ROUND_LEVEL} times that of the shortest rounds or the least lag. Lag: averagings so slow that it is "
+            f"used up; once at one step, with the shortest rounds, and once with {LAG_ROUND} updates to a round and "
+            "the theorem's step, which the lag makes smaller.",
             f"Corrections: K = {size.lengths[-1]}; with momentum the rate is (1 − momentum) times as much. They are "
-            "outside the theorem. Below the threshold they cost more than they give.",
+            "outside the theorem.",
+            f"Pictures: a line that leaves upwards ends at {MOST_DRAWN:g}.",
         ],
     )
 
@@ -103,8 +107,7 @@ def _delays(size: Sizes) -> Found:
             [length, int(delay), step, _finite(one), _finite(two)]
             for delay, one, two in zip(late, ratio, bound, strict=True)
         ]
-        shown = [index for index, value in enumerate(ratio) if value < 1e3]
-        series.append(Series(f"K = {length}", [late[i] for i in shown], [ratio[i] for i in shown]))
+        series.append(Series(f"K = {length}", *_until_broken(late, ratio)))
     reached = [place for place, value in enumerate(measured) if math.isfinite(value)]
     growth = math.nan
     if len(reached) > 1:
@@ -133,39 +136,60 @@ def _delays(size: Sizes) -> Found:
     table = Table(
         "Error over that without delay", ["K", "T at the first stage", "step", "measured", "bound over bound"], rows
     )
+    series += _predicted(predicted, LEVEL)
     panel = Panel("Staleness T", "T", "error over no delay", series, log_x=True, log_y=True, target=LEVEL)
     return claims, [table], [panel]
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """What part `staleness` varies of a fleet that averages, its step unchanged: values, and the fleets they make."""
+
+    name: str
+    of_what: str
+    title: str
+    values: Sequence[int]
+    cases: Sequence[Case]
+
+
 def _rounds(size: Sizes) -> Found:
+    cases = [_fleet(h, 1, 0.5, size) for h in size.rounds]
+    return _swept(Sweep("h", "updates to a round", "Length of rounds h", size.rounds, cases), size)
+
+
+def _lag_alone(size: Sizes) -> Found:
+    """At the shortest rounds, where the bound admits the step for a while."""
+    cases = [_fleet(1, lag, lag + 0.5, size) for lag in size.lags]
+    return _swept(Sweep("lag", "max_lag", "Lag at one step", size.lags, cases), size)
+
+
+def _swept(sweep: Sweep, size: Sizes) -> Found:
     whole = ROUND_CLUSTERS * size.round_length
-    cases = [_fleet(length, 1, 0.5, whole) for length in size.rounds]
-    step = cases[0].promise(whole).best_step
-    errors = [float(_error(case, whole, step, size, f"h = {h}")) for case, h in zip(cases, size.rounds, strict=True)]
+    promises = [case.promise(whole) for case in sweep.cases]
+    step = promises[0].best_step
+    errors = [
+        _error(case, whole, step, size, f"{sweep.name} = {value}")
+        for case, value in zip(sweep.cases, sweep.values, strict=True)
+    ]
     ratio = [error / errors[0] for error in errors]
-    bound = _over([case.promise(whole) for case in cases], cases[0].promise(whole), step)
-    lengths = [float(length) for length in size.rounds]
-    measured, predicted = (crossing(lengths, values, ROUND_LEVEL, rising=True) for values in (ratio, bound))
+    bound = _over(promises, promises[0], step)
+    x = [float(value) for value in sweep.values]
+    measured, predicted = (crossing(x, values, ROUND_LEVEL, rising=True) for values in (ratio, bound))
     rows: list[list[Cell]] = [
-        [int(h), case.promise(whole).sums.error, math.sqrt(case.promise(whole).sums.stability), _finite(a), _finite(b)]
-        for h, case, a, b in zip(size.rounds, cases, ratio, bound, strict=True)
+        [value, _behind(case), promise.sums.error, math.sqrt(promise.sums.stability), _finite(one), _finite(two)]
+        for value, case, promise, one, two in zip(sweep.values, sweep.cases, promises, ratio, bound, strict=True)
     ]
     claim = Claim(
-        "threshold of h",
-        f"updates to a round at which the error is {ROUND_LEVEL} times that of the shortest, beside the predicted",
+        f"threshold of {sweep.name}",
+        f"{sweep.of_what} at which the error is {ROUND_LEVEL} times that of the smallest, beside the predicted",
         "not below the predicted",
         f"{measured:.3g} (predicted {predicted:.3g})",
         measured >= predicted,
     )
-    table = Table(
-        f"Length of rounds, {ROUND_CLUSTERS} clusters", ["h", "S̄", "√D", "error over the first", "bound"], rows
-    )
-    shown = [place for place, value in enumerate(ratio) if value < 1e3]
-    series = Series("measured", [lengths[i] for i in shown], [ratio[i] for i in shown])
-    panel = Panel(
-        "Length of rounds h", "h", "error over the first", [series], log_x=True, log_y=True, target=ROUND_LEVEL
-    )
-    return [claim], [table], [panel]
+    columns = [sweep.name, "rounds behind (mean)", "S̄", "√D", "error over the first", "bound over the first's"]
+    series = [Series("measured", *_until_broken(x, ratio)), *_predicted([predicted], ROUND_LEVEL)]
+    panel = Panel(sweep.title, sweep.of_what, "error over the first", series, log_x=True, target=ROUND_LEVEL)
+    return [claim], [Table(f"{sweep.title}, {ROUND_CLUSTERS} clusters", columns, rows)], [panel]
 
 
 def _lags(size: Sizes) -> Found:
@@ -173,12 +197,11 @@ def _lags(size: Sizes) -> Found:
     rows: list[list[Cell]] = []
     over = []
     for lag in LAGS:
-        case = _fleet(LAG_ROUND, lag, lag + 0.5, whole)
+        case = _fleet(LAG_ROUND, lag, lag + 0.5, size)
         promise = case.promise(whole)
         error = _error(case, whole, promise.step, size, f"lag {lag}")
-        behind = case.schedule.round[:, None, None] - 1 - case.schedule.merged
         over.append(error / promise.bound())
-        rows.append([lag, float(behind.mean()), promise.sums.error, promise.step, error, promise.bound()])
+        rows.append([lag, _behind(case), promise.sums.error, promise.step, error, promise.bound()])
     claim = Claim(
         "lag",
         f"error over the bound with max_lag {LAGS[0]} to {LAGS[-1]}, at most",
@@ -187,7 +210,7 @@ def _lags(size: Sizes) -> Found:
         max(over) < 1,
     )
     columns = ["max_lag", "rounds behind (mean)", "S̄", "step of the theorem", "measured", "bound"]
-    return [claim], [Table("Lag", columns, rows)], []
+    return [claim], [Table("Lag with the theorem's step", columns, rows)], []
 
 
 def _corrections(size: Sizes) -> Found:
@@ -214,10 +237,7 @@ def _corrections(size: Sizes) -> Found:
         f"{ahead[-1]:.3g} beside {momentum[-1]:.3g} (plain SGD {plain[-1]:.3g})",
         ahead[-1] < momentum[-1],
     )
-    series = [
-        Series(way.name, [float(d) for d in size.corrected], [min(error, 1e3) for error in found[way.name]])
-        for way in WAYS
-    ]
+    series = [Series(way.name, *_until_broken([float(d) for d in size.corrected], found[way.name])) for way in WAYS]
     panel = Panel("Corrections", "T at the first stage", "mean ‖∇f‖²", series, log_y=True)
     table = Table("Corrections", ["optimizer", "T", "mean ‖∇f‖²", "over T = 0"], rows)
     return [claim], [table], [panel]
@@ -227,9 +247,14 @@ def _pipeline(delay: int, updates: int) -> Case:
     return Case(OBJECTIVE, fleets.schedule(fleets.Shape(stages=2, staleness=delay), updates))
 
 
-def _fleet(round_length: int, lag: int, ring_rounds: float, updates: int) -> Case:
+def _fleet(round_length: int, lag: int, ring_rounds: float, size: Sizes) -> Case:
     shape = fleets.equal(ROUND_CLUSTERS, stages=2, staleness=1, round=round_length, lag=lag, ring_rounds=ring_rounds)
-    return Case(IN_ROUNDS, fleets.schedule(shape, updates))
+    return Case(IN_ROUNDS, fleets.schedule(shape, ROUND_CLUSTERS * size.round_length))
+
+
+def _behind(case: Case) -> float:
+    """Rounds that a point has not merged, of those before its own, on average."""
+    return float((case.schedule.round[:, None, None] - 1 - case.schedule.merged).mean())
 
 
 def _error(case: Case, updates: int, step: float, size: Sizes, label: str) -> float:
@@ -244,3 +269,14 @@ def _over(promises: Sequence[Promise], base: Promise, step: float) -> list[float
 
 def _finite(value: float) -> Cell:
     return float(value) if math.isfinite(value) else "diverged or not admitted"
+
+
+def _until_broken(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    """What is drawn: up to the first y above MOST_DRAWN, and that one there."""
+    beyond = next((place + 1 for place, value in enumerate(y) if value > MOST_DRAWN), len(y))
+    return list(x[:beyond]), [min(value, MOST_DRAWN) for value in y[:beyond]]
+
+
+def _predicted(thresholds: Sequence[float], level: float) -> list[Series]:
+    known = [threshold for threshold in thresholds if math.isfinite(threshold)]
+    return [Series("threshold, predicted", known, [level] * len(known))] if known else []
