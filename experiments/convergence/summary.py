@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from experiments.report import draw_panel, verdict
 
 PAGE = "convergence-report.md"
+MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,30 @@ class Question:
     panels: Sequence[str]
 
 
+WORDS = (
+    ("update", "one step of a cluster's weights, from the gradient of a few samples. K counts those of each cluster"),
+    ("error", "mean ‖∇f‖² over a training: how steep the loss f still is, squared. 0 where there is nothing to gain"),
+    ("step", "how far an update follows its gradient. γ₁ is the theorem's where it leaves staleness out of account"),
+    (
+        "stage",
+        "a part of the model, on a machine of its own; the stages of a cluster are a pipeline. The samples of an "
+        "update pass through all of them and back, so the first stage's weights have changed most until then",
+    ),
+    ("staleness T", "how many updates a stage has made since the weights that a gradient was computed with"),
+    ("round", "C clusters average what they have learned since the last one: h updates of each"),
+    ("lag", "how many rounds a cluster may have contributed to whose average it does not have yet (max_lag)"),
+    ("bound", "what the error cannot exceed, by the theorem"),
+    ("control", "something that is known not to work. That the check fails for it is what is held"),
+    ("(… to …)", "the 95 % interval: how far off the figure before it may be by chance alone"),
+    ("octave", "a doubling of K"),
+    (
+        "quadratic, logistic, tilted, network",
+        "what is learned. A bowl with noise; to tell tumours apart, real data; a bowl whose slope bends just where "
+        "training ends; a small network that reads digits",
+    ),
+)
+"""For readers who know neither the paper nor the theorem."""
+
 QUESTIONS = (
     Question(
         "rate",
@@ -42,32 +69,38 @@ QUESTIONS = (
         "now and then, and gives a bound that no measurement may pass. A check that cannot fail proves nothing, so "
         "four things that must not work were put to the same check (controls): a step that does not shrink with K, a "
         "delay that grows with K, the same few samples used again and again, and averaging weights instead of "
-        "progress while rounds overlap.",
+        "progress while rounds overlap. Pipeline: one cluster of four stages. Fleet: two clusters, one half as fast "
+        "again as the other.",
         ("Rate: quadratic, fleet", "Rate: logistic, fleet", "Negative controls"),
     ),
     Question(
         "speedup",
         "Do more clusters help?",
-        "Each of C clusters should need a C-th of the updates that one needs: an efficiency of 1. The theorem "
-        "promises it as long as rounds of averaging are short beside the run, and no longer where they are not: both "
-        "were tried.",
-        ("Speed-up: quadratic", "Speed-up: logistic"),
+        "Each of C clusters should need a C-th of the updates that one needs to the same error: an efficiency of 1. "
+        "The theorem promises it as long as rounds of averaging are short beside the run, and no longer where they "
+        "are not: both were tried. Long rounds end the speed-up in two ways. The theorem's own step becomes small. "
+        "And with a step that does not (γ₁), an objective that feels how far clusters drift apart (tilted) departs "
+        "from it, while one that does not feel it keeps it.",
+        ("Speed-up: quadratic", "Speed-up: logistic", "Speed-up: tilted"),
     ),
     Question(
         "staleness",
         "From where on does staleness hurt?",
         "A gradient that is T updates late points where the weights have been. Up to a threshold that costs next to "
         "nothing; then training breaks down quickly. The theorem puts the threshold at an order of √(K/C), and its "
-        "own figure is cautious: the measured one must not be below it, and must grow as √K. Long rounds drive "
-        "clusters apart, to the same effect. Corrections rescue what is beyond the threshold, and cost something "
-        "below it.",
-        ("Staleness T", "Length of rounds h", "Corrections"),
+        "own figure is cautious: the measured one must not be below it, and must grow as √K. Long rounds, and lag, "
+        "drive clusters apart, which costs more and more, but breaks nothing here. Corrections keep a training from "
+        "breaking down far beyond the threshold; below it and a little beyond, they cost more than they give. "
+        "delay_adaptive makes steps smaller with staleness; look_ahead computes gradients where momentum will have "
+        "carried the weights.",
+        ("Staleness T", "Length of rounds h", "Lag at one step", "Corrections"),
     ),
     Question(
         "blocks",
         "What if the stages are late by different amounts?",
         "In a pipeline the first stage's gradients are the oldest, and the last stage's are fresh. The theorem says "
-        "that the error goes by the mean of the delays, and how large a step may be goes by the oldest.",
+        "that the error goes by the mean of the delays, and how large a step may be goes by the oldest. So a pipeline "
+        "was put beside two that do not exist: all stages as late as its mean, and all as late as its oldest.",
         ("Blocks: quadratic",),
     ),
     Question(
@@ -76,7 +109,8 @@ QUESTIONS = (
         "While a batch is on its way, the weights change. The program keeps the old ones until the batch's gradient is "
         "made, which costs memory. Without them, what comes out is the gradient of no function at all: it is off by an "
         "amount that shrinks with the step, so that a check which lets steps shrink with K would never see it. Here "
-        "steps stay as they are.",
+        "steps stay as they are. It costs where a step is so large that training hardly works any more; at the step "
+        "that is best it costs nothing.",
         ("New weights in the backward",),
     ),
     Question(
@@ -106,8 +140,10 @@ def write(folder: Path, page: Path) -> None:
 def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) -> list[str]:
     claims = [claim for question in answered for claim in parts[question.part]["claims"]]
     held = sum(claim["held"] is True for claim in claims)
-    failed = [claim["name"] for claim in claims if claim["held"] is False]
-    opening = f"{held} of {len(claims)} checks held" + (f"; not held: {', '.join(failed)}." if failed else ".")
+    opening = f"{held} of {len(claims)} checks held"
+    for fate in (False, None):
+        named = [f"“{claim['name']}”" for claim in claims if claim["held"] is fate]
+        opening += f"; {verdict(fate).strip('*')}: {', '.join(named)}" if named else ""
     lines = [
         "# Does it converge? What was measured",
         "",
@@ -115,12 +151,16 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "",
         "ravnest trains one model on several clusters of machines. Within a cluster machines never wait for each "
         "other, so gradients are late; clusters average what they have learned only now and then, while they go on. "
-        f"Does such training still converge, as fast as it could, and from where on not? {opening}",
+        f"Does such training still converge, as fast as it could, and from where on not? {opening}.",
         "",
         "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
         "constants are known, along schedules of delays that the program's own state machines made under a virtual "
         "clock; and, in the last section, of the program itself. All tables are in "
         f"[RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
+        "",
+        "| word | what it means here |",
+        "|---|---|",
+        *(f"| {word} | {meaning} |" for word, meaning in WORDS),
     ]
     for question in answered:
         part = parts[question.part]
@@ -142,10 +182,23 @@ def _picture(question: Question) -> str:
     return f"convergence-{question.part}.png"
 
 
+def _mark(axes: Axes, panel: Mapping[str, Any]) -> None:
+    """Ticks at the whole numbers that were tried, by octaves mostly, where matplotlib would have powers of ten."""
+    tried = sorted({x for series in panel["series"] for x in series["x"] if float(x).is_integer()})
+    if panel["log_x"] and len(tried) > 1:
+        shown = tried[:: -(-len(tried) // MOST_TICKS)]
+        axes.set_xticks(shown, [f"{x:g}" for x in shown])
+        axes.xaxis.set_minor_locator(NullLocator())
+
+
 def _draw(part: Mapping[str, Any], question: Question, path: Path) -> None:
     panels = [panel for title in question.panels for panel in part["panels"] if panel["title"] == title]
-    figure = Figure(figsize=(5.2 * max(1, len(panels)), 3.8), layout="constrained")
+    across = 2 if len(panels) == 4 else max(1, len(panels))
+    down = max(1, -(-len(panels) // across))
+    figure = Figure(figsize=(5.2 * across, 3.8 * down), layout="constrained")
     FigureCanvasAgg(figure)
     for place, panel in enumerate(panels):
-        draw_panel(figure.add_subplot(1, len(panels), place + 1), panel)
+        axes = figure.add_subplot(down, across, place + 1)
+        draw_panel(axes, panel)
+        _mark(axes, panel)
     figure.savefig(path, dpi=80, format="png")
