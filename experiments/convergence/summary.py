@@ -43,6 +43,7 @@ WORDS = (
         "a part of the model, on a machine of its own; the stages of a cluster are a pipeline. The samples of an "
         "update pass through all of them and back, so the first stage's weights have changed most until then",
     ),
+    ("pipeline, fleet", "in the checks: one cluster of several stages; two clusters, one half as fast again"),
     ("staleness T", "how many updates a stage has made since the weights that a gradient was computed with"),
     ("round", "C clusters average what they have learned since the last one: h updates of each"),
     ("lag", "how many rounds a cluster may have contributed to whose average it does not have yet (max_lag)"),
@@ -69,8 +70,7 @@ QUESTIONS = (
         "now and then, and gives a bound that no measurement may pass. A check that cannot fail proves nothing, so "
         "four things that must not work were put to the same check (controls): a step that does not shrink with K, a "
         "delay that grows with K, the same few samples used again and again, and averaging weights instead of "
-        "progress while rounds overlap. Pipeline: one cluster of four stages. Fleet: two clusters, one half as fast "
-        "again as the other.",
+        "progress while rounds overlap.",
         ("Rate: quadratic, fleet", "Rate: logistic, fleet", "Negative controls"),
     ),
     Question(
