@@ -62,7 +62,8 @@ def run(*, quick: bool) -> Part:
         "(with replacement), at the anchor of each checkpoint, and its mean is over all samples of the run.",
         f"digits: {problem.smoothness:.3g} for L and {problem.whole_sigma_sq:.3g} for σ² were seen along a short "
         f"training, f − 0 is {problem.gap:.3g} at the start. They are estimates, and so is every bound and threshold "
-        "here. Steps are the theorem's γ₁ with them. Plain: one process, no delay, the same micro-batches and steps.",
+        "here. Steps are γ₁ with them, and 1 / (2 L) where that is less, as for characters. Plain: one process, no "
+        "delay, the same micro-batches and steps.",
         f"{size.seeds} seeds, of weights and samples alike. Delays depend on this machine and its load: another run "
         "has others. What this part cannot show: many octaves of K or many clusters (parts rate and speedup do), "
         "wide-area links, and machines of unequal speed.",
