@@ -151,15 +151,16 @@ def closed_form(steady: Steady, updates: int) -> Sums:
     staleness, kept = steady.staleness, steady.lag + 1
     spanned = [kept + -(-staleness // h) for h in made]
     widest = max(spanned)
-    reach, error = 0.0, 0.0
+    row, column, error = 0.0, 0.0, 0.0
     for c, (w, h) in enumerate(zip(weights, made, strict=True)):
         others = [(v, k) for d, (v, k) in enumerate(zip(weights, made, strict=True)) if d != c]
-        reach = max(reach, staleness * w + (1 - w) * kept * h + widest * sum(v * k for v, k in others))
+        rest = (1 - w) * kept * h + widest * sum(v * k for v, k in others)
+        row, column = max(row, staleness * w + rest), max(column, staleness * max(w, 1 - w) + rest)
         missing = staleness * w**2 + (1 - w) ** 2 * kept * h + spanned[c] * sum(v**2 * k for v, k in others)
         error += w * h * missing
     first = sum(w * h for w, h in zip(weights, made, strict=True))
     second = sum(w * w * h for w, h in zip(weights, made, strict=True))
-    return Sums(updates * first / sum(made), first / second, error / first, reach**2, max(weights))
+    return Sums(updates * first / sum(made), first / second, error / first, row * column, max(weights))
 
 
 @dataclass(frozen=True)

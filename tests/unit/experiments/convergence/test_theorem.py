@@ -1,5 +1,7 @@
 """The sums by hand, one gradient after another, against the fast ones; and the closed forms above both."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -61,13 +63,49 @@ def test_the_sums_are_those_of_the_document_and_below_the_closed_form(made, dela
         fleets.Shape(speeds=(1.0, 1.7, 2.3), staleness=2, stages=3, round=3, ring_rounds=0.8),
     ],
 )
-def test_what_the_machines_do_is_counted_right_and_is_below_the_closed_form(shape):
+def test_what_the_machines_do_is_counted_right(shape):
     schedule = fleets.schedule(shape, 150)
     shares = [1 / shape.stages] * shape.stages
     found = sums(schedule, shares)
     assert (found.error, found.stability) == pytest.approx(by_hand(schedule, shares), rel=1e-9)
     assert schedule.staleness.max() <= shape.staleness
     assert (schedule.round[:, None, None] - 1 - schedule.merged).max() > 0
+
+
+def late_then_fresh(clusters: int, staleness: int) -> Schedule:
+    """A round an update, lag 1; all T late, but for the first cluster from `begin` on: fresh, and then on hold."""
+    updates, begin = 10 * staleness, 5 * staleness
+    schedule = steady([Contribution(1, [staleness])] * clusters, updates, lag=1)
+    first = schedule.cluster == 0
+    number = schedule.update[first]
+    fresh = np.where(number < begin, 0, np.minimum(number, begin + 1))
+    version, merged = schedule.version.copy(), schedule.merged.copy()
+    version[first, 0, 0] = np.maximum(version[first, 0, 0], fresh)
+    merged[first, 0, 0] = np.maximum(version[first, 0, 0] - 1, 0)
+    return replace(schedule, version=version, merged=merged)
+
+
+@pytest.mark.parametrize("clusters", [2, 4, 32])
+def test_delays_that_vary_are_below_the_closed_form_where_the_square_of_one_row_would_not_do(clusters):
+    staleness = 64
+    schedule = late_then_fresh(clusters, staleness)
+    schedule.check()
+    assert schedule.staleness.max() == staleness
+    found = sums(schedule, [1.0])
+    most = closed_form(Steady((1,) * clusters, staleness, 1), schedule.updates)
+    assert found.error <= most.error
+    assert found.stability <= most.stability
+    weight = 1 / clusters
+    row = staleness * weight + (1 - weight) * 2 + (2 + staleness) * (1 - weight)
+    assert (found.stability > 1.3 * row**2) is (clusters == 32)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 3, 8])
+@pytest.mark.parametrize(("staleness", "lag", "made"), [(0, 0, 1), (1, 1, 4), (7, 2, 3), (64, 1, 1)])
+def test_the_step_of_the_corollary_is_admitted_with_the_closed_form(clusters, staleness, lag, made):
+    most = closed_form(Steady((made,) * clusters, staleness, lag), 1000 * clusters)
+    reach = staleness + (1 - 1 / clusters) * (2 * lag + 3) * made
+    assert Promise(Problem(1.0, (1.0,), 1.0), most).largest_step >= (1 - 1e-9) / (2 * max(1, reach))
 
 
 def test_one_cluster_without_delay_is_plain_sgd():
