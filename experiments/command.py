@@ -43,17 +43,17 @@ def run_parts(
     report = Report(asked.out or folder, title, intro)
     failed = []
     for part_name in (part_name for part_name in parts if part_name in asked.only):
+        quick = ["--quick"] if asked.quick else []
+        command = shlex.join(["python", "-m", f"experiments.{name}", *quick, *flags, "--only", part_name])
         began_s = time.monotonic()
         try:
             part = parts[part_name]()
+            seconds = time.monotonic() - began_s
+            report.record(part, command=command, machine=before, seconds=seconds, order=list(parts))
         except Exception:  # noqa: BLE001 - the other parts' results are worth having; the exit code tells
             traceback.print_exc()
             failed.append(part_name)
             continue
-        quick = ["--quick"] if asked.quick else []
-        command = shlex.join(["python", "-m", f"experiments.{name}", *quick, *flags, "--only", part_name])
-        seconds = time.monotonic() - began_s
-        report.record(part, command=command, machine=before, seconds=seconds, order=list(parts))
         for claim in part.claims:
             found = f"{claim.statement}: {claim.measured} (target {claim.target})"
             print(f"{part_name}: {verdict(claim.held)}: {found}", file=sys.stderr)

@@ -6,6 +6,7 @@ keeps the others' last results. All three files are replaced at once or not at a
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import subprocess
@@ -117,6 +118,7 @@ class Report:
         self._stored = self._kept()
         self._stored[part.name] = {
             **dataclasses.asdict(part),
+            "tables": [_storable(table) for table in part.tables],
             "command": command,
             "machine": dict(machine),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -145,7 +147,10 @@ class Report:
         lines = [f"# {self._title}", "", "<!-- Written by a program from result.json; never edited by hand. -->", ""]
         lines += [self._intro, "", "![](result.png)", "", "## Claims", ""]
         claims = [(name, claim) for name, part in self._stored.items() for claim in part["claims"]]
-        rows = [[name, c["statement"], c["target"], c["measured"], verdict(c["held"])] for name, c in claims]
+        rows = [
+            [name, f"**{c['name']}**: {c['statement']}", c["target"], c["measured"], verdict(c["held"])]
+            for name, c in claims
+        ]
         lines += _table(["part", "claim", "target", "measured", "verdict"], rows)
         for part in self._stored.values():
             lines += [
@@ -161,6 +166,15 @@ class Report:
             for table in part["tables"]:
                 lines += ["", f"**{table['title']}**", "", *_table(table["columns"], table["rows"])]
         return "\n".join(lines) + "\n"
+
+
+def _storable(table: Table) -> dict[str, Any]:
+    """As plain data. JSON knows no infinity: what is not finite is written in words."""
+    rows = [
+        [str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row]
+        for row in table.rows
+    ]
+    return {**dataclasses.asdict(table), "rows": rows}
 
 
 def verdict(held: bool | None) -> str:

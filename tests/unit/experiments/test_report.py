@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_all_three_files_hold_what_was_recorded(tmp_path):
     report = Report(tmp_path / "out", "An experiment", "It asks.")
     record(report, part("speed", held=False))
     text = (tmp_path / "out/RESULT.md").read_text()
-    assert "| speed | speed is right | >= 1 | 1.4× | **not held** |" in text
+    assert "| speed | **c**: speed is right | >= 1 | 1.4× | **not held** |" in text
     assert "| x \\| y | 0.1235 |" in text
     assert "| – | 7 |" in text
     assert "`run speed`" in text
@@ -46,6 +47,13 @@ def test_all_three_files_hold_what_was_recorded(tmp_path):
     assert stored["parts"]["speed"]["command"] == "run speed"
     assert (tmp_path / "out/result.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["RESULT.md", "result.json", "result.png"]
+
+
+def test_a_figure_that_is_not_finite_is_written_in_words(tmp_path):
+    report = Report(tmp_path, "An experiment", "")
+    record(report, replace(part("speed"), tables=[Table("figures", ["n"], [[math.inf], [1.0]])]))
+    assert json.loads((tmp_path / "result.json").read_text())["parts"]["speed"]["tables"][0]["rows"] == [["inf"], [1.0]]
+    assert "| inf |" in (tmp_path / "RESULT.md").read_text()
 
 
 def test_a_part_run_again_replaces_its_own_result_and_keeps_the_others(tmp_path):
