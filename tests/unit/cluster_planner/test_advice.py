@@ -1,8 +1,9 @@
+import random
 from collections.abc import Callable
 
 import pytest
 
-from cluster_planner.advice import advise, more_memory, suggestions
+from cluster_planner.advice import _changes, _may_gain, advise, more_memory, suggestions
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.hours import hours_from
@@ -10,6 +11,7 @@ from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict import predict
 from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
+from cluster_planner.suggestion import WORTHWHILE
 
 
 def advice_for(fleet: Fleet, spans: SpanCosts, window: int = 9) -> str:
@@ -131,3 +133,29 @@ def test_longer_hours_are_compared_by_worth_and_do_not_name_the_bottleneck(
     advice = advise(fleet, spans, clusters, (), forecast)
     assert "would raise what the plan is worth from" in advice.line
     assert advice.cluster is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_change_is_spared_that_would_have_gained_enough(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    spans = SpanCosts(make_model(8), make_workload(update_every=3, average_every=10**5))
+    rates = {"flops_per_s": (8, 11), "up_bytes_per_s": (4, 7), "down_bytes_per_s": (4, 7)}
+    fleet = Fleet(
+        tuple(
+            make_node(f"n{i}", **{key: 10 ** chance.uniform(*ends) for key, ends in rates.items()}) for i in range(60)
+        )
+    )
+    clusters = [Cluster(f"c{i}", 5, (Stage(f"n{2 * i}", (0, 4)), Stage(f"n{2 * i + 1}", (4, 8)))) for i in range(30)]
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    spared = [i for i in range(30) if not _may_gain(fleet, spans, clusters, forecast, i)]
+    assert 0 < len(spared) < 30
+    for index in spared:
+        for changed, _ in _changes(fleet, clusters[index], forecast.limits[index]):
+            made = predict(changed, spans, clusters, rings).prediction
+            assert made.objective <= forecast.prediction.objective * (1 + WORTHWHILE)
