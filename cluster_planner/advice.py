@@ -1,56 +1,64 @@
 """What one change would help most.
 
-Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else
-of the plan stays, and the whole is predicted again. The change that gains the fleet the most samples/s is the
-advice. Of more than MANY clusters only the TRIED fastest are looked at: what is twice as good gains no cluster more
-than its own rate.
+Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else of the
+plan stays, and the whole is predicted again; where clusters wait for averaging, the machine or link that averaging
+keeps busiest. Beside these, longer hours (longer_hours.py) and other settings of the job (job_changes.py). The change
+after which the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest
+are looked at, and none that could not gain enough if all of its machines and links were twice as good.
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cluster_planner.fleet import Fleet, Link
-from cluster_planner.pipeline import plan_pipeline
+from cluster_planner.better_fleets import with_host, with_link, with_memory, with_speed
+from cluster_planner.circuits import circuits
+from cluster_planner.fleet import Fleet
+from cluster_planner.job_changes import KEYS, job_changes
+from cluster_planner.longer_hours import longer_hours
+from cluster_planner.objective import averaging_factor, staleness_factor
+from cluster_planner.pipeline import plan_pipeline, timed
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict import Forecast, Limit, predict
 from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import host_key
+from cluster_planner.suggestion import WORTHWHILE, Suggestion, most_of
 from cluster_planner.words import rate
-
-WORTHWHILE = 0.01
-"""Gains below this fraction are not worth a line of advice."""
 
 MANY, TRIED = 12, 3
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
-MOST_OF = 0.9
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """One change, what the fleet would make with it, and the index of the cluster it is about."""
+class Advice:
+    """One line, and the index of the cluster whose machine or link it is about, if any."""
 
-    words: str
-    samples_per_s: float
-    cluster: int
+    line: str
+    cluster: int | None = None
 
 
 def suggestions(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
 ) -> list[Suggestion]:
-    """Changes of what limits each cluster, that are worthwhile with the same cuts; the one that gains most first."""
-    now = forecast.prediction.samples_per_s
-    fastest = sorted(range(len(clusters)), key=lambda i: -forecast.prediction.clusters[i].samples_per_s)
-    tried = set(fastest if len(clusters) <= MANY else fastest[:TRIED])
-    found = [
-        Suggestion(words, predict(changed, spans, clusters, rings).prediction.samples_per_s, index)
-        for index, (cluster, limit) in enumerate(zip(clusters, forecast.limits, strict=True))
-        if index in tried
-        for changed, words in _changes(fleet, cluster, limit)
+    """Changes that are worthwhile with the same cuts; the one that gains most first."""
+    now = forecast.prediction
+    fastest = sorted(range(len(clusters)), key=lambda i: -now.clusters[i].samples_per_s)
+    tried = [i for i in fastest if _may_gain(fleet, spans, clusters, forecast, i)]
+    changes = [
+        (change, index)
+        for index in sorted(tried if len(clusters) <= MANY else tried[:TRIED])
+        for change in _changes(fleet, clusters[index], forecast.limits[index])
     ]
-    worthwhile = [one for one in found if one.samples_per_s > now * (1 + WORTHWHILE)]
-    return sorted(worthwhile, key=lambda one: -one.samples_per_s)
+    if any(limit.kind == "averaging" for limit in forecast.limits):
+        changes += _averaging_changes(fleet, spans, clusters, rings)
+    found = []
+    for (changed, words), index in changes:
+        made = predict(changed, spans, clusters, rings).prediction
+        if made.objective > now.objective * (1 + WORTHWHILE):
+            found.append(Suggestion(words, made.samples_per_s, made.objective, index))
+    found += longer_hours(fleet, spans, clusters, now)
+    found += job_changes(fleet, spans, clusters, rings, forecast)
+    return sorted(found, key=lambda one: -one.worth)
 
 
 def more_memory(
@@ -59,57 +67,72 @@ def more_memory(
     """For each node that more memory would help, how much: the least of MEMORY_FACTORS that brings most of what the
     largest does, with cuts and window of its cluster planned anew.
     """
-    total, found = forecast.prediction.samples_per_s, []
+    total, found = forecast.prediction, []
+    factor = averaging_factor(len(clusters), spans.workload)
     for index, cluster in enumerate(clusters):
         names = [stage.node for stage in cluster.stages]
 
-        def made(changed: Fleet, names: Sequence[str] = names) -> float:
+        def made(changed: Fleet, names: Sequence[str] = names) -> tuple[float, float]:
             pipeline = plan_pipeline(changed, spans, names, averaging_per_s, len(names), in_order=True)
-            return 0.0 if pipeline is None else pipeline.samples_per_s
+            return (0.0, 0.0) if pipeline is None else (pipeline.samples_per_s, pipeline.value)
 
-        now = made(fleet)
+        speed, value = made(fleet)
         for name in names:
-            memory = fleet.node(name).memory_bytes
-            with_it = {factor: made(_with_memory(fleet, name, round(memory * factor))) for factor in MEMORY_FACTORS}
-            gain = max(with_it.values()) - now
-            if gain > WORTHWHILE * total:
-                factor = next(factor for factor, rate in with_it.items() if rate - now >= MOST_OF * gain)
-                words = f"{memory * factor / 1e9:.3g} GB of memory instead of {memory / 1e9:.3g} in {name}"
-                found.append(Suggestion(words, total + with_it[factor] - now, index))
-    return sorted(found, key=lambda one: -one.samples_per_s)
+            memory, sizes = fleet.node(name).memory_bytes, []
+            for times in MEMORY_FACTORS:
+                then, worth = made(with_memory(fleet, name, round(memory * times)))
+                words = f"{memory * times / 1e9:.3g} GB of memory instead of {memory / 1e9:.3g} in {name}"
+                gained = total.samples_per_s + then - speed, total.objective + (worth - value) * factor
+                sizes.append(Suggestion(words, *gained, index))
+            if (one := most_of(sizes, total.objective)) is not None:
+                found.append(one)
+    return sorted(found, key=lambda one: -one.worth)
 
 
 def advise(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
-) -> tuple[str, int]:
-    """One line, and the index of the cluster it is about."""
-    now = forecast.prediction.samples_per_s
+) -> Advice:
+    """The change that helps most, in one line; where none does, what the fleet waits for."""
     if best := suggestions(fleet, spans, clusters, rings, forecast)[:1]:
-        then = rate(best[0].samples_per_s)
-        line = f"{best[0].words} would raise the fleet from {rate(now)} to {then} samples/s with the same cuts"
-        return line, best[0].cluster
-    if any(limit.kind == "averaging" for limit in forecast.limits):
-        return "a larger average_every would help most: the clusters wait for their averaging", 0
-    if any(limit.kind == "round trip" for limit in forecast.limits):
-        return "a larger max_staleness or update_every would help most: pipelines wait for their round trip", 0
-    if any(limit.kind == "flush" for limit in forecast.limits):
-        return "schedule async would help most, or a larger update_every: pipelines idle at each update's flush", 0
-    return "no single machine or link holds the fleet back: doubling any one gains less than 1 %", 0
+        machines = best[0].samples_per_s > forecast.prediction.samples_per_s
+        return Advice(_line(best[0], forecast), best[0].cluster if machines else None)
+    line = "no single machine or link holds the fleet back: doubling any one gains less than 1 %"
+    waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
+    return Advice(line if waiting is None else f"{line}, and so does another {' or '.join(KEYS[waiting])}")
+
+
+def _line(best: Suggestion, forecast: Forecast) -> str:
+    now = forecast.prediction
+    before, after = rate(now.samples_per_s), rate(best.samples_per_s)
+    worth = f"from {rate(now.objective)} to {rate(best.worth)}"
+    if best.samples_per_s == now.samples_per_s:
+        return f"{best.words} would raise what the plan is worth {worth} samples/s, at the same speed"
+    return f"{best.words} would raise the fleet from {before} to {after} samples/s with the same cuts (worth {worth})"
+
+
+def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, index: int) -> bool:
+    """Whether a cluster could gain enough: were everything in it twice as good, it would be at most twice as fast as
+    it is without averaging.
+    """
+    cluster, now = clusters[index], forecast.prediction
+    if any(fleet.node(stage.node).host is not None for stage in cluster.stages):
+        return True  # its uplink may be other clusters', too
+    most = 2 * timed(fleet, spans, cluster.stages, 0.0).samples_per_s - now.clusters[index].samples_per_s
+    counted = staleness_factor(cluster.window, len(cluster.stages), spans.workload)
+    counted *= fleet.rules.presence_of(stage.node for stage in cluster.stages)
+    return most * counted * averaging_factor(len(clusters), spans.workload) > WORTHWHILE * now.objective
 
 
 def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, str]]:
     node = fleet.node(limit.node)
     if limit.kind == "compute":
-        return [(_with_node(fleet, node.name, flops_per_s=2 * node.flops_per_s), f"doubling {node.name}'s speed")]
+        return [(with_speed(fleet, node.name, 2 * node.flops_per_s), f"doubling {node.name}'s speed")]
     if limit.kind == "uplink":
-        words = f"doubling {node.name}'s uplink to {node.up_bytes_per_s * 16e-6:.4g} Mbit/s"
-        return [(_with_host(fleet, node.name, up=2.0, down=1.0), words)]
+        return [_faster_uplink(fleet, node.name)]
     if limit.kind == "downlink":
-        words = f"doubling {node.name}'s downlink to {node.down_bytes_per_s * 16e-6:.4g} Mbit/s"
-        return [(_with_host(fleet, node.name, up=1.0, down=2.0), words)]
+        return [_faster_downlink(fleet, node.name)]
     if limit.kind == "link" and limit.peer is not None:
-        words = f"doubling the rate between {node.name} and {limit.peer}"
-        return [(_with_link(fleet, node.name, limit.peer, latency=1.0, rate=2.0), words)]
+        return [_faster_link(fleet, node.name, limit.peer)]
     if limit.kind == "round trip":
         names = [stage.node for stage in cluster.stages]
         hops = [fleet.link(a, b) for a, b in itertools.pairwise(names)]
@@ -117,34 +140,47 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, 
             return []
         slowest = max(hops, key=lambda link: link.latency_s)
         words = f"halving the latency between {slowest.a} and {slowest.b}"
-        return [(_with_link(fleet, slowest.a, slowest.b, latency=0.5, rate=1.0), words)]
+        return [(with_link(fleet, slowest.a, slowest.b, latency=0.5), words)]
     return []
 
 
-def _with_memory(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
-    return replace(
-        fleet, nodes=tuple(replace(n, memory_bytes=memory_bytes) if n.name == name else n for n in fleet.nodes)
-    )
+def _averaging_changes(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]
+) -> list[tuple[tuple[Fleet, str], int]]:
+    """Of what averaging passes through: the uplink, the downlink and the link that it keeps busiest."""
+    place = {(c.name, s): (stage.node, i) for i, c in enumerate(clusters) for s, stage in enumerate(c.stages)}
+    out, into = dict.fromkeys(place.values(), 0.0), dict.fromkeys(place.values(), 0.0)
+    hops: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
+    for ring in circuits(spans, clusters, rings):
+        for sender, receiver in ring.hops:
+            here, there = place[sender], place[receiver]
+            if here[0] == there[0] or fleet.same_host(here[0], there[0]):
+                continue
+            out[here] += ring.parameter_bytes
+            into[there] += ring.parameter_bytes
+            seconds = ring.parameter_bytes / fleet.flow_bytes_per_s(here[0], there[0])
+            hops[here, there] = max(seconds, hops.get((here, there), 0.0))
+    if not hops:
+        return []
+    up = max(out, key=lambda at: out[at] / fleet.node(at[0]).up_bytes_per_s)
+    down = max(into, key=lambda at: into[at] / fleet.node(at[0]).down_bytes_per_s)
+    (a, of), (b, _) = max(hops, key=lambda hop: hops[hop])
+    return [
+        (_faster_uplink(fleet, up[0]), up[1]),
+        (_faster_downlink(fleet, down[0]), down[1]),
+        (_faster_link(fleet, a, b), of),
+    ]
 
 
-def _with_node(fleet: Fleet, name: str, flops_per_s: float) -> Fleet:
-    nodes = tuple(replace(n, flops_per_s=flops_per_s) if n.name == name else n for n in fleet.nodes)
-    return replace(fleet, nodes=nodes)
+def _faster_uplink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    words = f"doubling {name}'s uplink to {fleet.node(name).up_bytes_per_s * 16e-6:.4g} Mbit/s"
+    return with_host(fleet, name, up=2.0), words
 
 
-def _with_host(fleet: Fleet, name: str, *, up: float, down: float) -> Fleet:
-    key = host_key(fleet, name)
-    nodes = tuple(
-        replace(n, up_bytes_per_s=n.up_bytes_per_s * up, down_bytes_per_s=n.down_bytes_per_s * down)
-        if host_key(fleet, n.name) == key
-        else n
-        for n in fleet.nodes
-    )
-    return replace(fleet, nodes=nodes)
+def _faster_downlink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    words = f"doubling {name}'s downlink to {fleet.node(name).down_bytes_per_s * 16e-6:.4g} Mbit/s"
+    return with_host(fleet, name, down=2.0), words
 
 
-def _with_link(fleet: Fleet, a: str, b: str, *, latency: float, rate: float) -> Fleet:
-    old = fleet.link(a, b)
-    new = Link(old.a, old.b, old.latency_s * latency, old.bytes_per_s * rate)
-    others = tuple(link for link in fleet.links if {link.a, link.b} != {a, b})
-    return replace(fleet, links=(*others, new))
+def _faster_link(fleet: Fleet, a: str, b: str) -> tuple[Fleet, str]:
+    return with_link(fleet, a, b, rate=2.0), f"doubling the rate between {a} and {b}"

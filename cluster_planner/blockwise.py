@@ -20,6 +20,7 @@ from cluster_planner.candidates import Candidate, Conditions, conditions_of
 from cluster_planner.estimates import Estimate, Group
 from cluster_planner.ground import Ground
 from cluster_planner.local_search import Totals
+from cluster_planner.words import counted
 
 PRICES = 40
 """Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
@@ -85,7 +86,7 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
         if price in tried:
             break
         tried.add(price)
-        found = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more")
+        found = work_out("blocks", groups, f"{counted(len(blocks), 'block')}, clusters worth {price:.3g} or more")
         if starts and (found is None or (best is not None and found.objective <= best.objective)):
             break
         starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
@@ -99,7 +100,7 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
             cut, starts = _cut_again(ground, groups, fraction)
         groups, asked = _round(ground, cut, starts, conditions)
         searched.append(asked)
-    found = work_out("local search", groups, f"in {' and then '.join(map(str, searched))} blocks")
+    found = work_out("local search", groups, f"in {' and then '.join(counted(each, 'block') for each in searched)}")
     return found if best is None or (found is not None and found.objective > best.objective) else best
 
 

@@ -14,6 +14,9 @@ from cluster_planner.errors import InvalidInput
 
 LAST: Literal["last"] = "last"
 
+FEW_NAMES = 8
+"""So many names are listed in an error; of more, only one that is like the wrong one."""
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -140,6 +143,9 @@ def _check_node(name: str, known: Mapping[str, object], key: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that this one resembles, as the end of a sentence."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """The known name that this one resembles, or all where they are few, as the end of a sentence."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1) or [one for one in known if name in one]
+    if len(close) == 1:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are {', '.join(known)}" if 0 < len(known) <= FEW_NAMES else ""

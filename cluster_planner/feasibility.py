@@ -13,13 +13,14 @@ from cluster_planner.errors import NoFeasiblePlan
 from cluster_planner.fleet import Fleet
 from cluster_planner.holding import Holding
 from cluster_planner.spans import SpanCosts
+from cluster_planner.words import counted
 
 
 def require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> None:
     """Raise `NoFeasiblePlan` where it can be told before any search. `able`: the nodes that can hold a unit."""
     if len(costs.units) < least:
         raise NoFeasiblePlan(
-            f"the model has {_counted(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
+            f"the model has {counted(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
             f"a cluster has {least} at the least"
         )
     biggest = max(fleet.nodes, key=lambda node: node.memory_bytes)
@@ -40,16 +41,18 @@ def no_fit(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str
     """Why these nodes together hold no model."""
     if len(able) < least:
         return (
-            f"a cluster needs {least} nodes at the least, and {_counted(len(able), 'node')} of "
+            f"a cluster needs {least} nodes at the least, and {counted(len(able), 'node')} of "
             f"{len(fleet.nodes)} can hold a unit ({_gb(holding.smallest_unit_bytes)})"
         )
     need = holding.whole_model_bytes
     have = sum(fleet.node(name).memory_bytes for name in able)
+    own = min(have, holding.process_bytes * len(able))
     return (
         f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
         f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
-        f"the {_counted(len(able), 'node')} that can hold a unit have {_gb(have)}, each with its own process "
-        "and whole units only; add nodes or memory, or lower micro_batch, max_staleness or max_lag"
+        f"the {counted(len(able), 'node')} that can hold a unit have {_gb(have)}, {_gb(own)} of it for "
+        "their processes, and take whole units only; add nodes or memory, or lower micro_batch, max_staleness or "
+        "max_lag"
     )
 
 
@@ -59,7 +62,7 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
     if demanded.min_clusters > len(able) // least:
         raise NoFeasiblePlan(
             f"must be {len(able) // least} at most, not {demanded.min_clusters}: "
-            f"{_counted(len(able), 'node')} can hold a unit, and a cluster has {_counted(least, 'node')} at the least",
+            f"{counted(len(able), 'node')} can hold a unit, and a cluster has {counted(least, 'node')} at the least",
             key="constraints.min_clusters",
         )
     able_names = frozenset(able)
@@ -110,8 +113,12 @@ def no_fit_for_constraints(fleet: Fleet) -> str:
     )
 
 
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def no_common_hours() -> str:
+    """What to say where hours are all that keeps nodes apart."""
+    return (
+        "no cluster that holds the model has an hour of the day at which all its nodes are there (hours): let more "
+        "nodes be there at the same time"
+    )
 
 
 def _gb(amount: int) -> str:

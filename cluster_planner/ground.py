@@ -16,6 +16,7 @@ from cluster_planner.holding import Holding
 from cluster_planner.local_search import LocalSearch, Score, Totals
 from cluster_planner.mending import mended
 from cluster_planner.spans import SpanCosts
+from cluster_planner.words import counted
 
 TOO_FEW = 100.0
 """How much less groupings count for each cluster that they lack of the number demanded."""
@@ -95,4 +96,4 @@ class Ground:
             estimator, self.score(conditions, others), self.points, rules.atoms(nodes), rules.allows, rules.pinned
         )
         groups, settled = search.improve(groups, per_node * len(nodes), self.problem.seed)
-        return groups, f"{estimator.asked} groups estimated" + ("" if settled else ", stopped at its limit")
+        return groups, f"{counted(estimator.asked, 'group')} estimated" + ("" if settled else ", stopped at its limit")

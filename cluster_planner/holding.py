@@ -27,6 +27,8 @@ class Holding:
         if work.activation_checkpointing == "auto":
             self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
         self._least = least_stages
+        self.process_bytes = work.process_bytes
+        """What each stage needs before it holds anything."""
         self._reach: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}
 

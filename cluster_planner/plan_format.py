@@ -48,6 +48,8 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
             raise InvalidInput(
                 f"no node is named {cap.node!r}{did_you_mean(cap.node, names)}", key=f"constraints.cap[{i}].node"
             )
+        if cap.memory_gb is None and cap.up_mbps is None:
+            raise InvalidInput("needs memory_gb, up_mbps, or both", key=f"constraints.cap[{i}]")
     return Fleet(
         nodes=tuple(_capped(_node(node), entry.constraints.cap) for node in entry.nodes),
         links=tuple(Link(*link.between, *_link(link)) for link in entry.links),

@@ -10,9 +10,16 @@ from dataclasses import replace
 
 from cluster_planner.advice import advise
 from cluster_planner.bound import best_possible
+from cluster_planner.constraints import UNCONSTRAINED
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
-from cluster_planner.feasibility import no_fit, no_fit_for_constraints, require_feasible, require_possible
+from cluster_planner.feasibility import (
+    no_common_hours,
+    no_fit,
+    no_fit_for_constraints,
+    require_feasible,
+    require_possible,
+)
 from cluster_planner.fleet import Fleet
 from cluster_planner.ground import Problem
 from cluster_planner.holding import Holding
@@ -52,14 +59,16 @@ def make_plan(
 
     tell = progress if progress is not None else _unheard
     best = Search(Problem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
+    if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
+        raise NoFeasiblePlan(no_common_hours(), key="nodes")
     if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
-    advice, about = advise(fleet, spans, best.clusters, best.rings, best.forecast)
+    advice = advise(fleet, spans, best.clusters, best.rings, best.forecast)
     bound = best_possible(fleet, spans, able, least)
-    predicted = replace(best.forecast.prediction, advice=advice, best_possible=bound)
-    if "would raise" in advice:
+    predicted = replace(best.forecast.prediction, advice=advice.line, best_possible=bound)
+    if (about := advice.cluster) is not None:
         predicted = replace(
             predicted, bottleneck=f"{best.clusters[about].name}: {predicted.clusters[about].bottleneck}"
         )

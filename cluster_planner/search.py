@@ -20,6 +20,7 @@ from cluster_planner.journal import Step
 from cluster_planner.local_search import Totals
 from cluster_planner.partitions import EXHAUSTIVE_NODES, best_partitions
 from cluster_planner.spans import SpanCosts
+from cluster_planner.words import counted
 
 EVERY_K = 8
 LARGEST_MEAN = 12
@@ -73,10 +74,10 @@ class Search:
                 break
             groups = self._ground.grouped(nodes, k, RESTARTS)
             if groups is None:
-                words = f"{k} clusters: the nodes cannot be grouped so that each holds the model"
+                words = f"{counted(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
             else:
                 found.append((score(Totals().plus(estimator.of(groups))), groups))
-                words = f"{k} clusters: worth about {found[-1][0]:.4g}"
+                words = f"{counted(k, 'cluster')}: worth about {found[-1][0]:.4g}"
             self._tell(Step("k-means", words, self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
@@ -105,7 +106,7 @@ class Search:
                 return 0.0 if found is None else found.value
 
             for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
-                self._work_out("all partitions", groups, f"{clusters} clusters")
+                self._work_out("all partitions", groups, counted(clusters, "cluster"))
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str = "") -> Candidate | None:
         names = self._problem.fleet.names
@@ -140,7 +141,7 @@ def _outcome(before: Candidate | None, found: Candidate | None) -> str:
     if found is None:
         return "no plan"
     stages = sum(len(cluster.stages) for cluster in found.clusters)
-    words = f"{len(found.clusters)} clusters of {stages} nodes, worth {found.objective:.4g}"
+    words = f"{counted(len(found.clusters), 'cluster')} of {counted(stages, 'node')}, worth {found.objective:.4g}"
     return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
 
 

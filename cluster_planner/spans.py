@@ -41,7 +41,7 @@ class SpanCosts:
 
     def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
         units = costs.units
-        self._most_positions = most_positions
+        self._costs, self._most_positions = costs, most_positions
         self._memory_tables: dict[tuple[int, bool], Floats] = {}
         self._flops_tables: dict[bool, Floats] = {}
         self.count = len(units)
@@ -57,6 +57,10 @@ class SpanCosts:
         self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
         self._tied = _at_cuts([unit.tied_bytes for unit in units])
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
+
+    def under(self, workload: Workload) -> "SpanCosts":
+        """The same model's, if the job asked for this."""
+        return SpanCosts(self._costs, workload, self._most_positions)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
         """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""

@@ -1,8 +1,8 @@
 """Why a node is left out.
 
-Decides the reason that a plan gives for each spare: its memory holds nothing, or its cluster does better
-without it. Where the search is exact, the best pipeline that does use the node is found too, and both rates
-are named.
+Decides the reason that a plan gives for each spare: its memory holds nothing, it may join no cluster, or the nearest
+that it may join does better without it. Where the search is exact, the best pipeline that does use the node is found
+too, and both rates are named.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def left_out(
     least: int,
     objective: float,
 ) -> tuple[Spare, ...]:
-    """The `idle` nodes, each with what it would do to the cluster that is nearest to it. `objective`: the plan's."""
+    """The `idle` nodes, each with what it would do to the nearest cluster that it may join. `objective`: the plan's."""
     if len(idle) > MOST_REASONS:
         price = price_of_a_cluster(objective, len(clusters), spans.workload)
         reason = (
@@ -50,13 +50,25 @@ def left_out(
     without: dict[str, Pipeline | None] = {}
     spares = []
     for name in idle:
-        cluster = min(clusters, key=lambda cluster: _latency_s(fleet, name, cluster))
+        broken = {cluster.name: _broken(fleet, name, cluster) for cluster in clusters}
+        nearest = sorted(clusters, key=lambda cluster: _latency_s(fleet, name, cluster))
+        cluster = next((cluster for cluster in nearest if broken[cluster.name] is None), None)
+        if cluster is None:
+            first = nearest[0].name
+            spares.append(Spare(name, f"may join no cluster: with it, {first} {broken[first]}"))
+            continue
         if cluster.name not in without:
             used = [stage.node for stage in cluster.stages]
             without[cluster.name] = plan_pipeline(fleet, spans, used, averaging_per_s, least)
         reason = _reason(fleet, spans, cluster, name, without[cluster.name], averaging_per_s, least)
         spares.append(Spare(name, reason))
     return tuple(spares)
+
+
+def _broken(fleet: Fleet, name: str, cluster: Cluster) -> str | None:
+    """Why the node may not join the cluster, after its name; None where it may."""
+    number_of = fleet.sites.number_of
+    return fleet.rules.broken([*(number_of[stage.node] for stage in cluster.stages), number_of[name]])
 
 
 def _latency_s(fleet: Fleet, name: str, cluster: Cluster) -> float:
@@ -83,6 +95,16 @@ def _reason(
     rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"
     if including.samples_per_s < without.samples_per_s * (1 - 1e-9):
         return f"would slow {cluster.name}: {rates}"
+    with_it, alone = _presence(fleet, including), _presence(fleet, without)
+    if with_it < alone and including.value < without.value:
+        rates = f"{rate(including.samples_per_s)} samples/s with it for {with_it:.0%} of the day"
+        return f"is away too long for {cluster.name}: {rates}, {rate(without.samples_per_s)} without for {alone:.0%}"
+    if including.value > without.value * (1 + 1e-9):
+        return f"would speed {cluster.name} up ({rates}), but no plan with it was found that is worth more"
     if including.samples_per_s > without.samples_per_s * (1 + 1e-9):
         return f"would make {cluster.name} staler than its speed is worth: {rates}"
     return f"would not speed {cluster.name} up: {rates}"
+
+
+def _presence(fleet: Fleet, pipeline: Pipeline) -> float:
+    return fleet.rules.presence_of(stage.node for stage in pipeline.stages)

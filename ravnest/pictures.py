@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cluster_planner.plan import Plan
-from cluster_planner.words import rate
+from cluster_planner.words import counted, rate
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -54,7 +54,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     axes.text(0.0, lowest, LEGEND, ha="left", va="top", fontsize=8, color="#444444")
     axes.set_ylim(lowest - 0.25, 0.78)
     axes.axis("off")
-    title = f"{len(plan.fleet.nodes)} nodes, {clusters} clusters"
+    title = f"{counted(len(plan.fleet.nodes), 'node')}, {counted(clusters, 'cluster')}"
     title += f": {rate(plan.predicted.samples_per_s)} samples/s predicted"
     if plan.spares:
         title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"

@@ -1,6 +1,6 @@
 """Fleets of home machines from a seed, and plans for them. Pure but for the seeded generator.
 
-Decides a grouping by itself, since the planner's search takes minutes for hundreds of nodes: clusters of nodes of one
+Decides a grouping by itself, so that it is the same whatever the planner finds: clusters of nodes of one
 region and of like speed, equal spans. The prediction is the planner's own (cluster_planner.predict).
 """
 

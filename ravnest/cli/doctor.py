@@ -38,10 +38,11 @@ def doctor(
     """Say per node and pair what would make a run fail: reachability, versions, tokens, memory, devices, code, data."""
     from rich.console import Console
 
-    from cluster_planner.files import holds_plan, load_fleet, load_plan
+    from cluster_planner.files import holds_plan, load_fleet
+    from ravnest.cli.plan_file import read_plan
     from ravnest.job import job_from_mapping
 
-    plan = load_plan(file) if file is not None and holds_plan(file) else None
+    plan = read_plan(file)[1] if file is not None and holds_plan(file) else None
     fleet = load_fleet(file) if file is not None and plan is None else None
     job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
     from ravnest.cli.doctor_view import doctor_document, show_doctor

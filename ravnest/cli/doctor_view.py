@@ -7,6 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.markup import escape
 
+from cluster_planner.words import counted
 from ravnest.machines.doctoring import Checked
 
 _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}
@@ -19,8 +20,8 @@ def show_doctor(checked: Checked, console: Console) -> None:
         console.print(line, highlight=False)
         console.print(f"       {escape(finding.advice)}", style="dim", highlight=False)
     failing = sum(finding.level == "fails" for finding in checked.findings)
-    seen = f"looked at {_count(len(checked.facts), 'machine')} and {_count(len(checked.pairs), 'pair')}"
-    verdict = "nothing would make a run fail" if not failing else f"{_count(failing, 'thing')} would make a run fail"
+    seen = f"looked at {counted(len(checked.facts), 'machine')} and {counted(len(checked.pairs), 'pair')}"
+    verdict = "nothing would make a run fail" if not failing else f"{counted(failing, 'thing')} would make a run fail"
     console.print(f"[bold]{verdict}[/bold] ({seen})", highlight=False)
 
 
@@ -32,7 +33,3 @@ def doctor_document(checked: Checked) -> dict[str, object]:
         "machines": {name: asdict(facts) for name, facts in checked.facts.items()},
         "pairs": [{"between": list(pair), "latency_s": checked.latencies_s.get(pair)} for pair in checked.pairs],
     }
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ import itertools
 
 from cluster_planner.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
 from cluster_planner.plan import Plan
+from cluster_planner.words import counted
 
 ABOUT = 1.05
 """Two measurements of one line differ by as much."""
@@ -72,4 +73,4 @@ def beyond_nodes(plan: Plan) -> str | None:
 
 def _and_more(pairs: list[tuple[str, str]]) -> str:
     more = len(pairs) - 1
-    return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {more} more pair{'s' if more > 1 else ''})" if more else "")
+    return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {counted(more, 'more pair')})" if more else "")

@@ -7,8 +7,8 @@ import typer
 from ravnest.errors import InvalidInput
 
 _EXPECTED = {
-    "greater_than_equal": "expected {ge:g} or more",
-    "less_than_equal": "expected {le:g} or less",
+    "greater_than_equal": "expected {ge:.10g} or more",
+    "less_than_equal": "expected {le:.10g} or less",
     "float_parsing": "expected a number",
     "int_parsing": "expected a whole number",
     "int_from_float": "expected a whole number",

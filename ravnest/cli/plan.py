@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from cluster_planner.plan import Plan
 
 
+MOST_SEED = 2**32 - 1
+"""What k-means takes."""
+
+
 def plan(
     nodes: Annotated[Path, typer.Argument(metavar="NODES_YAML", help="The machines and their links.")],
     job: Annotated[
@@ -29,7 +33,9 @@ def plan(
         Path,
         typer.Option("--output", "-o", metavar="PATH", help="Where to write; the picture lies beside it."),
     ] = Path("plan.yaml"),
-    seed: Annotated[int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Of the planner's own search; the job has a seed of its own.")
+    ] = 0,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print what each step of the search gained, and what would help most.")
     ] = False,

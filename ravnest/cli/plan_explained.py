@@ -14,17 +14,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.advice import Suggestion, more_memory, suggestions
+from cluster_planner.advice import more_memory, suggestions
 from cluster_planner.candidates import averaging_per_s
 from cluster_planner.journal import Step
 from cluster_planner.plan import Plan
 from cluster_planner.predict import predict
 from cluster_planner.spans import SpanCosts
+from cluster_planner.suggestion import Suggestion
 from cluster_planner.words import rate
 
 MOST_NODES = 128
 SHOWN = 5
 IN_A_ROW = 8
+
+COMPARED = (
+    "Each by itself, with the same clusters; now {} samples/s, worth {}. Gains are of what the plan is worth, since"
+    " hours change no samples/s, and rarer averaging and staleness make them count less."
+)
+NOTHING = "No single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
 
 
 def explanation(plan: Plan, steps: Sequence[Step]) -> dict[str, object]:
@@ -32,7 +39,12 @@ def explanation(plan: Plan, steps: Sequence[Step]) -> dict[str, object]:
     return {
         "search": [asdict(step) for step in steps],
         "would_help": [
-            {"change": one.words, "samples_per_s": one.samples_per_s, "cluster": plan.clusters[one.cluster].name}
+            {
+                "change": one.words.rstrip(","),
+                "samples_per_s": one.samples_per_s,
+                "worth": one.worth,
+                "cluster": None if one.cluster is None else plan.clusters[one.cluster].name,
+            }
             for one in would_help(plan)
         ],
     }
@@ -43,21 +55,25 @@ def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> Non
     table = Table(box=None, header_style="dim", pad_edge=False, title="\nHow it was found", title_justify="left")
     table.add_column("phase", style="bold", no_wrap=True)
     table.add_column("what it did", overflow="fold")
-    table.add_column("gained", justify="right")
+    table.add_column("worth gained", justify="right")
     for phase, words, gained in told(steps):
         table.add_row(phase, escape(words), f"{gained:.4g}" if gained > 0 else "–")
     console.print(table)
-    now = plan.predicted.samples_per_s
+    now = plan.predicted.objective
     changes = Table(box=None, header_style="dim", pad_edge=False, title="\nWhat would help most", title_justify="left")
     changes.add_column("one change", overflow="fold")
     changes.add_column("samples/s", justify="right")
+    changes.add_column("worth", justify="right")
     changes.add_column("gain", justify="right")
     for one in would_help(plan):
-        changes.add_row(escape(one.words), rate(one.samples_per_s), f"{one.samples_per_s / now - 1:+.0%}")
+        changes.add_row(
+            escape(one.words.rstrip(",")), rate(one.samples_per_s), rate(one.worth), f"{one.worth / now - 1:+.0%}"
+        )
     if changes.row_count:
         console.print(changes)
+        console.print(COMPARED.format(rate(plan.predicted.samples_per_s), rate(now)), style="dim", highlight=False)
     else:
-        console.print("\nNo single change of a machine or link would gain 1 %.", highlight=False)
+        console.print(f"\n{NOTHING}", highlight=False)
 
 
 def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
@@ -82,4 +98,4 @@ def would_help(plan: Plan) -> list[Suggestion]:
     if len(plan.fleet.nodes) <= MOST_NODES:
         load = averaging_per_s(len(plan.clusters), forecast.prediction.samples_per_s, plan.workload)
         found += more_memory(plan.fleet, spans, plan.clusters, forecast, load)
-    return sorted(found, key=lambda one: -one.samples_per_s)[:SHOWN]
+    return sorted(found, key=lambda one: -one.worth)[:SHOWN]

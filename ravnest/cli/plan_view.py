@@ -15,22 +15,22 @@ from rich.table import Table
 
 from cluster_planner.hours import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
-from cluster_planner.words import rate
+from cluster_planner.words import counted, rate
 from ravnest.cli.link_notes import assumed_links, capped_links, link_notes
 from ravnest.words import duration, size
 
 _WIDE = 110
 SPAN_WORDS = 36
 
+NEARLY = 0.005
+"""Plans that are worth less than the bound by no more than this part of it reach it."""
+
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print the plan for a person."""
-    units = len(plan.costs.units)
-    console.print(
-        f"{_count(len(plan.fleet.nodes), 'node')} · {_count(len(plan.clusters), 'cluster')} · {_count(units, 'unit')}, "
-        f"{size(plan.costs.parameter_bytes)} of weights",
-        highlight=False,
-    )
+    of = ((plan.fleet.nodes, "node"), (plan.clusters, "cluster"), (plan.costs.units, "unit"))
+    parts = " · ".join(counted(len(several), word) for several, word in of)
+    console.print(f"{parts}, {size(plan.costs.parameter_bytes)} of weights", highlight=False)
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         console.print()
         console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
@@ -147,29 +147,45 @@ def _rings_table(plan: Plan) -> Table:
     return table
 
 
+def _worth(plan: Plan) -> str:
+    """What its samples count, and what is taken to cost the rest."""
+    predicted, away = plan.predicted, any(_hours(plan, cluster) for cluster in plan.clusters)
+    costs = [
+        *(["staleness"] if _is_stale(plan) else []),
+        *(["rarer averaging"] if len(plan.clusters) > 1 else []),
+        *(["absence"] if away else []),
+    ]
+    words = f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster"
+    if not costs:
+        return words
+    listed = costs[0] if len(costs) == 1 else f"{', '.join(costs[:-1])} and {costs[-1]}"
+    return f"{words}: {listed} {'is' if len(costs) == 1 else 'are'} assumed to cost the rest"
+
+
+def _is_stale(plan: Plan) -> bool:
+    """Whether any gradient may be."""
+    return plan.workload.max_staleness > 0 and any(len(c.stages) > 1 and c.window > 1 for c in plan.clusters)
+
+
+def _bound(objective: float, best_possible: float) -> str:
+    """How far from the best that could be."""
+    short = 1 - objective / best_possible
+    words = f"no plan is worth more than {rate(best_possible)} samples/s"
+    return f"{words}: this one is within {short:.0%} of it" if short >= NEARLY else f"{words}, and this one is as much"
+
+
 def _fleet_table(plan: Plan) -> Table:
     predicted = plan.predicted
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]")
-    table.add_row(
-        "worth",
-        f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster:"
-        " staleness, rarer averaging and absence are assumed to cost the rest",
-    )
+    table.add_row("worth", _worth(plan))
     if predicted.best_possible is not None:
-        short = 1 - predicted.objective / predicted.best_possible
-        table.add_row(
-            "bound", f"no plan is worth more than {rate(predicted.best_possible)} samples/s: within {short:.0%} of it"
-        )
+        table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
     if len(plan.clusters) > 1:
         round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
         table.add_row("averaging", round_words)
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
     return table
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

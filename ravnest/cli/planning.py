@@ -16,6 +16,7 @@ from cluster_planner.fleet import Fleet
 from cluster_planner.journal import Step
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
+from cluster_planner.words import counted
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
 from ravnest.job import load_job
@@ -63,10 +64,10 @@ def prepare_plan(
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     pretrained_weights(job, job_path, captured)
-    step(f"checking {len(captured.costs.units)} units against the model")
+    step(f"checking {counted(len(captured.costs.units), 'unit')} against the model")
     with naming(job_path, "model"):
         verify(captured, model, args, kwargs)
-    step(f"planning for {len(fleet.nodes)} nodes")
+    step(f"planning for {counted(len(fleet.nodes), 'node')}")
     try:
         plan = make_plan(
             fleet,

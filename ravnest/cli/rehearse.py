@@ -45,9 +45,9 @@ unless --samples, --minutes or --whole says otherwise.
     _refuse(speed, samples, minutes, whole)
     from rich.console import Console
 
-    from cluster_planner.files import load_plan
+    from ravnest.cli.plan_file import read_plan
 
-    made = load_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
+    made, again = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
     from ravnest.cli.live_view import LiveView
     from ravnest.cli.plain_view import PlainView
     from ravnest.cli.rehearsal_view import show_rehearsal
@@ -59,7 +59,7 @@ unless --samples, --minutes or --whole says otherwise.
     from ravnest.launch.report import as_plain as run_as_plain
     from ravnest.words import duration
 
-    until = extent(made, speed, samples=samples, minutes=minutes, whole=whole)
+    until = extent(again, speed, samples=samples, minutes=minutes, whole=whole)
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -76,7 +76,7 @@ unless --samples, --minutes or --whole says otherwise.
             imitate=Imitation(speed=speed),
             limit=until.limit,
         )
-    rehearsal = compare(made, result, speed)
+    rehearsal = compare(again, result, speed)
     if as_json:
         document = {"plan": str(plan), "rehearsal": as_plain(rehearsal), "run": run_as_plain(result)}
         json.dump(document, sys.stdout, indent=2, allow_nan=False)

@@ -45,9 +45,9 @@ def run(
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
     from rich.console import Console
 
-    from cluster_planner.files import load_plan
+    from ravnest.cli.plan_file import read_plan
 
-    made = load_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
+    made, _ = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
     from ravnest.cli.live_view import LiveView
     from ravnest.cli.plain_view import PlainView
     from ravnest.cli.result_view import show_result

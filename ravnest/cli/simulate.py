@@ -51,7 +51,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from cluster_planner.files import load_plan
+    from ravnest.cli.plan_file import read_plan
     from ravnest.errors import InvalidInput, naming
 
     if hours is not None and samples is not None:
@@ -62,7 +62,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
         raise InvalidInput(f"must be at least 1, not {samples}", key="--samples")
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="--out")
-    made = load_plan(plan)  # before torch is imported: what is wrong with the file is told at once
+    _, made = read_plan(plan)  # before torch is imported: what is wrong with the file is told at once
     from ravnest.simulation import Scenario, as_plain
     from ravnest.simulation import simulate as run_simulation
     from ravnest.simulation.extent import Extent, default_extent

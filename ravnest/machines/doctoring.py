@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster_planner.words import counted
 from ravnest.errors import RavnestError
 from ravnest.job import JobConfig, data_of_node
 from ravnest.machines import findings as f
@@ -99,7 +100,7 @@ def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: St
     token = secrets.token_bytes(_TOKEN_BYTES)
     calls = [Call(name, "listen", (token,)) for name in checked.facts]
     addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
-    step(f"connections of {len(addresses)} nodes, both ways")
+    step(f"connections of {counted(len(addresses), 'node')}, both ways")
     own = MachineAgent(f.THIS_MACHINE, host)
     try:
         _connect(crew, own, token, addresses, needs, checked, step)

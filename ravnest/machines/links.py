@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster_planner.words import counted
 from ravnest.machines.crew import Call, Crew, Unanswered
 from ravnest.machines.estimates import Estimate, Latency, latency, sustained, together
 from ravnest.machines.facts import MachineFacts
@@ -135,7 +136,7 @@ class _Measuring:
         rates = self._found.rates
         stars = [star for name in self._names if len((star := star_of(name, rates, sending=True)).peers) > 1]
         if stars:
-            self._step(f"rates of {len(stars)} nodes with several peers at once")
+            self._step(f"rates of {counted(len(stars), 'node')} with several peers at once")
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             calls = [self._sending(star.center, star.peers) for star in round_]
             answers = self._crew.ask(calls, _longest_s(calls))

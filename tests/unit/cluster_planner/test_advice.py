@@ -1,18 +1,22 @@
+import random
 from collections.abc import Callable
 
 import pytest
 
-from cluster_planner.advice import advise, more_memory, suggestions
+from cluster_planner.advice import _changes, _may_gain, advise, more_memory, suggestions
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Node
+from cluster_planner.hours import hours_from
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict import predict
+from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
+from cluster_planner.suggestion import WORTHWHILE
 
 
 def advice_for(fleet: Fleet, spans: SpanCosts, window: int = 9) -> str:
     clusters = [Cluster("c0", window, (Stage("a", (0, 4)), Stage("b", (4, 8))))]
-    return advise(fleet, spans, clusters, (), predict(fleet, spans, clusters, ()))[0]
+    return advise(fleet, spans, clusters, (), predict(fleet, spans, clusters, ())).line
 
 
 @pytest.fixture
@@ -69,3 +73,89 @@ def test_more_memory_helps_where_it_is_what_lacks(make_node: Callable[..., Node]
         more_memory(Fleet((make_node("a"), make_node("b"))), spans, clusters, predict(fleet, spans, clusters, ()), 0.0)
         == []
     )
+
+
+def test_the_work_of_trying_is_spared_where_nothing_can_gain_enough(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=100, average_every=10**7))
+    many = 120
+    names = [(f"a{i}", f"b{i}") for i in range(many)]
+    fleet = Fleet(tuple(make_node(n, flops_per_s=1e10 if n[0] == "a" else 3e10) for pair in names for n in pair))
+    clusters = [Cluster(f"c{i}", 9, (Stage(a, (0, 4)), Stage(b, (4, 8)))) for i, (a, b) in enumerate(names)]
+    forecast = predict(fleet, spans, clusters, ())
+    assert {limit.kind for limit in forecast.limits} == {"compute"}
+    asked = []
+
+    def counting(*given: object) -> object:
+        asked.append(given)
+        return predict(*given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cluster_planner.advice.predict", counting)
+        assert suggestions(fleet, spans, clusters, (), forecast) == []
+        assert asked == []
+        few = predict(fleet, spans, clusters[:5], ())
+        assert len(suggestions(fleet, spans, clusters[:5], (), few)) == len(asked) == 5
+
+
+def test_where_averaging_is_waited_for_the_busiest_of_its_links_is_named(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=100, average_every=8))
+    slow = {"up_bytes_per_s": 2e5}
+    fleet = Fleet(tuple(make_node(name, **(slow if name == "c" else {})) for name in "abcd"))
+    clusters = [
+        Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 9, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    assert {limit.kind for limit in forecast.limits} == {"averaging"}
+    found = suggestions(fleet, spans, clusters, rings, forecast)
+    machines = [one for one in found if one.cluster is not None]
+    assert machines[0].words == "doubling c's uplink to 3.2 Mbit/s"
+    assert machines[0].cluster == 1
+    line = advise(fleet, spans, clusters, rings, forecast).line
+    assert line.startswith("average_every 64 instead of 8 would raise the fleet from ")
+
+
+def test_longer_hours_are_compared_by_worth_and_do_not_name_the_bottleneck(
+    make_node: Callable[..., Node], spans: SpanCosts
+) -> None:
+    fleet = Fleet((make_node("a", hours=hours_from("18-24")), make_node("b")))
+    clusters = [Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8))))]
+    forecast = predict(fleet, spans, clusters, ())
+    (only,) = suggestions(fleet, spans, clusters, (), forecast)
+    assert only.words == "a being there all day instead of 18-24 UTC"
+    assert only.samples_per_s == forecast.prediction.samples_per_s
+    assert only.worth == pytest.approx(4 * forecast.prediction.objective)
+    advice = advise(fleet, spans, clusters, (), forecast)
+    assert "would raise what the plan is worth from" in advice.line
+    assert advice.cluster is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_change_is_spared_that_would_have_gained_enough(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    spans = SpanCosts(make_model(8), make_workload(update_every=3, average_every=10**5))
+    rates = {"flops_per_s": (8, 11), "up_bytes_per_s": (4, 7), "down_bytes_per_s": (4, 7)}
+    fleet = Fleet(
+        tuple(
+            make_node(f"n{i}", **{key: 10 ** chance.uniform(*ends) for key, ends in rates.items()}) for i in range(60)
+        )
+    )
+    clusters = [Cluster(f"c{i}", 5, (Stage(f"n{2 * i}", (0, 4)), Stage(f"n{2 * i + 1}", (4, 8)))) for i in range(30)]
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    spared = [i for i in range(30) if not _may_gain(fleet, spans, clusters, forecast, i)]
+    assert 0 < len(spared) < 30
+    for index in spared:
+        for changed, _ in _changes(fleet, clusters[index], forecast.limits[index]):
+            made = predict(changed, spans, clusters, rings).prediction
+            assert made.objective <= forecast.prediction.objective * (1 + WORTHWHILE)

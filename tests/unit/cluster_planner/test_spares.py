@@ -1,8 +1,10 @@
 from collections.abc import Callable
 
+from cluster_planner.constraints import Constraints
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Link, Node
 from cluster_planner.holding import Holding
+from cluster_planner.hours import hours_from
 from cluster_planner.objective import price_of_a_cluster
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.spans import SpanCosts
@@ -61,3 +63,30 @@ def test_of_very_many_spares_each_is_told_what_a_cluster_more_would_have_to_be_w
     assert [spare.node for spare in spares] == idle
     price = price_of_a_cluster(100.0, 1, spans.workload)
     assert f"none with 1 others was worth {rate(price)} samples/s" in spares[0].reason
+
+
+def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_with_that(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    nodes = tuple(make_node(name) for name in ("a", "b", "c", "d", "loner"))
+    links = (Link("loner", "a", 0.001, 1e8), Link("loner", "c", 0.2, 1e8))
+    clusters = [Cluster(f"c{i}", 4, (Stage(a, (0, 4)), Stage(b, (4, 8)))) for i, (a, b) in enumerate(("ab", "cd"))]
+    barred = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"), ("loner", "d"))))
+    (spare,) = left_out(barred, spans, clusters, ["loner"], 0.0, 2, 1.0)
+    assert spare.reason == "may join no cluster: with it, c0 has 'loner' and 'a', which constraints keep apart"
+    half = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"),)))
+    (spare,) = left_out(half, spans, clusters, ["loner"], 0.0, 2, 1.0)
+    assert "c1" in spare.reason
+
+
+def test_a_spare_that_is_seldom_there_is_left_out_for_that(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=100))
+    fleet = Fleet((make_node("a"), make_node("b"), make_node("seldom", hours=hours_from("3-6"))))
+    cluster = Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    (spare,) = left_out(fleet, spans, [cluster], ["seldom"], 0.0, 2, 1.0)
+    assert spare.reason.startswith("is away too long for c0: ")
+    assert "samples/s with it for 12% of the day" in spare.reason
+    assert spare.reason.endswith("without for 100%")

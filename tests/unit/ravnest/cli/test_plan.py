@@ -74,7 +74,11 @@ def test_each_fault_of_the_file_is_one_line(tmp_path: Path, old: str, new: str, 
             "constraints.pin[1].cluster: 'a' and 'b' are both pinned to 'x', and constraints.forbid[0]",
         ),
         (constrained(min_clusters=4), "constraints.min_clusters: must be from 1 to the number of nodes, 3, not 4"),
-        (constrained(cap=[{"node": "d", "up_mbps": 1}]), "constraints.cap[0].node: no node is named 'd'"),
+        (
+            constrained(cap=[{"node": "d", "up_mbps": 1}]),
+            "constraints.cap[0].node: no node is named 'd'; there are a, b, c",
+        ),
+        (constrained(cap=[{"node": "a"}]), "constraints.cap[0]: needs memory_gb, up_mbps, or both"),
     ],
 )
 def test_constraints_that_contradict_each_other_are_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -96,3 +100,24 @@ def test_a_fleet_in_two_parts_is_told_of_its_assumptions(tmp_path: Path) -> None
     assert "assumed: nothing is known of the link between" in words
     assert "How it was found" in words
     assert len(load_plan(out).clusters) == 2
+
+
+@pytest.mark.parametrize(("seed", "said"), [("-1", "expected 0 or more, not -1"), ("4294967296", "4294967295 or less")])
+def test_a_seed_that_no_search_takes_is_refused(tmp_path: Path, seed: str, said: str) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    given = ["plan", str(nodes), "--job", JOB, "-o", str(tmp_path / "plan.yaml"), "--seed", seed]
+    result = CliRunner().invoke(cli.app, given)
+    assert isinstance(result.exception, Exception)
+    (line,), code = cli.describe(result.exception)
+    assert code == 2
+    assert line.startswith("--seed: ")
+    assert said in line
+
+
+def test_hours_that_no_two_nodes_share_are_told_as_such(tmp_path: Path) -> None:
+    nodes = [{"name": name, **NODE, "hours": f"{i}-{i + 1}"} for i, name in enumerate("abc")]
+    said = refused(tmp_path, yaml.safe_dump({"nodes": nodes}))
+    assert said.startswith(
+        "nodes: no cluster that holds the model has an hour of the day at which all its nodes are there"
+    )

@@ -33,6 +33,10 @@ def test_it_tells_what_was_gained_and_what_would_help() -> None:
     assert would_help(plan)[0].words == "doubling laptop's speed"
     document = json.loads(json.dumps(explanation(plan, steps)))
     assert document["would_help"][0]["cluster"] == "c0"
+    assert document["would_help"][0]["worth"] > plan.predicted.objective
+    assert "Gains are of what the plan is worth" in text.getvalue()
+    for words in ("1 clusters", "1 groups", "1 nodes", "1 units"):
+        assert f" {words}" not in f" {text.getvalue()}"
     assert len(document["search"]) == len(steps)
 
 

@@ -93,3 +93,25 @@ def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:
     out = StringIO()
     show_plan(one, Console(file=out, width=200))
     assert out.getvalue().endswith("\n\n" + str(whole_models(one)) + "\n")
+
+
+def shown(plan: Plan) -> str:
+    out = StringIO()
+    show_plan(plan, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_only_what_costs_something_is_said_to(plan: Plan) -> None:
+    assert "staleness and rarer averaging are assumed to cost the rest" in shown(plan)
+    synchronous = replace(plan, workload=replace(plan.workload, max_staleness=0))
+    assert ": rarer averaging is assumed to cost the rest" in shown(synchronous)
+    away = tuple(replace(node, hours=1 << 20) for node in plan.fleet.nodes)
+    absent = shown(replace(plan, fleet=replace(plan.fleet, nodes=away)))
+    assert "staleness, rarer averaging and absence are assumed" in absent
+
+
+def test_the_bound_says_how_far_the_plan_is_from_it(plan: Plan) -> None:
+    far = shown(replace(plan, predicted=replace(plan.predicted, best_possible=304.0)))
+    assert "no plan is worth more than 304 samples/s: this one is within 50% of it" in far
+    reached = shown(replace(plan, predicted=replace(plan.predicted, best_possible=152.0)))
+    assert "no plan is worth more than 152 samples/s, and this one is as much" in reached

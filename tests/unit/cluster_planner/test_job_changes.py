@@ -1,0 +1,80 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Stage, Workload
+from cluster_planner.job_changes import job_changes
+from cluster_planner.predict import predict
+from cluster_planner.spans import SpanCosts
+from cluster_planner.suggestion import Suggestion
+from cluster_planner.timing import wanted_window
+
+Make = Callable[..., Node]
+
+
+def changes(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> dict[str, Suggestion]:
+    """By key of the job."""
+    found = job_changes(fleet, spans, [cluster], (), predict(fleet, spans, [cluster], ()))
+    return {one.words.split()[0]: one for one in found}
+
+
+def far_apart(make_node: Make, **changes: object) -> Fleet:
+    nodes = (make_node("a", up_bytes_per_s=1e9, **changes), make_node("b", up_bytes_per_s=1e9, **changes))
+    return Fleet(nodes, (Link("a", "b", 1.0, 1e9),))
+
+
+@pytest.fixture
+def spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> SpanCosts:
+    return SpanCosts(make_model(8), make_workload(update_every=2))
+
+
+@pytest.fixture
+def cluster(spans: SpanCosts) -> Cluster:
+    return Cluster("c0", spans.workload.largest_window, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+
+
+def test_a_round_trip_asks_for_more_staleness_or_larger_updates_with_figures(
+    make_node: Make, spans: SpanCosts, cluster: Cluster
+) -> None:
+    fleet = far_apart(make_node)
+    now = predict(fleet, spans, [cluster], ()).prediction
+    found = changes(fleet, spans, cluster)
+    assert found["max_staleness"].words == "max_staleness 3 instead of 1"
+    assert found["update_every"].words == "update_every 8 instead of 2, if such large updates learn as well,"
+    under = spans.under(replace(spans.workload, max_staleness=3))
+    window = wanted_window(now.clusters[0].bottleneck_s, now.clusters[0].round_trip_s, under.workload)
+    then = predict(fleet, under, [replace(cluster, window=window)], ()).prediction
+    assert (found["max_staleness"].samples_per_s, found["max_staleness"].worth) == (then.samples_per_s, then.objective)
+    assert found["update_every"].worth == pytest.approx(found["update_every"].samples_per_s * now.efficiency)
+
+
+def test_what_does_not_fit_in_memory_is_not_suggested(make_node: Make, spans: SpanCosts, cluster: Cluster) -> None:
+    # Room for the versions that staleness 1 keeps, and for no more.
+    tight = max(spans.memory_bytes(0, 4, cluster.window), spans.memory_bytes(4, 8, cluster.window))
+    assert "max_staleness" in changes(far_apart(make_node, memory_bytes=2 * tight), spans, cluster)
+    assert "max_staleness" not in changes(far_apart(make_node, memory_bytes=tight), spans, cluster)
+
+
+def test_a_window_that_is_smaller_than_wanted_is_not_for_the_job_to_mend(
+    make_node: Make, spans: SpanCosts, cluster: Cluster
+) -> None:
+    assert changes(far_apart(make_node), spans, replace(cluster, window=1)) == {}
+
+
+def test_a_flush_asks_for_larger_updates_or_schedule_async(
+    make_node: Make, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=2, schedule="1f1b", max_staleness=0))
+    cluster = Cluster("c0", 2, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    found = changes(Fleet((make_node("a"), make_node("b"))), spans, cluster)
+    assert found["schedule"].words == "schedule async with max_staleness 1 instead of 1f1b"
+    assert "update_every" in found
+
+
+def test_nothing_is_tried_where_no_cluster_waits(
+    make_node: Make, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=100))
+    cluster = Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    assert changes(Fleet((make_node("a"), make_node("b"))), spans, cluster) == {}
