@@ -43,7 +43,7 @@ LARGEST_MEAN, STEP = 14, 0.4
 """Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
 
 Cluster = tuple[Group, Estimate]
-WorkOut = Callable[[str, Sequence[Group], str], Candidate | None]
+WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _Block:
 
 
 def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
-    """The best plan found, or None. `work_out` plans groups exactly."""
+    """The best plan found, or None. `work_out` plans groups exactly; it is told what they make, about."""
     problem = ground.problem
     cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
     blocks = [_surveyed(ground, nodes) for nodes in cut]
@@ -85,7 +85,8 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
         if price in tried:
             break
         tried.add(price)
-        found = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more")
+        rate = sum(one.samples_per_s for offer in chosen for _, one in offer)
+        found = work_out("blocks", groups, f"{len(blocks)} blocks, clusters worth {price:.3g} or more", rate)
         if starts and (found is None or (best is not None and found.objective <= best.objective)):
             break
         starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
@@ -99,7 +100,8 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
             cut, starts = _cut_again(ground, groups, fraction)
         groups, asked = _round(ground, cut, starts, conditions)
         searched.append(asked)
-    found = work_out("local search", groups, f"in {' and then '.join(map(str, searched))} blocks")
+    words = f"in {' and then '.join(map(str, searched))} blocks"
+    found = work_out("local search", groups, words, conditions.samples_per_s)
     return found if best is None or (found is not None and found.objective > best.objective) else best
 
 
@@ -120,6 +122,8 @@ def _surveyed(ground: Ground, nodes: Group) -> _Block:
     menu = []
     for k in _counts(len(nodes), ground.problem.least):
         groups = ground.grouped(nodes, k, 1)
+        if groups is None and menu:
+            break  # more clusters hold the model no better
         if groups is not None:
             found = zip(groups, estimator.of(groups), strict=True)
             menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))

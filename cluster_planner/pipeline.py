@@ -35,6 +35,9 @@ FASTEST = 32
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
+FEW_IN_FLIGHT = 2
+"""With any bottleneck, a round trip is only worth searching where hardly more than one micro-batch is in flight."""
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -87,7 +90,7 @@ def plan_pipeline(
         fastest = find(tables, np.maximum)
         if fastest is None:
             continue
-        for slack in SLACKS:
+        for slack in SLACKS if window <= FEW_IN_FLIGHT else SLACKS[:-1]:
             limit = fastest.cost * slack * (1 + 1e-12)
             within = Tables(
                 np.where(tables.stage <= limit, seconds.stage, np.inf),
