@@ -35,9 +35,6 @@ FASTEST = 32
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
-FEW_IN_FLIGHT = 2
-"""With any bottleneck, a round trip is only worth searching where hardly more than one micro-batch is in flight."""
-
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -90,7 +87,8 @@ def plan_pipeline(
         fastest = find(tables, np.maximum)
         if fastest is None:
             continue
-        for slack in SLACKS if window <= FEW_IN_FLIGHT else SLACKS[:-1]:
+        most_in_flight = min(window, spans.workload.largest_window)
+        for slack in SLACKS:
             limit = fastest.cost * slack * (1 + 1e-12)
             within = Tables(
                 np.where(tables.stage <= limit, seconds.stage, np.inf),
@@ -99,6 +97,8 @@ def plan_pipeline(
             solution = find(within, np.add)
             for steps in (fastest.steps, fastest.steps if solution is None else solution.steps):
                 cuts |= {(steps, window): None, (steps, 1): None}
+            if solution is not None and solution.cost <= most_in_flight * fastest.cost:
+                break  # no bottleneck waits for so short a round trip
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
     best = max(found, key=_worth, default=None)
