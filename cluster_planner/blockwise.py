@@ -119,7 +119,7 @@ def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tupl
 
 def _surveyed(ground: Ground, nodes: Group) -> _Block:
     estimator = ground.estimator(1, Conditions())
-    menu = []
+    menu: list[tuple[Cluster, ...]] = []
     for k in _counts(len(nodes), ground.problem.least):
         groups = ground.grouped(nodes, k, 1)
         if groups is None and menu:
