@@ -44,7 +44,7 @@ LARGEST_MEAN, STEP = 14, 0.4
 """Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
 
 Cluster = tuple[Group, Estimate]
-WorkOut = Callable[[str, Sequence[Group], str], Candidate | None]
+WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Block:
 
 
 def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
-    """The best plan found, or None. `work_out` plans groups exactly."""
+    """The best plan found, or None. `work_out` plans groups exactly; it is told what they make, about."""
     problem = ground.problem
     cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
     blocks = [_surveyed(ground, nodes) for nodes in cut]
@@ -86,7 +86,9 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
         if price in tried:
             break
         tried.add(price)
-        found = work_out("blocks", groups, f"{counted(len(blocks), 'block')}, clusters worth {price:.3g} or more")
+        rate = sum(one.samples_per_s for offer in chosen for _, one in offer)
+        words = f"{counted(len(blocks), 'block')}, clusters worth {price:.3g} or more"
+        found = work_out("blocks", groups, words, rate)
         if starts and (found is None or (best is not None and found.objective <= best.objective)):
             break
         starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
@@ -100,7 +102,8 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
             cut, starts = _cut_again(ground, groups, fraction)
         groups, asked = _round(ground, cut, starts, conditions)
         searched.append(asked)
-    found = work_out("local search", groups, f"in {' and then '.join(counted(each, 'block') for each in searched)}")
+    words = f"in {' and then '.join(counted(each, 'block') for each in searched)}"
+    found = work_out("local search", groups, words, conditions.samples_per_s)
     return found if best is None or (found is not None and found.objective > best.objective) else best
 
 
@@ -118,9 +121,11 @@ def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tupl
 
 def _surveyed(ground: Ground, nodes: Group) -> _Block:
     estimator = ground.estimator(1, Conditions())
-    menu = []
+    menu: list[tuple[Cluster, ...]] = []
     for k in _counts(len(nodes), ground.problem.least):
         groups = ground.grouped(nodes, k, 1)
+        if groups is None and menu:
+            break  # more clusters hold the model no better
         if groups is not None:
             found = zip(groups, estimator.of(groups), strict=True)
             menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))

@@ -7,8 +7,10 @@ scikit-learn.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from cluster_planner.spans import Floats
 
@@ -30,10 +32,17 @@ def group_nodes(
         from sklearn.cluster import KMeans
 
         noise = np.random.default_rng(seed).normal(scale=NOISE, size=points.shape)
-        labels = KMeans(n_clusters=k, n_init=restarts, random_state=seed).fit_predict(points + noise)
+        with _threads().limit(limits=1, user_api="openmp"):  # of so few points, threads cost more than they save
+            labels = KMeans(n_clusters=k, n_init=restarts, random_state=seed).fit_predict(points + noise)
         groups = [[i for i, label in enumerate(labels) if label == group] for group in range(k)]
     repaired = repair(points, groups, holds)
     return None if repaired is None else tuple(sorted(tuple(sorted(group)) for group in repaired))
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """The thread pools of the libraries that are loaded: scikit-learn's must be among them."""
+    return ThreadpoolController()
 
 
 def repair(

@@ -2,39 +2,36 @@
 
 Decides about how fast each would be: the same search as pipeline.py's (least bottleneck, then the shortest round trip
 within a slack of it), on fewer cut positions, by the bounds that the search finds instead of exact timing, and as
-arrays over groups of one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes,
-in the best of a few orders. An estimate is what a local search compares with; what it finds is worked out exactly
-afterwards.
+arrays over groups of about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their
+nodes, in the best of a few orders. An estimate is what a local search compares with; what it finds is worked out
+exactly afterwards.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster_planner.cheapest import Finder, chains, in_order, over_subsets
+from cluster_planner.cheapest import Costs, chains, in_order, over_subsets
 from cluster_planner.fleet import Fleet
-from cluster_planner.hosts import shared_hops, shares
+from cluster_planner.group_costs import FAR, GroupCosts, costs_of
+from cluster_planner.hosts import NOBODY
 from cluster_planner.objective import STALENESS_COST
-from cluster_planner.order import sets_of
-from cluster_planner.pipeline import windows_to_try
-from cluster_planner.recomputing import ways_that_fit
+from cluster_planner.pipeline import SLACKS, windows_to_try
 from cluster_planner.spans import Floats, SpanCosts
 from cluster_planner.timing import SHORTEST_S
 
 POSITIONS = 12
 """Cut positions that estimates consider, at most."""
 
-SLACKS = (1.0, 1.25, np.inf)
-"""As in pipeline.py."""
-
 FINE, FINE_POSITIONS = 8, 20
 """Groups of more nodes than FINE have so many."""
 
 FEW_IN_FLIGHT = 2
 EXACT = 5
+
 CHUNK = 100_000
 """Numbers that one step of the search handles at once."""
 
@@ -42,8 +39,7 @@ Group = tuple[int, ...]
 """Nodes by their number, sorted."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness and absence."""
 
     used: Group
@@ -74,39 +70,46 @@ class Estimator:
     def of(self, groups: Iterable[Group]) -> list[Estimate]:
         """One estimate for each group."""
         groups = list(groups)
-        by_size: dict[int, dict[Group, None]] = {}
+        alike: dict[int, dict[Group, None]] = {}
         for group in groups:
-            if group not in self._known:
-                by_size.setdefault(len(group), {})[group] = None
-        for size, several in by_size.items():
-            if size < self._least:
-                self._known |= dict.fromkeys(several, NOTHING)
+            if group in self._known:
+                continue
+            if len(group) < self._least:
+                self._known[group] = NOTHING
             else:
-                pairs = max(len(sets_of(size, k)[0]) for k in range(1, size + 1)) if size <= EXACT else size
-                finer = self._finer if self._finer is not None and size > FINE else self._spans
-                step = max(1, CHUNK // (pairs * len(finer.positions) ** 2))
-                asked = list(several)
-                for start in range(0, len(asked), step):
-                    self._estimate(asked[start : start + step])
+                alike.setdefault(self._width(len(group)), {})[group] = None
+        for width, several in alike.items():
+            spans = self._finer if self._finer is not None and width > FINE else self._spans
+            step = max(1, CHUNK // ((1 << width if width <= EXACT else 1) * len(spans.positions) ** 2))
+            asked = list(several)
+            for start in range(0, len(asked), step):
+                self._estimate(asked[start : start + step], spans, windows_to_try(spans.workload, width))
         return [self._known[group] for group in groups]
 
-    def _estimate(self, groups: list[Group]) -> None:
-        at = np.array(groups)
-        spans = self._finer if self._finer is not None and at.shape[1] > FINE else self._spans
-        memory = self._fleet.sites.memory_bytes[at]
-        value, rate = np.zeros(len(at)), np.zeros(len(at))
-        used = np.zeros(len(at), dtype=np.int64)
-        costs = self._costs(at, spans)
+    def _width(self, size: int) -> int:
+        """Groups of up to so many nodes, and more than fit into the next smaller width, are estimated together."""
+        if size <= EXACT or self._spans.workload.is_synchronous:  # which holds as many micro-batches as it has stages
+            return size
+        width = FINE
+        while width < size:
+            width += width // 2
+        return width
+
+    def _estimate(self, groups: list[Group], spans: SpanCosts, windows: Sequence[int]) -> None:
+        at = np.array(list(zip_longest(*groups, fillvalue=NOBODY)))
+        costs = costs_of(self._fleet.sites, spans, at, self._averaging_per_s)
+        value, rate = np.zeros(len(groups)), np.zeros(len(groups))
+        used = np.zeros(len(groups), dtype=np.int64)
         before: NDArray[np.bool_] | None = None
-        for window in windows_to_try(spans.workload, at.shape[1]):
-            fits = ways_that_fit(spans, memory.ravel(), window)
-            fits = fits.reshape(2, *memory.shape, *fits.shape[2:])
-            news = value < self._most(at, spans, window)
-            news &= True if before is None else (fits != before).any(axis=(0, 2, 3, 4))
+        for window in windows:
+            fits = costs.fits(window)
+            news = value < self._most(costs.fastest, window)
+            if before is not None:
+                news &= (fits != before).any(axis=(0, 1, 2))[costs.entry].any(axis=0)
             before = fits
             if not news.any():
                 continue
-            found = self._searched(costs.of(news), fits[:, news], window)
+            found = self._searched(costs.of(news), fits, window)
             better = found[0] > value[news]
             rows = np.flatnonzero(news)[better]
             value[rows], rate[rows], used[rows] = (part[better] for part in found)
@@ -115,73 +118,57 @@ class Estimator:
             there = self._fleet.rules.presence(nodes)
             self._known[group] = Estimate(nodes, speed, one * there) if one * there > 0 else NOTHING
 
-    def _most(self, at: NDArray[np.int64], spans: SpanCosts, window: int) -> Floats:
+    def _most(self, fastest: Floats, window: int) -> Floats:
         """No row makes more samples/s with so few in flight: a round trip takes what the fastest node takes alone."""
-        fastest: Floats = self._fleet.sites.flops_per_s[at].max(axis=1)
-        alone_s = np.maximum(spans.flops(0, spans.count) / fastest, SHORTEST_S)
-        most: Floats = spans.workload.micro_batch * min(window, spans.workload.largest_window) / alone_s
+        alone_s = np.maximum(self._spans.flops(0, self._spans.count) / fastest, SHORTEST_S)
+        work = self._spans.workload
+        most: Floats = work.micro_batch * min(window, work.largest_window) / alone_s
         return most
 
-    def _costs(self, at: NDArray[np.int64], spans: SpanCosts) -> "_Rows":
-        sites = self._fleet.sites
-        forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-        speed = sites.flops_per_s[at]
-        latency, rate = _links(self._fleet, at)
-        sending, coming = forward / rate[..., None], gradient / rate.swapaxes(1, 2)[..., None]
-        return _Rows(
-            speed=speed,
-            compute=spans.flops_table() / speed[:, :, None, None],
-            again=spans.flops_table(recomputes=True) / speed[:, :, None, None],
-            uplinks=self._uplinks(at, spans),
-            trips=2 * latency[..., None] + sending + coming,
-            hop=np.maximum(np.maximum(sending, coming), shared_hops(sites, at, forward, gradient)),
-        )
-
     def _searched(
-        self, costs: "_Rows", fits: NDArray[np.bool_], window: int
+        self, costs: GroupCosts, fits: NDArray[np.bool_], window: int
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """(value, samples/s, the nodes used as bits) of each row, with `window` in flight at most."""
-        compute = np.where(fits[0], costs.compute, np.where(fits[1], costs.again, np.inf))
-        stage = np.maximum(compute, costs.uplinks)
-        count, nodes = costs.speed.shape
-        if nodes <= EXACT:
-            every_subset = partial(over_subsets, least=self._least)
-            shortest = every_subset(stage, costs.hop, np.maximum).cost
-            return self._worthiest((compute, costs.trips), (stage, costs.hop), shortest, every_subset, window)
-        nearest = chains(costs.trips.mean(axis=3), compute[..., 0, -1])
-        orders = np.stack([nearest, nearest[:, ::-1], costs.speed.argsort(axis=1, kind="stable")])
-        rows = np.arange(count)[:, None]
+        compute, longest = costs.stages(fits)
+        if len(costs.entry) <= EXACT:
+            everyone = np.arange(len(costs.entry))
+            trips, hops = costs.hops(everyone[:, None, None], everyone[:, None])
+            seconds, stages = (table[..., costs.entry].transpose(2, 0, 1, 3) for table in (compute, longest))
+            shortest = over_subsets(stages, hops, np.maximum, self._least).cost
+
+            def least_trip(limit: Floats) -> Costs:
+                within = np.where(stages <= limit, seconds, np.inf), np.where(hops <= limit, trips, np.inf)
+                return over_subsets(*within, np.add, self._least)
+
+            return self._worthiest(shortest, least_trip, window)
+        nearest = chains(costs.distances(), compute[0, -1][costs.entry])
+        orders = np.stack([nearest, nearest[::-1], costs.speed.argsort(axis=0, kind="stable")])
+        rows = np.arange(orders.shape[2])
         tried = [
-            in_order(stage[rows, order], costs.hop[rows, order[:, :-1], order[:, 1:]], np.maximum).cost
+            in_order(_each(longest, costs.entry[order, rows]), costs.hops(order[:-1], order[1:])[1], np.maximum).cost
             for order in orders
         ]
-        order = orders[np.argmin(tried, axis=0), rows[:, 0]]
-        before, after = order[:, :-1], order[:, 1:]
-        seconds = compute[rows, order], costs.trips[rows, before, after]
-        longest = stage[rows, order], costs.hop[rows, before, after]
-        return self._worthiest(seconds, longest, np.min(tried, axis=0), in_order, window)
+        order = orders[np.argmin(tried, axis=0), :, rows].T
+        entry, (trips, hops) = costs.entry[order, rows], costs.hops(order[:-1], order[1:])
+
+        def least_trip_in_order(limit: Floats) -> Costs:
+            stages = _each_within(compute, longest, entry, limit)
+            return in_order(stages, np.where(hops <= limit, trips, np.inf), np.add)
+
+        return self._worthiest(np.min(tried, axis=0), least_trip_in_order, window)
 
     def _worthiest(
-        self,
-        seconds: tuple[Floats, Floats],
-        longest: tuple[Floats, Floats],
-        shortest: Floats,
-        least_costs: "Finder",
-        window: int,
+        self, shortest: Floats, least_trip: Callable[[Floats], Costs], window: int
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """See `_searched`. `seconds` of stages and hops make up round trips, the `longest` bottlenecks, of which
-        `shortest` is the least.
+        """See `_searched`. `shortest`: the least bottleneck; `least_trip`: the shortest round trip of pipelines with a
+        bottleneck up to a limit.
         """
         best_value, best_rate = np.zeros(len(shortest)), np.zeros(len(shortest))
         best_used = np.zeros(len(shortest), dtype=np.int64)
         # With any bottleneck, a round trip is only worth searching where hardly more than one micro-batch is in flight.
         for slack in SLACKS if min(window, self._spans.workload.largest_window) <= FEW_IN_FLIGHT else SLACKS[:-1]:
             limit = np.full(len(shortest), np.inf) if np.isinf(slack) else shortest * slack
-            stage, hop = (
-                np.where(most <= limit.reshape(-1, *(1,) * (most.ndim - 1)), each, np.inf)
-                for most, each in zip(longest, seconds, strict=True)
-            )
-            found = least_costs(stage, hop, np.add)
+            found = least_trip(limit)
             bottleneck = found.cost if np.isinf(slack) else limit
             samples, value = self._worth(bottleneck, found.cost, found.used, window)
             better = value > best_value
@@ -192,26 +179,9 @@ class Estimator:
             )
         return best_value, best_rate, best_used
 
-    def _uplinks(self, at: NDArray[np.int64], spans: SpanCosts) -> Floats:
-        """[row, node, i, j]: seconds that a span's flows keep the node's uplink, or downlink."""
-        sites = self._fleet.sites
-        forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-        hosts = sites.host[at]
-        mates = np.where(hosts < 0, 1, (hosts[:, :, None] == hosts[:, None]).sum(axis=2))[:, :, None, None]
-        averaged, part = self._averaging_per_s * mates * spans.parameter_table, shares(sites, at)
-        busy = np.zeros(())
-        for flows, rate in (
-            (gradient[:, None] + forward, sites.up_bytes_per_s[at] * part),
-            (forward[:, None] + gradient, sites.down_bytes_per_s[at] * part),
-        ):
-            left = rate[:, :, None, None] - averaged
-            seconds = np.where(left > 0, np.where(mates == 1, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
-            busy = np.maximum(busy, seconds)
-        return busy
-
     def _worth(self, bottleneck: Floats, trip: Floats, used: NDArray[np.int64], window: int) -> tuple[Floats, Floats]:
         work = self._spans.workload
-        possible = np.isfinite(trip) & np.isfinite(bottleneck)
+        possible = (trip < FAR) & (bottleneck < FAR)
         bottleneck, trip = np.where(possible, np.maximum(bottleneck, SHORTEST_S), 1.0), np.where(possible, trip, 1.0)
         wanted = np.ceil(np.minimum(trip / bottleneck, work.largest_window)) + 2
         in_flight = np.minimum(wanted, min(window, work.largest_window))
@@ -223,33 +193,23 @@ class Estimator:
         return samples, samples / np.where(alone, 1.0, 1.0 + STALENESS_COST * delay)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Seconds, by group: `compute`, recomputing `again`, and `uplinks` [row, node, i, j]; round `trips` and the longer
-    way of a `hop` [row, node, node, position]. `speed`: FLOP/s [row, node].
+def _each(table: Floats, entry: NDArray[np.int64]) -> Iterator[Floats]:
+    """[i, j, row] of one node after the other, in an array that is used again. `table` [i, j, entry], `entry` [node,
+    row].
     """
-
-    speed: Floats
-    compute: Floats
-    again: Floats
-    uplinks: Floats
-    trips: Floats
-    hop: Floats
-
-    def of(self, rows: NDArray[np.bool_]) -> "_Rows":
-        """Of these rows only."""
-        return self if rows.all() else _Rows(**{name: table[rows] for name, table in vars(self).items()})
+    given = np.empty((*table.shape[:2], entry.shape[1]))
+    for mine in entry:
+        yield np.take(table, mine, axis=2, out=given, mode="clip")  # clip: take copies once more to raise
 
 
-def _links(fleet: Fleet, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Latencies and rates within each row, shapes (rows, nodes, nodes)."""
-    nodes, where = np.unique(at, return_inverse=True)
-    latency, rate = fleet.sites.between(nodes, nodes)
-    where = where.reshape(at.shape)
-    pairs = where[:, :, None], where[:, None]
-    return latency[pairs], rate[pairs]
+def _each_within(compute: Floats, longest: Floats, entry: NDArray[np.int64], limit: Floats) -> Iterator[Floats]:
+    """`compute`, as `_each` has it, where `longest` is within the limit of the row; more than anything beyond it."""
+    beyond = np.empty((*compute.shape[:2], entry.shape[1]))
+    for most, mine in zip(_each(longest, entry), _each(compute, entry), strict=True):
+        np.multiply(most > limit, FAR, out=beyond)  # np.where has branches, which takes several times as long
+        yield np.add(mine, beyond, out=mine)
 
 
 def merged(*groups: Sequence[int]) -> Group:
     """All their nodes as one group."""
-    return tuple(sorted(node for group in groups for node in group))
+    return tuple(sorted(chain.from_iterable(groups)))

@@ -21,6 +21,9 @@ from cluster_planner.words import counted
 TOO_FEW = 100.0
 """How much less groupings count for each cluster that they lack of the number demanded."""
 
+REMEMBERED = 10_000
+"""Groups whose estimates are kept, about: for a search, and for the next with the same load."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,6 +47,7 @@ class Ground:
         self.points = embed(problem.fleet, problem.fleet.names)
         self._finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
         self._holding = holding
+        self._estimators: dict[float, Estimator] = {}
 
     def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
         """k groups by the best of so many k-means, repaired (more where rules divide them); None if there are none."""
@@ -68,10 +72,14 @@ class Ground:
         return mended(self.points, chosen, *given, holds)
 
     def estimator(self, clusters: float, conditions: Conditions) -> Estimator:
-        """With averaging's load as it is with so many clusters."""
+        """With averaging's load as it is with so many clusters. The last one is given again as long as the load is the
+        same, about, and it has not too much to remember.
+        """
         problem = self.problem
         load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
-        return Estimator(problem.fleet, self.few, problem.least, load, self._finer)
+        if load not in self._estimators or self._estimators[load].asked > REMEMBERED:
+            self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self._finer)}
+        return self._estimators[load]
 
     def score(self, conditions: Conditions, others: Totals) -> Score:
         """The objective, about, of clusters beside those others."""
@@ -91,9 +99,10 @@ class Ground:
         estimate for each.
         """
         estimator = self.estimator(len(groups) + others.clusters, conditions)
-        rules = self.rules
+        known, rules = estimator.asked, self.rules
         search = LocalSearch(
             estimator, self.score(conditions, others), self.points, rules.atoms(nodes), rules.allows, rules.pinned
         )
         groups, settled = search.improve(groups, per_node * len(nodes), self.problem.seed)
-        return groups, f"{counted(estimator.asked, 'group')} estimated" + ("" if settled else ", stopped at its limit")
+        words = f"{counted(estimator.asked - known, 'group')} estimated"
+        return groups, words + ("" if settled else ", stopped at its limit")

@@ -171,38 +171,30 @@ class LocalSearch:
     def _exchanges(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
         """The promising ones: of a node for a spare, and for a neighbour's."""
         mine = self._atoms_in(group)
-        near_spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
-        yield from self._promising(
-            (self._half(state, group, atom, spare), Change((group,), (self._exchanged(group, atom, spare),)))
-            for atom in mine
-            for spare in near_spares
-        )
+        spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
+        for given, got in _promising(self._halves(state, group, mine, spares)):
+            yield Change((group,), (_exchanged(group, mine[given], spares[got]),))
         for other in self._nearest(group, [g for g in state if g != group]):
-            yield from self._promising(
-                (
-                    self._half(state, group, atom, one) + self._half(state, other, one, atom),
-                    Change((group, other), (self._exchanged(group, atom, one), self._exchanged(other, one, atom))),
-                )
-                for atom in mine
-                for one in self._atoms_in(other)
-            )
+            theirs = self._atoms_in(other)
+            both = self._halves(state, group, mine, theirs) + self._halves(state, other, theirs, mine).T
+            for given, got in _promising(both):
+                atom, one = mine[given], theirs[got]
+                yield Change((group, other), (_exchanged(group, atom, one), _exchanged(other, one, atom)))
 
-    def _promising(self, offers: Iterable[tuple[float, Change]]) -> Iterator[Change]:
-        ranked = sorted(offers, key=lambda offer: -offer[0])
-        yield from (change for _, change in ranked[:PROMISING])
-
-    def _half(self, state: dict[Group, Estimate], group: Group, given: Group, got: Group) -> float:
-        """What a group would about gain by an exchange: by either half of it. A group that is nothing without the
-        node counts for as much less as it is smaller.
+    def _halves(
+        self, state: dict[Group, Estimate], group: Group, given: Sequence[Group], got: Sequence[Group]
+    ) -> Floats:
+        """[given, got]: what a group would about gain by each exchange: by either half of it. A group that is nothing
+        without the node counts for as much less as it is smaller.
         """
         now = state[group].value
-        less, more = self._estimator.of((_without(group, given), merged(group, got)))
-        without = less.value if less is not NOTHING else now * (1 - len(given) / len(group))
-        return max(more.value, now) + without - 2 * now
-
-    @staticmethod
-    def _exchanged(group: Group, given: Group, got: Group) -> Group:
-        return merged(_without(group, given), got)
+        less = self._estimator.of(_without(group, atom) for atom in given)
+        more = self._estimator.of(merged(group, atom) for atom in got)
+        without = [
+            one.value if one is not NOTHING else now * (1 - len(atom) / len(group))
+            for one, atom in zip(less, given, strict=True)
+        ]
+        return np.add.outer(without, [max(one.value, now) for one in more]) - 2 * now
 
     def _spares(self, state: dict[Group, Estimate]) -> list[Group]:
         taken = {node for other in state for node in other}
@@ -245,3 +237,13 @@ class LocalSearch:
 
 def _without(group: Group, atom: Group) -> Group:
     return tuple(node for node in group if node not in atom)
+
+
+def _exchanged(group: Group, given: Group, got: Group) -> Group:
+    return merged(_without(group, given), got)
+
+
+def _promising(gains: Floats) -> list[tuple[int, int]]:
+    """The places of the PROMISING largest."""
+    best = np.argsort(-gains, axis=None, kind="stable")[:PROMISING].tolist()
+    return [divmod(at, gains.shape[1]) for at in best]

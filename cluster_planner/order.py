@@ -77,30 +77,32 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
 
 def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned) -> Solution | None:
     nodes, positions = tables.stage.shape[:2]
-    last = positions - 1
-    best = np.full((1 << nodes, nodes, positions), np.inf)
+    best = np.full((positions, nodes, 1 << nodes), np.inf)  # sets last: numpy's innermost loops are long then
+    hops = tables.hop.transpose(2, 0, 1).copy()
     for j in range(nodes):
         if pinned.allows(j, 0):
-            best[1 << j, j] = tables.stage[j, 0]
+            best[:, j, 1 << j] = tables.stage[j, 0]
     needed = sum(1 << j for j in pinned.required)
     answer, answer_cost = (0, 0), np.inf
     for size in range(1, nodes + 1):
         used, newest, others = sets_of(nodes, size)
         if size > 1:
-            before = used ^ (1 << newest)
-            reach = combine(best[before[:, None], others], tables.hop[others, newest[:, None]]).min(axis=1)
-            best[used, newest] = combine(reach[:, :, None], tables.stage[newest]).min(axis=1)
-            for j in (j for j in range(nodes) if not pinned.allows(j, size - 1)):
-                best[used[newest == j], j] = np.inf
+            before, reached_by = used ^ (1 << newest), others.T
+            reach = combine(best[:, reached_by, before], hops[:, reached_by, newest]).min(axis=1)
+            for j in (j for j in range(nodes) if pinned.allows(j, size - 1)):
+                mine = newest == j
+                best[:, j, used[mine]] = combine(reach[:, None, mine], tables.stage[j, :, :, None]).min(axis=0)
         if size < least:
             continue
-        ends = best[used, newest, last]
+        ends = best[-1, newest, used]
         if needed:
             ends = np.where(used & needed == needed, ends, np.inf)
         at = int(ends.argmin())
         if ends[at] < answer_cost:
             answer, answer_cost = (int(used[at]), int(newest[at])), float(ends[at])
-    return Solution(answer_cost, _walked_back(tables, combine, best, *answer)) if np.isfinite(answer_cost) else None
+    if not np.isfinite(answer_cost):
+        return None
+    return Solution(answer_cost, _walked_back(tables, combine, best.transpose(2, 1, 0), *answer))
 
 
 def _walked_back(

@@ -87,7 +87,10 @@ def plan_pipeline(
         fastest = find(tables, np.maximum)
         if fastest is None:
             continue
+        trip_s, short_s = np.inf, fastest.cost * min(window, spans.workload.largest_window)
         for slack in SLACKS:
+            if np.isinf(slack) and trip_s <= short_s:
+                break  # the bottleneck does not wait for such a round trip
             limit = fastest.cost * slack * (1 + 1e-12)
             within = Tables(
                 np.where(tables.stage <= limit, seconds.stage, np.inf),
@@ -96,6 +99,7 @@ def plan_pipeline(
             solution = find(within, np.add)
             for steps in (fastest.steps, fastest.steps if solution is None else solution.steps):
                 cuts |= {(steps, window): None, (steps, 1): None}
+            trip_s = trip_s if solution is None else solution.cost
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
     best = max(found, key=_worth, default=None)

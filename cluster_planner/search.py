@@ -56,7 +56,7 @@ class Search:
             return self._best
         starts = self._starts(able, _counts(len(able), self._problem.least))
         if starts:
-            self._work_out("k-means", starts[0][1])
+            self._work_out("k-means", starts[0][1], "")
         conditions = Conditions() if self._best is None else conditions_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
@@ -108,10 +108,11 @@ class Search:
             for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
                 self._work_out("all partitions", groups, counted(clusters, "cluster"))
 
-    def _work_out(self, phase: str, groups: Sequence[Group], words: str = "") -> Candidate | None:
+    def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
+        """`expected`: samples/s of the fleet, as far as no plan has told them yet."""
         names = self._problem.fleet.names
         named = [tuple(names[i] for i in group) for group in groups]
-        rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
+        rate = expected if self._best is None else self._best.forecast.prediction.samples_per_s
         found = self._assembler.candidate(named, rate) if named and self._is_allowed(groups) else None
         before = self._best
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):

@@ -52,6 +52,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "yaml": ("cluster_planner/files.py",),
     "sklearn": ("cluster_planner/clustering.py", "examples/digits/data.py", "experiments/convergence/data.py"),
     "scipy": ("ring_allreduce/shares.py", "experiments/convergence/fitting.py"),
+    "threadpoolctl": ("cluster_planner/clustering.py",),
     "networkx": ("cluster_planner/graph.py",),
     "safetensors": (
         "ravnest/training/checkpoint.py",

@@ -38,7 +38,7 @@ def test_clusters_that_cost_the_others_more_than_they_bring_stay_spare(
     monkeypatch.setattr(blocks, "LARGEST", 12)
     worked_out: list[Sequence[Group]] = []
 
-    def work_out(phase: str, groups: Sequence[Group], words: str) -> Candidate | None:
+    def work_out(phase: str, groups: Sequence[Group], words: str, rate: float) -> Candidate | None:
         worked_out.append(groups)
         return None
 

@@ -11,11 +11,11 @@ NODES, POSITIONS, ROWS = 3, 4, 5
 
 
 def tables(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Costs of stages (rows, nodes, from, to), none backwards or empty; of hops (rows, nodes, nodes, cut)."""
+    """Costs of stages (nodes, from, to, rows), none backwards or empty; of hops (nodes, nodes, cut, rows)."""
     draw = np.random.default_rng(seed)
-    stage = draw.uniform(1.0, 9.0, (ROWS, NODES, POSITIONS, POSITIONS))
-    stage[:, :, *np.tril_indices(POSITIONS)] = np.inf
-    return stage, draw.uniform(1.0, 9.0, (ROWS, NODES, NODES, POSITIONS))
+    stage = draw.uniform(1.0, 9.0, (NODES, POSITIONS, POSITIONS, ROWS))
+    stage[:, *np.tril_indices(POSITIONS)] = np.inf
+    return stage, draw.uniform(1.0, 9.0, (NODES, NODES, POSITIONS, ROWS))
 
 
 def by_hand(stage: np.ndarray, hop: np.ndarray, order: tuple[int, ...], combine: np.ufunc) -> float:
@@ -33,8 +33,8 @@ def by_hand(stage: np.ndarray, hop: np.ndarray, order: tuple[int, ...], combine:
 @pytest.mark.parametrize("seed", range(3))
 def test_in_order_finds_the_best_cuts_of_every_row(seed: int, combine: np.ufunc) -> None:
     stage, hop = tables(seed)
-    found = in_order(stage, hop[:, [0, 1], [1, 2]], combine)
-    expected = [by_hand(stage[row], hop[row], (0, 1, 2), combine) for row in range(ROWS)]
+    expected = [by_hand(stage[..., row], hop[..., row], (0, 1, 2), combine) for row in range(ROWS)]
+    found = in_order(stage.copy(), hop[[0, 1], [1, 2]], combine)
     np.testing.assert_allclose(found.cost, expected)
 
 
@@ -43,11 +43,11 @@ def test_in_order_finds_the_best_cuts_of_every_row(seed: int, combine: np.ufunc)
 def test_over_subsets_finds_the_best_nodes_in_the_best_order(combine: np.ufunc, least: int) -> None:
     stage, hop = tables(7)
     # From `before` to `after` it is looked up by the one and then the other, whichever way the table is given.
-    hop = np.maximum(hop, hop.transpose(0, 2, 1, 3))
+    hop = np.maximum(hop, hop.transpose(1, 0, 2, 3))
     found = over_subsets(stage, hop, combine, least)
     for row in range(ROWS):
         every = {
-            used: min(by_hand(stage[row], hop[row], order, combine) for order in permutations(used))
+            used: min(by_hand(stage[..., row], hop[..., row], order, combine) for order in permutations(used))
             for size in range(least, NODES + 1)
             for used in combinations(range(NODES), size)
         }
@@ -56,7 +56,19 @@ def test_over_subsets_finds_the_best_nodes_in_the_best_order(combine: np.ufunc, 
         assert every[used] == pytest.approx(found.cost[row])
 
 
+@pytest.mark.parametrize("combine", [np.maximum, np.add])
+def test_a_node_without_units_or_cost_changes_nothing(combine: np.ufunc) -> None:
+    stage, hop = tables(1)
+    nobody = np.where(np.eye(POSITIONS, dtype=bool), 0.0, np.inf)[None, ..., None].repeat(ROWS, axis=3)
+    at_once = np.zeros((1, POSITIONS, ROWS))
+    between = hop[[0, 1], [1, 2]]
+    alone = in_order(stage.copy(), between, combine).cost.tolist()
+    after = in_order(np.concatenate([stage, nobody]), np.concatenate([between, at_once]), combine)
+    before = in_order(np.concatenate([nobody, stage]), np.concatenate([at_once, between]), combine)
+    assert after.cost.tolist() == before.cost.tolist() == alone
+
+
 def test_a_chain_begins_with_the_slowest_and_goes_on_to_the_nearest() -> None:
-    distance = np.array([[[0.0, 5.0, 1.0], [5.0, 0.0, 2.0], [1.0, 2.0, 0.0]]])
-    assert chains(distance, np.array([[3.0, 1.0, 2.0]])).tolist() == [[0, 2, 1]]
-    assert chains(distance, np.array([[1.0, 3.0, 2.0]])).tolist() == [[1, 2, 0]]
+    distance = np.array([[0.0, 5.0, 1.0], [5.0, 0.0, 2.0], [1.0, 2.0, 0.0]])[..., None].repeat(2, axis=2)
+    alone_s = np.array([[3.0, 1.0], [1.0, 3.0], [2.0, 2.0]])
+    assert chains(distance, alone_s).T.tolist() == [[0, 2, 1], [1, 2, 0]]

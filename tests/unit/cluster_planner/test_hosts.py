@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_planner import Fleet, Node
-from cluster_planner.hosts import shared_hops, shares
+from cluster_planner.hosts import NOBODY, mates, shared_rates, shares
 
 
 @pytest.fixture
@@ -15,11 +15,14 @@ def fleet(make_node: Callable[..., Node]) -> Fleet:
 
 
 def test_a_group_has_as_much_of_the_links_as_of_the_hosts_nodes(fleet: Fleet) -> None:
-    assert shares(fleet.sites, np.array([[0, 4], [0, 1]])).tolist() == [[0.25, 1.0], [0.5, 0.5]]
+    at = np.array([[0, 0, 4], [4, 1, NOBODY]])
+    together = mates(fleet.sites, at)
+    assert together.T.tolist() == [[1, 1], [2, 2], [1, 1]]
+    assert shares(fleet.sites, at, together).T.tolist() == [[0.25, 1.0], [0.5, 0.5], [1.0, 1.0]]
 
 
-def test_hops_that_leave_a_host_take_longer_and_others_nothing(fleet: Fleet) -> None:
-    hops = shared_hops(fleet.sites, np.array([[0, 1, 4]]), np.array([8.0]), np.array([4.0]))[0, ..., 0]
-    assert hops[0, 1] == hops[1, 0] == 0.0
-    assert hops[0, 2] == 8.0 / 2.0  # half of an uplink of 4; back: 4 bytes over an uplink of 2
-    assert hops[2, 0] == 8.0 / 2.0
+def test_hops_that_leave_a_host_have_its_part_and_others_no_limit(fleet: Fleet) -> None:
+    rates = shared_rates(fleet.sites, np.array([[0], [1], [4]]))[..., 0]
+    assert rates[0, 1] == rates[1, 0] == np.inf
+    assert rates[0, 2] == 4.0 / 2
+    assert rates[2, 0] == 2.0  # what the other sends; half of a downlink of 8 is more
