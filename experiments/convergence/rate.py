@@ -143,7 +143,7 @@ def run(*, quick: bool) -> Part:
                     "case",
                     "K",
                     "measured (95 %)",
-                    "to first order",
+                    "predicted",
                     "bound",
                     "descent bends",
                     "delays bend",
@@ -159,8 +159,8 @@ def run(*, quick: bool) -> Part:
             f"Slopes are fitted over the last {OCTAVES} octaves of K, {size.seeds} seeds for each K. The seeds of one "
             "K share the schedule that the machines made and have chance of their own.",
             "Transient (docs/theory.md, section 3): predicted from the descent without noise and the noise along it, "
-            "not from what was measured. To first order: the error so predicted, without delays. Descent bends: its "
-            "slope over K, more than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
+            "not from what was measured; delays are left out. Descent bends: the predicted error's slope over K, more "
+            "than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
             f"they also keep the step small. Over: both at most {BEND}, there and for every longer K. With fewer than "
             f"{LEAST_OCTAVES} octaves beyond it a slope is not judged. Controls, and what is set beside one, are "
             "judged by their last octaves wherever they are.",
@@ -288,7 +288,7 @@ def _panel(each: Curve) -> Panel:
     lengths = [float(length) for length in each.lengths]
     lines = [
         each.series("measured"),
-        Series("to first order", lengths, [left.error for left in each.transients]),
+        Series("predicted", lengths, [left.error for left in each.transients]),
         Series("the theorem's bound", lengths, list(each.bounds)),
     ]
     return Panel(f"Rate: {each.name}", "K", "mean ‖∇f‖²", lines, log_x=True, log_y=True)

@@ -1,4 +1,4 @@
-"""When the rate is due: what mean ‖∇f‖² is to first order in the step, and how far that is from a line of slope −½.
+"""When the rate is due: what mean ‖∇f‖² should be, to first order in the step, and how far that is from a slope of −½.
 
 docs/theory.md, section 3, "When the rate is due". The theorem bounds the way to go by F₀/(γK_e), which has the slope −½
 from the beginning; a run has only spent what its descent has come down by then. Predicted from the descent without
@@ -69,7 +69,7 @@ class Transient:
     """What is left of it after K_e updates with the theorem's step."""
 
     error: float
-    """Mean ‖∇f‖², to first order in the step. Without delays: they come in at the second."""
+    """Mean ‖∇f‖² as predicted, without delays."""
     bend: float
     """The slope of `error` over K, more than −½."""
     delays: float
@@ -90,15 +90,17 @@ def transient(promise: Promise, descent: Descent) -> Transient:
         raise ValueError(f"the descent is known until {descent.times[-1]:g}, not until {time:g}")
     noise = step / sums.effective_clusters
     spent = float(np.interp(time, descent.times, descent.spent))
-    slope = time * float(np.interp(time, descent.times, descent.squared))
+    squared = float(np.interp(time, descent.times, descent.squared))
+    steepens = time * float(np.interp(time, descent.times, np.gradient(descent.squared, descent.times)))
+    coarse = noise / 4 * (float(descent.squared[0]) - squared)
     kept = noise / 4 * float(np.interp(time, descent.looked_at, descent.variance))
     now = time * noise / 2 * float(np.interp(time, descent.looked_at, descent.heating))
     so_far = noise / 2 * _integral(descent.looked_at, descent.heating, time)
-    whole = spent - kept + so_far
+    whole = spent + coarse - kept + so_far
     shrinks = promise.best_step <= promise.largest_step
     return Transient(
         error=whole / time,
-        bend=(slope + kept + now - so_far) / whole / 2,
+        bend=(time * squared - coarse - noise / 4 * steepens + kept + now - so_far) / whole / 2,
         delays=promise.stale(step) / promise.bound() / 2 if shrinks else np.inf,
     )
 

@@ -32,6 +32,7 @@ def test_the_error_of_a_quadratic_is_the_known_one_to_first_order(descent):
     curvatures = np.asarray(OBJECTIVE.curvatures)
     gone = 1 - np.exp(-2 * curvatures * time)
     spent = 0.5 * (curvatures * OBJECTIVE.start**2 * gone).sum()
+    spent += step / 4 * (curvatures**2 * OBJECTIVE.start**2 * gone).sum()
     noise = step * OBJECTIVE.sigma_sq / len(curvatures) * (time * curvatures / 2 - gone / 4).sum()
     assert of_length(1024, descent).error == pytest.approx((spent + noise) / time, rel=0.02)
 
