@@ -47,7 +47,7 @@ class Sizes:
 
 def sizes(*, quick: bool) -> Sizes:
     """Those of the report, or small ones."""
-    return Sizes(14, 0, 12, 10, 48) if quick else Sizes(18, 17, 16, 13, 24)
+    return Sizes(15, 0, 12, 10, 24) if quick else Sizes(18, 17, 16, 13, 24)
 
 
 @dataclass(frozen=True)
