@@ -19,7 +19,7 @@ from experiments.convergence.theorem import Promise
 BEND = 0.02
 """What is left of a transient may change the slope by so much, and no more."""
 DRAWS = 512
-"""Gradients by which the noise is seen, at each look; the same draws at all of them: off by some per cent, but smooth."""
+"""Gradients by which the noise is seen, the same draws at each look: off by some per cent, but smooth."""
 _LOOK_EVERY = 1.25
 _NUDGE = 1e-4
 
