@@ -15,6 +15,8 @@ SLOPE_AT_MOST = -0.47
 """What the upper end of a rate's interval may be: −1/2, and a little for what is left of the transient."""
 OCTAVES = 5
 """Of K, the last ones: a rate is what holds in the end."""
+LEAST_OCTAVES = 3
+"""Of K beyond the transient: from fewer no slope is judged."""
 
 
 @dataclass(frozen=True)

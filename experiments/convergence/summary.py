@@ -67,11 +67,13 @@ QUESTIONS = (
         "can promise for a loss that need not be convex is that its mean square falls as 1/√K with the number of "
         "updates K: four times the updates, half the error. On paper with logarithmic axes that is a line of slope "
         "−½. The theorem says that a run keeps this rate although its gradients are late and its clusters agree only "
-        "now and then, and gives a bound that no measurement may pass. A check that cannot fail proves nothing, so "
+        "now and then, and gives a bound that no measurement may pass. At first a run is still on its way down, and "
+        "its error falls more slowly; how long that lasts is predicted from the descent without noise, and slopes are "
+        "judged beyond it. A check that cannot fail proves nothing, so "
         "four things that must not work were put to the same check (controls): a step that does not shrink with K, a "
         "delay that grows with K, the same few samples used again and again, and averaging weights instead of "
         "progress while rounds overlap.",
-        ("Rate: quadratic, fleet", "Rate: logistic, fleet", "Negative controls"),
+        ("Rate: logistic, fleet", "Rate: network, pipeline", "Negative controls"),
     ),
     Question(
         "speedup",

@@ -2,7 +2,7 @@
 
 `sums` counts exactly, from a schedule, what the theorem needs of it: K_e, C_e, the error term S̄ and the stability term
 D. `closed_form` bounds S̄ and D from C, T, Λ and h alone. `Promise` puts either together with a problem: the step, the
-bound, the end of the transient and the largest staleness. Knows no run.
+bound and its terms. Knows no run.
 """
 
 from __future__ import annotations
@@ -207,12 +207,3 @@ class Promise:
         """The term of staleness, lag and unequal progress: 2 L² γ² σ² S̄."""
         p = self.problem
         return 2 * p.smoothness**2 * step**2 * p.whole_sigma_sq * self.sums.error
-
-    @property
-    def is_past_transient(self) -> bool:
-        """Whether the term of order 1/√(C K) is the larger part of the bound."""
-        p, s = self.problem, self.sums
-        leading = 2 * math.sqrt(
-            2 * p.gap * p.smoothness * p.whole_sigma_sq / (s.effective_clusters * s.effective_updates)
-        )
-        return self.bound() <= 2 * leading
