@@ -5,7 +5,7 @@ bunch that goes forward meets others that come back, at stages and uplinks that 
 its idle trip and one bunch's passage, which is all that timing.period_s counts. Decides that figure by walking: the
 stages' own order of work (as ravnest's stage machine has it: update, then backward and forward in turn), one message
 after another on each uplink and on each link, until one cycle of updates takes what the one before did. Knows no
-averaging but what it leaves of an uplink, no downlink that several fill at once, and no tuned window.
+averaging, no downlink that several fill at once, and no tuned window.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,8 @@ uplink (downlink) the part p of the time that pipelines fill it and the seconds 
 so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
 around. A round holds an update of each cluster at least: hence the last term, and E. Arrays over all stages, so that
 ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
-chunk of averaging that is leaving, and that uplinks are free for a moment after each wait.
+chunk of averaging that is leaving, that uplinks are free for a moment after each wait, and that clusters do not stop
+at one moment, but each after an update.
 """
 
 from dataclasses import dataclass
