@@ -9,10 +9,11 @@ uplink (downlink) the part p of the time that pipelines fill it and the seconds 
     interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
 
 so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
-around. A round holds an update of each cluster at least: hence the last term, and E. Arrays over all stages, so that
-ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
-chunk of averaging that is leaving, that uplinks are free for a moment after each wait, and that clusters do not stop
-at one moment, but each after an update.
+around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an update, one
+earlier than another: where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
+t, the last of C moments spread evenly about it, as far as that does not double the wait. Arrays over all stages, so
+that ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
+chunk of averaging that is leaving, and that uplinks are free for a moment after each wait.
 """
 
 from dataclasses import dataclass
@@ -113,7 +114,10 @@ class Pipelines:
         opened_s = max(work.average_every, len(rates) * work.update_every * work.micro_batch) / float(rates.sum())
         last_hop_s = alone.last_hop_s / work.max_lag
         sends = self.through_host(self.averaged_up + self.averaged_down) > 0
-        busy_s = self._busy_s(periods, opened_s) + np.where(sends, last_hop_s, 0.0)
+        busy_s = self._busy_s(periods, opened_s)
+        later = (len(rates) - 1) / (2 * (len(rates) + 1))
+        stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
+        busy_s += np.where(sends, last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s), 0.0)
         at, late = int(busy_s.argmax()), int(updates.argmax())
         by_itself = max(alone.sending_s + last_hop_s, alone.way_s / work.max_lag)
         interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]))
@@ -123,9 +127,9 @@ class Pipelines:
         joins_last = late if waits_at is None and updates[late] > by_itself else None
         return Pace(rates * (opened_s / interval_s), interval_s, True, waits_at, joins_last)
 
-    def _busy_s(self, periods_s: Floats, opened_s: float) -> Floats:
-        """How long each stage's host sends, or receives, what pipelines do in `opened_s`, and one round."""
-        micro_batches = opened_s / np.repeat(periods_s, np.diff(self.first, append=len(self.host)))
+    def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
+        """How long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""
+        micro_batches = np.repeat(trained_s / periods_s, np.diff(self.first, append=len(self.host)))
         up = self.through_host(self.up_bytes * micro_batches + self.averaged_up) / self.up_bytes_per_s
         down = self.through_host(self.down_bytes * micro_batches + self.averaged_down) / self.down_bytes_per_s
         return np.maximum(up, down)

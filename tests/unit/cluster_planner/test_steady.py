@@ -50,13 +50,16 @@ def test_a_round_that_fits_beside_the_pipeline_slows_nobody(work: Workload) -> N
 def test_what_does_not_fit_is_sent_while_all_wait(work: Workload) -> None:
     pace = two_pipelines(150.0).pace(work, AT_ONCE)
     assert (pace.waits, pace.waits_at, pace.joins_last) == (True, 0, None)
-    assert pace.interval_s == pytest.approx(2 * 50 / 100 + 150 / 100)
-    assert pace.rates == pytest.approx([4 * 2 / 2.5, 2 * 2 / 2.5])
+    stops_later_s = 1 / 6  # of two clusters, with updates of 1 s
+    interval_s = (2 + stops_later_s) * 50 / 100 + 150 / 100
+    assert pace.interval_s == pytest.approx(interval_s)
+    assert pace.rates == pytest.approx([4 * 2 / interval_s, 2 * 2 / interval_s])
+    assert two_pipelines(101.0).pace(work, AT_ONCE).interval_s == pytest.approx(2.0 + 2 * 0.01)
 
 
 def test_stages_of_one_host_share_its_uplink(work: Workload) -> None:
     together = replace(two_pipelines(75.0), host=np.array([0, 1, 0]))
-    assert together.pace(work, AT_ONCE).interval_s == pytest.approx(2.5)
+    assert together.pace(work, AT_ONCE).interval_s == two_pipelines(150.0).pace(work, AT_ONCE).interval_s
     assert not two_pipelines(75.0).pace(work, AT_ONCE).waits
 
 
