@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_planner.blocks import blocks_of, joined
-from cluster_planner.candidates import Candidate, Conditions, conditions_of
+from cluster_planner.candidates import Candidate
+from cluster_planner.conditions import Conditions, conditions_of
 from cluster_planner.estimates import Estimate, Group
 from cluster_planner.ground import Ground
 from cluster_planner.local_search import Totals

@@ -10,7 +10,6 @@ from itertools import count
 
 from cluster_planner.costs import Workload
 from cluster_planner.fleet import Fleet
-from cluster_planner.objective import averaging_factor
 from cluster_planner.order import is_exact
 from cluster_planner.pipeline import Pipeline, plan_pipeline
 from cluster_planner.plan import Cluster, Ring
@@ -105,42 +104,3 @@ class Assembler:
         rings = make_rings(self._fleet, self._spans, clusters)
         forecast = predict(self._fleet, self._spans, clusters, rings)
         return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What a fleet's rings allow, as found by the last plan: for the score of groupings that are not worked out.
-
-    `sending_s`: what a round takes of the busiest link; `hop_s`: latency of one hop of a ring.
-    """
-
-    samples_per_s: float = 0.0
-    sending_s: float = 0.0
-    hop_s: float = 0.0
-
-    def carried(self, clusters: float, work: Workload) -> float:
-        """The most samples/s with which the rings of so many clusters keep up: predict.py's, with these figures."""
-        from cluster_planner.predict import MOST_AVERAGING
-
-        if clusters <= 1 or self.sending_s + self.hop_s <= 0:
-            return float("inf")
-        trip = 2 * (clusters - 1) * self.hop_s
-        most = work.max_lag / (self.sending_s + trip)
-        return work.average_every * (min(most, MOST_AVERAGING / self.sending_s) if self.sending_s > 0 else most)
-
-    def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
-        """The objective, about."""
-        if samples_per_s <= 0:
-            return 0.0
-        kept = min(1.0, self.carried(clusters, work) / samples_per_s)
-        return value * kept * averaging_factor(clusters, work)
-
-
-def conditions_of(candidate: Candidate) -> Conditions:
-    """As they are with this plan."""
-    predicted = candidate.forecast
-    hops = 2 * (len(candidate.clusters) - 1)
-    hop_s = predicted.latency_s / hops if hops else 0.0
-    return Conditions(
-        predicted.prediction.samples_per_s, max(0.0, predicted.prediction.averaging_s - predicted.latency_s), hop_s
-    )

@@ -5,7 +5,7 @@ bunch that goes forward meets others that come back, at stages and uplinks that 
 its idle trip and one bunch's passage, which is all that timing.period_s counts. Decides that figure by walking: the
 stages' own order of work (as ravnest's stage machine has it: update, then backward and forward in turn), one message
 after another on each uplink and on each link, until one cycle of updates takes what the one before did. Knows no
-averaging but what it leaves of an uplink, no downlink that several fill at once, and no tuned window.
+averaging, no downlink that several fill at once, and no tuned window.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,6 @@ CYCLES = 5
 REMEMBERED = 4096
 """Walks whose figures are kept, in this process."""
 
-DIGITS = 3
-"""Of what averaging leaves of an uplink: it differs a little with every change anywhere."""
-
 _ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
 
 
@@ -51,35 +48,29 @@ class Uplink:
     gradient_s: float = 0.0
 
 
-def no_faster_than_walked(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: Pipelines, samples_per_s: float
-) -> Pipelines:
+def no_faster_than_walked(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: Pipelines) -> Pipelines:
     """`stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same object
-    if there are none. `samples_per_s`: of the fleet, for what averaging takes.
+    if there are none.
     """
     work = spans.workload
-    bottleneck = np.maximum.reduceat(stages.occupancy(samples_per_s, work).most, stages.first)
+    bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)
     admitted = ((work.update_every - 1) * bottleneck + stages.round_trip_s) / work.largest_window
     near = np.maximum(admitted, stages.round_trip_s / stages.window) >= NEAR * bottleneck
     near &= np.array([len(cluster.stages) > 1 for cluster in clusters])
     if work.is_synchronous or not near.any():
         return stages
-    left_up = stages.up_bytes_per_s - stages.averaged_up * samples_per_s / work.average_every
     least_s = stages.flushed_s.copy()
     for at in np.flatnonzero(near).tolist():
-        cluster, first = clusters[at], int(stages.first[at])
-        least_s[at] = circulating_s(fleet, spans, cluster, left_up[first : first + len(cluster.stages)].tolist())
+        least_s[at] = circulating_s(fleet, spans, clusters[at])
     return replace(stages, flushed_s=least_s)
 
 
-def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster, left_up: Sequence[float]) -> float:
-    """Seconds per micro-batch of a cluster by itself. `left_up`: bytes/s that averaging leaves of each stage's uplink,
-    above 0.
-    """
+def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
+    """Seconds per micro-batch of a cluster by itself."""
     stages, last = cluster.stages, len(cluster.stages) - 1
     passes, hops, uplinks = [], [], []
-    for index, (stage, exactly_left) in enumerate(zip(stages, left_up, strict=True)):
-        left = float(f"{exactly_left:.{DIGITS}g}")
+    for index, stage in enumerate(stages):
+        up_bytes_per_s = fleet.node(stage.node).up_bytes_per_s
         times = work_times(fleet, spans, stage)
         passes.append(Passes(times.forward_s, times.backward_s, times.update_s))
         start, end = stage.units
@@ -88,8 +79,8 @@ def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster, left_up: Seq
         uplinks.append(
             Uplink(
                 host_key(fleet, stage.node),
-                float(spans.forward_bytes[end]) / left if after else 0.0,
-                float(spans.gradient_bytes[start]) / left if before else 0.0,
+                float(spans.forward_bytes[end]) / up_bytes_per_s if after else 0.0,
+                float(spans.gradient_bytes[start]) / up_bytes_per_s if before else 0.0,
             )
         )
     for stage, onward in pairwise(stages):

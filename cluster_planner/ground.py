@@ -6,8 +6,9 @@ phases; search.py and blockwise.py do.
 
 from dataclasses import dataclass
 
-from cluster_planner.candidates import Conditions, averaging_per_s
+from cluster_planner.candidates import averaging_per_s
 from cluster_planner.clustering import group_nodes
+from cluster_planner.conditions import Conditions
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.embedding import embed
 from cluster_planner.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group

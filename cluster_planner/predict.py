@@ -1,43 +1,41 @@
 """What a plan will do: samples per second, memory, and what limits it.
 
-Decides how the clusters' pipelines share uplinks with the averaging between them (design §4.5). A round moves
-2·(m − 1)/m of a segment's bytes out of and into each of its m members, once per `average_every` samples of
-the fleet. With the fleet at R samples/s, what a host's uplink has left for the pipeline is `up − averaged·R /
-average_every`, so
+Decides how the clusters' pipelines and the averaging between them share links (design §4.5): pipelines first, as in a
+run, so clusters wait where averaging starves. While nobody waits, each cluster runs as if nothing were averaged:
 
-    T_c(R) = max over stages of compute, flows, host bytes / left uplink, host bytes / left downlink
-    R      = Σ micro_batch / period_c(T_c(R))           (the right side falls as R rises: one solution, by
-    bisection)
+    T_c    = max over stages of compute, flows, host bytes / uplink, host bytes / downlink
+    R      = Σ micro_batch / period_c(T_c),    t = average_every / R from one round's opening to the next
 
 Where window or staleness limit what is in flight, or nearly, period_c is at least what a walk of the pipeline takes
-(circulating.py), with what averaging leaves of uplinks at the R found without it. R is at most what the rings
-themselves can carry, with `max_lag` rounds on their way at once and at most MOST_AVERAGING of any link. Where nodes of
-one host serve several clusters, each cluster is timed as if all had its period, which is never too fast.
+(circulating.py). A round takes exchange.py's bytes of each host's links. They fit into what pipelines leave of t, or
+clusters come to their lag limit and wait, all of them, until they have: then rounds are an interval I > t apart, and
+R·t / I is made. steady.py says what I is. Where nodes of one host serve several clusters, each cluster is timed as if
+all had its period, which is never too fast.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cluster_planner.circuits import Circuit, circuits
 from cluster_planner.circulating import no_faster_than_walked
+from cluster_planner.costs import Workload
+from cluster_planner.exchange import Exchange, exchange_of
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
-from cluster_planner.spans import SpanCosts
-from cluster_planner.steady import Occupancy, Pipelines
-from cluster_planner.timing import Load, by_host, flushed_s, loads_of, round_trip_s
-
-MOST_AVERAGING = 0.9
-"""The part of a link that averaging can have: the pipeline's lane goes first."""
+from cluster_planner.spans import Floats, SpanCosts
+from cluster_planner.steady import Alone, Occupancy, Pace, Pipelines
+from cluster_planner.timing import Load, flushed_s, host_key, loads_of, round_trip_s
 
 
 @dataclass(frozen=True)
 class Limit:
     """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
 
-    `node` (and `peer`, for a link) say where.
+    `node` (and `peer`, for a link) say where; with "averaging", which any node of the fleet may hold up, at whose links
+    it starves or is slowest, or, where clusters wait for one with long updates, what that one's are limited by.
     """
 
     kind: str
@@ -62,42 +60,27 @@ class _Pipe:
     flushed_s: float
 
 
-@dataclass(frozen=True)
-class _Traffic:
-    """Per node: bytes per micro-batch of the pipelines, and per round of the averaging, through its host's
-    links.
-    """
-
-    up: Mapping[str, float]
-    down: Mapping[str, float]
-    averaged_up: Mapping[str, float]
-    averaged_down: Mapping[str, float]
-
-
 def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
     pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
-    moved = circuits(spans, clusters, rings)
-    traffic = _traffic(fleet, spans, pipes, moved)
-    averaging_s, latency_s, carried = _averaging(fleet, spans, clusters, moved, traffic)
-    stages = _pipelines(fleet, pipes, traffic)
-    fleet_rate = stages.steady_rate(work)
-    walked = no_faster_than_walked(fleet, spans, clusters, stages, min(fleet_rate, carried))
-    if walked is not stages:
-        stages, fleet_rate = walked, walked.steady_rate(work)
-    waits = carried < fleet_rate * (1 - 1e-9)
-    fleet_rate = min(fleet_rate, carried)
-    occupied = stages.occupancy(fleet_rate, work)
-    periods = stages.periods_s(fleet_rate, work).tolist()
-    rates = [work.micro_batch / period for period in periods]
-    scale = fleet_rate / sum(rates) if waits else 1.0
-    rates = [rate * scale for rate in rates]
+    exchanges = _exchanges(fleet, spans, clusters, circuits(spans, clusters, rings))
+    stages = no_faster_than_walked(fleet, spans, clusters, _pipelines(fleet, pipes, exchanges))
+    alone = _alone(exchanges)
+    pace = stages.pace(work, alone)
+    averaging_s, latency_s = _round_s(stages, alone)
+    occupied, waits = stages.occupancy(), _waits(stages, pipes, exchanges, pace)
+    periods, rates = stages.periods_s(work).tolist(), pace.rates.tolist()
+    stage_s = _stage_seconds(stages, work, pace)
     limits, predictions = [], []
     for pipe, first, period, rate in zip(pipes, stages.first.tolist(), periods, rates, strict=True):
-        limit = _limit(spans, pipe, occupied, first, period, waits=waits)
+        limit = _limit(spans, pipe, occupied, first, period) if waits is None else waits[0]
         limits.append(limit)
-        predictions.append(_cluster_prediction(fleet, spans, pipe, traffic, (rate, sum(rates)), limit))
+        seconds = [tuple(each[first : first + len(pipe.loads)].tolist()) for each in stage_s]
+        predicted = _stages(fleet, spans, pipe, *seconds)
+        most = max(stage.occupancy_s for stage in predicted)
+        words = _words(limit, most, period, pipe) if waits is None else waits[1]
+        predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
     total = sum(rates)
     factor = averaging_factor(len(clusters), work)
     worth = sum(
@@ -125,38 +108,38 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
     return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
-def _traffic(fleet: Fleet, spans: SpanCosts, pipes: Sequence[_Pipe], rings: Sequence[Circuit]) -> _Traffic:
-    node_of = {(p.cluster.name, s): stage.node for p in pipes for s, stage in enumerate(p.cluster.stages)}
-    out = dict.fromkeys(node_of.values(), 0.0)
-    into = dict(out)
-    for ring in rings:
-        amount = _ring_bytes(spans, ring)
-        for sender, receiver in ring.hops:
-            a, b = node_of[sender], node_of[receiver]
-            if a != b and not fleet.same_host(a, b):
-                out[a] += amount
-                into[b] += amount
-    loads = [(s.node, load) for p in pipes for s, load in zip(p.cluster.stages, p.loads, strict=True)]
-    return _Traffic(
-        up=by_host(fleet, [(node, load.up_bytes) for node, load in loads]),
-        down=by_host(fleet, [(node, load.down_bytes) for node, load in loads]),
-        averaged_up=by_host(fleet, list(out.items())),
-        averaged_down=by_host(fleet, list(into.items())),
-    )
+def _exchanges(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit]) -> list[Exchange]:
+    """Of the rings in which anything is sent."""
+    stages = {cluster.name: cluster.stages for cluster in clusters}
+    moved = spans.workload.averaged_bytes_per_parameter_byte
+    return [
+        exchange_of(fleet, [stages[name][index].node for name, index in ring.members], moved * ring.parameter_bytes)
+        for ring in rings
+        if len(ring.members) > 1
+    ]
 
 
-def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], traffic: _Traffic) -> Pipelines:
+def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange]) -> Pipelines:
     names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
     loads = [load for pipe in pipes for load in pipe.loads]
+    out = dict.fromkeys(names, 0.0)
+    into = dict(out)
+    for exchange in exchanges:
+        for sender, receiver, amount in exchange.flows:
+            if not fleet.same_host(sender, receiver):
+                out[sender] += amount
+                into[receiver] += amount
+    hosts: dict[tuple[bool, str], int] = {}
     return Pipelines(
         compute_s=np.array([load.compute_s for load in loads]),
         send_s=np.array([load.send_s for load in loads]),
-        up_bytes=np.array([traffic.up[name] for name in names]),
-        down_bytes=np.array([traffic.down[name] for name in names]),
-        averaged_up=np.array([traffic.averaged_up[name] for name in names]),
-        averaged_down=np.array([traffic.averaged_down[name] for name in names]),
+        up_bytes=np.array([load.up_bytes for load in loads]),
+        down_bytes=np.array([load.down_bytes for load in loads]),
+        averaged_up=np.array([out[name] for name in names]),
+        averaged_down=np.array([into[name] for name in names]),
         up_bytes_per_s=np.array([fleet.node(name).up_bytes_per_s for name in names]),
         down_bytes_per_s=np.array([fleet.node(name).down_bytes_per_s for name in names]),
+        host=np.array([hosts.setdefault(host_key(fleet, name), len(hosts)) for name in names]),
         first=np.cumsum([0, *(len(pipe.loads) for pipe in pipes[:-1])]),
         round_trip_s=np.array([pipe.round_trip_s for pipe in pipes]),
         flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
@@ -164,50 +147,61 @@ def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], traffic: _Traffic) -> Pipel
     )
 
 
-def _averaging(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit], traffic: _Traffic
-) -> tuple[float, float, float]:
-    """(seconds of one round on idle links, its latency, the most samples/s for which the rings keep up)."""
-    if not any(ring.hops for ring in rings):
-        return 0.0, 0.0, float("inf")
-    stages = {c.name: c.stages for c in clusters}
-    slowest_hop = trip = 0.0
-    for ring in rings:
-        latencies, members = 0.0, len(ring.members)
-        for (a, s), (b, t) in ring.hops:
-            sender, receiver = stages[a][s].node, stages[b][t].node
-            slowest_hop = max(slowest_hop, _ring_bytes(spans, ring) / fleet.flow_bytes_per_s(sender, receiver))
-            latencies += fleet.link(sender, receiver).latency_s
-        trip = max(trip, 2 * latencies * (members - 1) / members)
-    hosts = [
-        max(
-            traffic.averaged_up[n] / fleet.node(n).up_bytes_per_s,
-            traffic.averaged_down[n] / fleet.node(n).down_bytes_per_s,
-        )
-        for n in traffic.averaged_up
-    ]
-    sending = max(slowest_hop, *hosts)
-    work = spans.workload
-    if sending <= 0:
-        return trip, trip, float("inf")
-    at_most = min(MOST_AVERAGING / sending, work.max_lag / (sending + trip))
-    return sending + trip, trip, work.average_every * at_most
+def _alone(exchanges: Sequence[Exchange]) -> Alone | None:
+    if not exchanges:
+        return None
+    return Alone(
+        max(exchange.sending_s for exchange in exchanges),
+        max(exchange.last_hop_s for exchange in exchanges),
+        max(exchange.way_s for exchange in exchanges),
+    )
 
 
-def _ring_bytes(spans: SpanCosts, ring: Circuit) -> float:
-    """What each member sends, and receives, in one round."""
-    members = len(ring.members)
-    moved = spans.workload.averaged_bytes_per_parameter_byte * ring.parameter_bytes
-    return 2.0 * (members - 1) / members * moved
+def _round_s(stages: Pipelines, alone: Alone | None) -> tuple[float, float]:
+    """(seconds of one round on idle links, the part of them that is latency)."""
+    if alone is None:
+        return 0.0, 0.0
+    up_s = stages.through_host(stages.averaged_up) / stages.up_bytes_per_s
+    down_s = stages.through_host(stages.averaged_down) / stages.down_bytes_per_s
+    sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
+    averaging_s = max(sending_s + alone.last_hop_s, alone.way_s)
+    return averaging_s, averaging_s - sending_s
 
 
-def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float, *, waits: bool) -> Limit:
+def _stage_seconds(stages: Pipelines, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
+    """Of each stage's host: how long its uplink and its downlink are busy per micro-batch, averaging with it."""
+    rounds = work.micro_batch / pace.rates / pace.interval_s
+    rounds = np.repeat(rounds, np.diff(stages.first, append=len(stages.host)))
+    up = stages.through_host(stages.up_bytes) + stages.through_host(stages.averaged_up) * rounds
+    down = stages.through_host(stages.down_bytes) + stages.through_host(stages.averaged_down) * rounds
+    return np.maximum(up / stages.up_bytes_per_s, stages.send_s), down / stages.down_bytes_per_s
+
+
+def _waits(
+    stages: Pipelines, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
+) -> tuple[Limit, str] | None:
+    """What all clusters wait for, and in words; None where none waits."""
+    if not pace.waits:
+        return None
+    waiting = "waits for the averaging between clusters"
+    nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    if pace.waits_at is not None:
+        node = nodes[pace.waits_at]
+        return Limit("averaging", node), f"{waiting}, for which {node}'s links have too little room"
+    if pace.joins_last is not None:
+        pipe, first = pipes[pace.joins_last], int(stages.first[pace.joins_last])
+        worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
+        said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
+        return Limit("averaging", pipe.cluster.stages[worst].node), said
+    slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
+    return Limit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
+
+
+def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float) -> Limit:
     stages = pipe.cluster.stages
     worst = int(occupied.most[first : first + len(stages)].argmax())
     node, at = stages[worst].node, first + worst
     most = occupied.most[at]
-    if waits:
-        return Limit("averaging", node)
     if period_s > most * (1 + 1e-9):
         return Limit("flush" if spans.workload.is_synchronous else "round trip", node)
     for kind, seconds in (("compute", occupied.compute_s), ("uplink", occupied.up_s), ("downlink", occupied.down_s)):
@@ -216,40 +210,23 @@ def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, perio
     return Limit("link", node, pipe.loads[worst].send_to)
 
 
-def _cluster_prediction(
-    fleet: Fleet, spans: SpanCosts, pipe: _Pipe, traffic: _Traffic, rates: tuple[float, float], limit: Limit
-) -> ClusterPrediction:
-    """`rates`: samples/s of the cluster and of the fleet."""
-    rate, fleet_rate = rates
-    work = spans.workload
-    rounds = fleet_rate / work.average_every * work.micro_batch / rate
+def _stages(
+    fleet: Fleet, spans: SpanCosts, pipe: _Pipe, up_s: Sequence[float], down_s: Sequence[float]
+) -> tuple[StagePrediction, ...]:
     predicted = []
-    stages = pipe.cluster.stages
-    for index, (stage, load) in enumerate(zip(stages, pipe.loads, strict=True)):
-        name, node = stage.node, fleet.node(stage.node)
-        up_s = (traffic.up[name] + traffic.averaged_up[name] * rounds) / node.up_bytes_per_s
-        down_s = (traffic.down[name] + traffic.averaged_down[name] * rounds) / node.down_bytes_per_s
-        up_s = max(up_s, load.send_s)
-        most = max(load.compute_s, up_s, down_s)
-        place, window = (index, len(stages)), pipe.cluster.window
+    stages, window = pipe.cluster.stages, pipe.cluster.window
+    for index, (stage, load, up, down) in enumerate(zip(stages, pipe.loads, up_s, down_s, strict=True)):
+        place, most = (index, len(stages)), max(load.compute_s, up, down)
         memory = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
-        if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+        room_bytes = fleet.node(stage.node).memory_bytes
+        if not stage.recomputes and spans.room_to_split(*stage.units, place, window, room_bytes):
             memory += spans.split_bytes(*stage.units)
-        predicted.append(StagePrediction(load.compute_s, up_s, down_s, most, memory))
-    bottleneck = max(stage.occupancy_s for stage in predicted)
-    return ClusterPrediction(
-        samples_per_s=rate,
-        bottleneck_s=bottleneck,
-        round_trip_s=pipe.round_trip_s,
-        bottleneck=_words(limit, bottleneck, work.micro_batch / rate, pipe),
-        stages=tuple(predicted),
-    )
+        predicted.append(StagePrediction(load.compute_s, up, down, most, memory))
+    return tuple(predicted)
 
 
 def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
     each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
-    if limit.kind == "averaging":
-        return "waits for the averaging between clusters"
     if limit.kind == "flush":
         return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
     if limit.kind == "round trip":

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cluster_planner.blocks import LARGEST
 from cluster_planner.blockwise import by_blocks
-from cluster_planner.candidates import Assembler, Candidate, Conditions, averaging_per_s, conditions_of
+from cluster_planner.candidates import Assembler, Candidate, averaging_per_s
 from cluster_planner.clustering import RESTARTS
+from cluster_planner.conditions import Conditions, conditions_of
 from cluster_planner.estimates import Group
 from cluster_planner.ground import Ground, Problem
 from cluster_planner.holding import Holding

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
-from cluster_planner.candidates import Assembler, Conditions
+from cluster_planner.candidates import Assembler
 from cluster_planner.clustering import group_nodes
+from cluster_planner.conditions import Conditions
 from cluster_planner.embedding import embed
 from cluster_planner.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.pipeline import timed

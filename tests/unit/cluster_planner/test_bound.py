@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.bound import best_possible
+from cluster_planner.candidates import Assembler
 from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.fleet import Fleet, Node
 from cluster_planner.objective import STALENESS_COST
@@ -44,3 +45,25 @@ def test_slow_uplinks_lower_it(
         for up in (5e6, 1e4)
     ]
     assert bounds[1] < 0.5 * bounds[0]
+
+
+@pytest.mark.parametrize(("average_every", "max_lag"), [(1, 1), (64, 2), (1024, 1), (8192, 2)])
+def test_no_plan_that_waits_for_its_averaging_is_above_it(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    average_every: int,
+    max_lag: int,
+) -> None:
+    names = "abcdef"
+    rates = {"flops_per_s": 1e12, "down_bytes_per_s": 1e6}
+    fleet = Fleet(tuple(make_node(n, up_bytes_per_s=1e5 * (1 + i), **rates) for i, n in enumerate(names)))
+    spans = SpanCosts(make_model(6), make_workload(average_every=average_every, max_lag=max_lag))
+    assembler, bound = Assembler(fleet, spans, spans, 1), best_possible(fleet, spans, range(6), 1)
+    kinds = set()
+    for groups in (tuple(names), ("ab", "cd", "ef"), ("abc", "def"), ("af", "be", "cd"), ("a", "b", "cdef")):
+        found = assembler.candidate([tuple(group) for group in groups])
+        assert found is not None
+        assert found.objective <= bound * (1 + 1e-9)
+        kinds |= {limit.kind for limit in found.forecast.limits}
+    assert "averaging" in kinds
