@@ -12,7 +12,8 @@ carried along up to the least number asked for, or to the last stage that a node
 O(nodes · positions · (nodes + positions)).
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +32,12 @@ class Tables:
 
     stage: Floats
     hop: Floats
+
+    def most(self, steps: Sequence[tuple[int, int, int]]) -> float:
+        """The largest cost in a pipeline of these steps (see Solution)."""
+        stages = [self.stage[step] for step in steps]
+        hops = [self.hop[a, b, cut] for (a, _, cut), (b, _, _) in itertools.pairwise(steps)]
+        return float(max((*stages, *hops)))
 
 
 @dataclass(frozen=True)

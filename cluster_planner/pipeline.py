@@ -10,8 +10,9 @@ Where nodes of the group share a host, the search counts each boundary flow by i
 instead of their sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
 """
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from cluster_planner.constraints import LAST
 from cluster_planner.costs import Workload
-from cluster_planner.cuts import Pinned, Tables
+from cluster_planner.cuts import Pinned, Solution, Tables
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
@@ -34,6 +35,12 @@ FASTEST = 32
 
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
+
+
+HALVINGS = 4
+"""Searches between two of these limits, at most."""
+
+Find = Callable[[Tables, np.ufunc], Solution | None]
 
 
 @dataclass(frozen=True)
@@ -87,19 +94,9 @@ def plan_pipeline(
         fastest = find(tables, np.maximum)
         if fastest is None:
             continue
-        trip_s, short_s = np.inf, fastest.cost * min(window, spans.workload.largest_window)
-        for slack in SLACKS:
-            if np.isinf(slack) and trip_s <= short_s:
-                break  # the bottleneck does not wait for such a round trip
-            limit = fastest.cost * slack * (1 + 1e-12)
-            within = Tables(
-                np.where(tables.stage <= limit, seconds.stage, np.inf),
-                np.where(tables.hop <= limit, seconds.hop, np.inf),
-            )
-            solution = find(within, np.add)
-            for steps in (fastest.steps, fastest.steps if solution is None else solution.steps):
-                cuts |= {(steps, window): None, (steps, 1): None}
-            trip_s = trip_s if solution is None else solution.cost
+        period = partial(period_s, window=window, workload=spans.workload)
+        for solution in (fastest, *_shorter_trips(tables, seconds, fastest.cost, period, find)):
+            cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
     best = max(found, key=_worth, default=None)
@@ -109,6 +106,39 @@ def plan_pipeline(
     used = [stage.node for stage in best.stages]
     again = plan_pipeline(fleet, spans, used, averaging_per_s, least, in_order=in_order)
     return best if again is None else max(best, again, key=_worth)
+
+
+def _shorter_trips(
+    tables: Tables, seconds: Tables, least_s: float, period: Callable[[float, float], float], find: Find
+) -> Iterator[Solution]:
+    """The shortest round trips with bottlenecks of at most SLACKS times the least, then of what lies between: at the
+    best limit the round trip is waited for just as long as the bottleneck takes.
+    """
+
+    def within(limit_s: float) -> Solution | None:
+        most = limit_s * (1 + 1e-12)
+        stage = np.where(tables.stage <= most, seconds.stage, np.inf)
+        return find(Tables(stage, np.where(tables.hop <= most, seconds.hop, np.inf)), np.add)
+
+    too_low_s, too_high_s = 0.0, np.inf
+    for turn in range(len(SLACKS) + HALVINGS):
+        if turn < len(SLACKS):
+            limit_s = least_s * SLACKS[turn]
+            if np.isinf(limit_s) and np.isfinite(too_high_s):
+                continue  # a longer bottleneck does not wait for a shorter round trip
+        elif 0 < too_low_s < too_high_s < np.inf:
+            limit_s = math.sqrt(too_low_s * too_high_s)
+        else:
+            return
+        solution = within(limit_s)
+        if solution is None:
+            continue
+        yield solution
+        longest_s = tables.most(solution.steps)
+        if period(longest_s, solution.cost) > longest_s:
+            too_low_s = max(too_low_s, min(limit_s, too_high_s))
+        else:
+            too_high_s = min(too_high_s, longest_s)
 
 
 def _worth(pipeline: Pipeline) -> tuple[float, int]:

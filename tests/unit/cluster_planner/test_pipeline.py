@@ -1,11 +1,13 @@
+import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from cluster_planner.costs import ModelCosts, Workload
-from cluster_planner.fleet import Fleet, Link, Node
+from cluster_planner.costs import ModelCosts, Unit, Workload
+from cluster_planner.fleet import Fleet, Link, Node, RegionLink
 from cluster_planner.order import EXACT_NODES
-from cluster_planner.pipeline import largest_fitting_window, plan_pipeline
+from cluster_planner.pipeline import largest_fitting_window, plan_pipeline, timed
 from cluster_planner.plan import Stage
 from cluster_planner.spans import SpanCosts
 
@@ -62,6 +64,44 @@ def test_a_node_that_is_left_out_does_not_limit_the_others_cuts(
     assert without is not None
     assert "far" not in [stage.node for stage in found.stages]
     assert found.value == pytest.approx(without.value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_and_cuts_of_few_nodes_are_much_better(
+    make_node: Callable[..., Node], make_workload: Callable[..., Workload], seed: int
+) -> None:
+    """Far apart, so that pipelines wait for their round trip, and the least bottleneck is seldom the best."""
+    random = np.random.default_rng(seed)
+    boundaries = (10_000, 8_000, 50_000, 15_000, 75_000, 50_000)
+    units = tuple(
+        Unit(
+            name=f"u{i}",
+            flops=float(random.uniform(2e8, 4e8)),
+            parameter_bytes=10**6,
+            saved_bytes=10**5,
+            boundary_bytes=alive,
+            boundary_gradient_bytes=alive,
+        )
+        for i, alive in enumerate(boundaries)
+    )
+    fleet = Fleet(
+        tuple(
+            make_node(f"n{i}", flops_per_s=float(speed), region=f"r{i // 2}")
+            for i, speed in enumerate(random.uniform(8e9, 2e10, 3))
+        ),
+        (),
+        (RegionLink("r0", "r0", 0.003, 5e6), RegionLink("r0", "r1", float(random.uniform(0.03, 0.12)), 2.5e6)),
+    )
+    spans = SpanCosts(ModelCosts(units, "few"), make_workload(micro_batch=1, update_every=2, max_staleness=2))
+    found = plan_pipeline(fleet, spans, fleet.names, 0.0, 2)
+    assert found is not None
+    best = max(
+        timed(fleet, spans, tuple(map(Stage, order, itertools.pairwise((0, *cuts, 6)))), 0.0).value
+        for count in (2, 3)
+        for order in itertools.permutations(fleet.names, count)
+        for cuts in itertools.combinations(range(1, 6), count - 1)
+    )
+    assert found.value >= 0.98 * best
 
 
 def test_a_required_node_is_used(make_node: Callable[..., Node], spans: SpanCosts) -> None:
