@@ -11,7 +11,7 @@ from itertools import count
 from cluster_planner.costs import Workload
 from cluster_planner.fleet import Fleet
 from cluster_planner.order import is_exact
-from cluster_planner.pipeline import Pipeline, plan_pipeline
+from cluster_planner.pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict import Forecast, predict
 from cluster_planner.rings import make_rings
@@ -20,9 +20,6 @@ from cluster_planner.spans import SpanCosts
 PASSES = 3
 MANY = 24
 """More clusters than this are planned once with the load expected of averaging, after once without where none is."""
-
-THOROUGH_NODES = 24
-"""In fleets of more nodes, orders are found on few cut positions, and then the cuts on all."""
 
 
 @dataclass(frozen=True)

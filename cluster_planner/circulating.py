@@ -15,12 +15,13 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.costs import Workload
 from cluster_planner.fleet import Fleet
 from cluster_planner.flushed import Hop, Passes
 from cluster_planner.plan import Cluster
-from cluster_planner.spans import SpanCosts
+from cluster_planner.spans import Floats, SpanCosts
 from cluster_planner.steady import Pipelines
 from cluster_planner.timing import host_key, work_times
 
@@ -54,15 +55,21 @@ def no_faster_than_walked(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Clu
     """
     work = spans.workload
     bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)
-    admitted = ((work.update_every - 1) * bottleneck + stages.round_trip_s) / work.largest_window
-    near = np.maximum(admitted, stages.round_trip_s / stages.window) >= NEAR * bottleneck
-    near &= np.array([len(cluster.stages) > 1 for cluster in clusters])
-    if work.is_synchronous or not near.any():
+    several = np.array([len(cluster.stages) > 1 for cluster in clusters])
+    near = several & is_near(work, bottleneck, stages.round_trip_s, stages.window)
+    if not near.any():
         return stages
     least_s = stages.flushed_s.copy()
     for at in np.flatnonzero(near).tolist():
         least_s[at] = circulating_s(fleet, spans, clusters[at])
     return replace(stages, flushed_s=least_s)
+
+
+def is_near(work: Workload, bottleneck_s: Floats, round_trip_s: Floats, window: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether pipelines have to be walked: those without flushes that wait for their round trip, or nearly."""
+    admitted = ((work.update_every - 1) * bottleneck_s + round_trip_s) / work.largest_window
+    near: NDArray[np.bool_] = np.maximum(admitted, round_trip_s / window) >= NEAR * bottleneck_s
+    return near & (not work.is_synchronous)
 
 
 def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:

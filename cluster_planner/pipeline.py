@@ -2,32 +2,37 @@
 
 Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
 both by dynamic programming (order.py): the least bottleneck; then the shortest round trip among pipelines
-whose bottleneck is at most that, or a little more, or anything. A stage whose memory is too short for what it would
-keep recomputes it, if the workload allows, and takes longer. All results are timed by the exact formulas and the most
-valuable one is taken.
-
-Where nodes of the group share a host, the search counts each boundary flow by itself against the uplink
-instead of their sum (it does not know yet which neighbours are on the host); the timing afterwards does know.
+whose bottleneck is at most that, or a little more, or anything, or where neither waits for the other. A stage whose
+memory is too short for what it would keep recomputes it, if the workload allows, and takes longer. All results are
+timed by the exact formulas, in small fleets also walked (circulating.py), and the most valuable one is taken.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cluster_planner.circulating import circulating_s, is_near
 from cluster_planner.constraints import LAST
 from cluster_planner.costs import Workload
 from cluster_planner.cuts import Pinned, Solution, Tables
 from cluster_planner.fleet import Fleet
 from cluster_planner.objective import staleness_factor
 from cluster_planner.order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
-from cluster_planner.plan import Stage
+from cluster_planner.pipeline_costs import (
+    GroupNodes,
+    both_ways,
+    bottleneck_tables,
+    ending,
+    first_that_fits,
+    round_trip_tables,
+)
+from cluster_planner.plan import Cluster, Stage
 from cluster_planner.recomputing import recomputing, ways_that_fit
-from cluster_planner.spans import Floats, SpanCosts
+from cluster_planner.spans import SpanCosts
 from cluster_planner.timing import bottleneck_s, flushed_s, loads_of, period_s, round_trip_s, wanted_window
 
 FASTEST = 32
@@ -36,6 +41,12 @@ FASTEST = 32
 SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
+THOROUGH_NODES = 24
+"""In fleets of at most so many nodes pipelines are compared as walked (circulating.py), more windows are tried, and
+orders are looked for on all cut positions."""
+
+FINER = 0.75
+"""Each of these windows over the one before, at most."""
 
 HALVINGS = 4
 """Searches between two of these limits, at most."""
@@ -70,10 +81,10 @@ def plan_pipeline(
     """
     needed = fleet.rules.required(names) | frozenset(() if required is None else (required,))
     names = names if in_order else _shortlisted(fleet, names, len(spans.positions), needed)
-    group, pinned = _Group(fleet, names), _pinned(fleet, names, needed)
+    group, pinned = GroupNodes(fleet, names), _pinned(fleet, names, needed)
     ends = [i for i, name in enumerate(names) if fleet.rules.stage_of.get(name) == LAST]
-    longest = _both(spans, lambda flops: _ending(_bottleneck_tables(spans, group, averaging_per_s, flops), ends))
-    trips = _both(spans, lambda flops: _ending(_round_trip_tables(spans, group, flops), ends))
+    longest = both_ways(spans, lambda flops: ending(bottleneck_tables(spans, group, averaging_per_s, flops), ends))
+    trips = both_ways(spans, lambda flops: ending(round_trip_tables(spans, group, flops), ends))
     exact = is_exact(len(names), len(spans.positions)) and not in_order
     orders: tuple[tuple[int, ...], ...] = (tuple(range(len(names))),)
     if not exact and not in_order:
@@ -82,12 +93,13 @@ def plan_pipeline(
     find = partial(best_pipeline, least=least, orders=() if exact else orders, pinned=pinned)
     cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
     tried: list[bytes] = []
-    for window in windows_to_try(spans.workload, len(names)):
+    is_thorough = len(fleet.nodes) <= THOROUGH_NODES
+    for window in windows_to_try(spans.workload, len(names), finely=is_thorough):
         fits = ways_that_fit(spans, group.memory_bytes, window)
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
-        tables, seconds = _chosen(longest, fits), _chosen(trips, fits)
+        tables, seconds = first_that_fits(longest, fits), first_that_fits(trips, fits)
         if not exact and len(orders) > SHORTLIST:
             orders = shortlist(tables, orders, least, pinned)
             find = partial(find, orders=orders)
@@ -99,7 +111,7 @@ def plan_pipeline(
             cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
-    best = max(found, key=_worth, default=None)
+    best = _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
     if best is None or required is not None or len(best.stages) == len(names):
         return best
     # Nodes that are left out have set the limits of the search: it may find better cuts without them.
@@ -145,12 +157,40 @@ def _worth(pipeline: Pipeline) -> tuple[float, int]:
     return pipeline.value, -len(pipeline.stages)
 
 
-def windows_to_try(work: Workload, nodes: int) -> Sequence[int]:
+def _best_walked(fleet: Fleet, spans: SpanCosts, found: Sequence[Pipeline]) -> Pipeline | None:
+    """The most valuable one as it is predicted: those that wait for their round trip are slower than the formulas say,
+    and never faster.
+    """
+    best: Pipeline | None = None
+    for one in sorted(found, key=_worth, reverse=True):
+        if best is not None and one.value <= best.value:
+            break
+        best = max((each for each in (best, _walked(fleet, spans, one)) if each is not None), key=_worth)
+    return best
+
+
+def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
+    stages, work = pipeline.stages, spans.workload
+    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), 0.0)
+    trip = round_trip_s(fleet, spans, stages)
+    if len(stages) == 1 or not is_near(work, *map(np.asarray, (bottleneck, trip, pipeline.window))):
+        return pipeline
+    rate = work.micro_batch / circulating_s(fleet, spans, Cluster("", pipeline.window, stages))
+    slower = min(1.0, rate / pipeline.samples_per_s)
+    return replace(pipeline, samples_per_s=pipeline.samples_per_s * slower, value=pipeline.value * slower)
+
+
+def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
     """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
     if work.schedule == "gpipe":
         return (work.update_every,)  # every stage holds a whole update
     most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)
-    return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
+    if not finely:
+        return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
+    windows = [most]
+    while windows[-1] > 1:
+        windows.append(min(windows[-1] - 1, math.floor(FINER * windows[-1])))
+    return tuple(windows)
 
 
 def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
@@ -197,45 +237,12 @@ def _pinned(fleet: Fleet, names: Sequence[str], needed: frozenset[str]) -> Pinne
     )
 
 
-def _ending(tables: Tables, ends: Sequence[int]) -> Tables:
-    """Tables that let no node but this one run the last stage, and it no other."""
-    for node in ends:
-        others = np.arange(len(tables.stage)) != node
-        tables.stage[others, :, -1] = np.inf
-        tables.stage[node, :, :-1] = np.inf
-    return tables
-
-
 def _arranged(order: tuple[int, ...], pinned: Pinned, ends: Sequence[int]) -> tuple[int, ...]:
     """The order with pinned nodes in their places."""
     arranged = [i for i in order if i not in pinned.stage_of and i not in ends]
     for node, stage in sorted(pinned.stage_of.items(), key=lambda item: item[1]):
         arranged.insert(stage, node)
     return (*arranged, *ends)
-
-
-def _both(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
-    """`tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
-    return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
-
-
-def _chosen(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """`fits`: [way, node, i, j]. The first way that does."""
-    keep, again = both
-    return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)
-
-
-class _Group:
-    """The nodes of a search, as arrays in the order of `names`."""
-
-    def __init__(self, fleet: Fleet, names: Sequence[str]) -> None:
-        sites = fleet.sites
-        at = np.array([sites.number_of[name] for name in names])
-        self.flops_per_s, self.memory_bytes = sites.flops_per_s[at], sites.memory_bytes[at]
-        self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
-        self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
-        hosts = sites.host[at]
-        self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
 
 
 def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: frozenset[str]) -> Sequence[str]:
@@ -249,28 +256,3 @@ def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: fro
     fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
     kept = needed | {node.name for node in (*largest, *fastest)}
     return [name for name in names if name in kept]
-
-
-def _bottleneck_tables(spans: SpanCosts, group: _Group, averaging_per_s: float, flops: Floats) -> Tables:
-    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    averaged = averaging_per_s * spans.parameter_table
-    sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
-    stage = flops / group.flops_per_s[:, None, None]
-    alone = (group.mates == 1)[:, None, None]
-    for flows, rate in ((sent, group.up_bytes_per_s), (received, group.down_bytes_per_s)):
-        if averaging_per_s == 0.0:
-            busy = np.where(alone, flows / rate[:, None, None], 0.0)
-        else:
-            left = rate[:, None, None] - group.mates[:, None, None] * averaged
-            busy = np.where(left > 0, np.where(alone, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
-        stage = np.maximum(stage, busy)
-    rate = group.flow_bytes_per_s
-    hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
-    return Tables(stage, hop)
-
-
-def _round_trip_tables(spans: SpanCosts, group: _Group, flops: Floats) -> Tables:
-    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    rate = group.flow_bytes_per_s
-    hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
-    return Tables(flops / group.flops_per_s[:, None, None], hop)

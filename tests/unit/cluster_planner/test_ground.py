@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner import Fleet, ModelCosts, Workload, ground
-from cluster_planner.candidates import Conditions
+from cluster_planner.conditions import Conditions
 from cluster_planner.ground import Ground, Problem
 from cluster_planner.holding import Holding
 from cluster_planner.spans import SpanCosts

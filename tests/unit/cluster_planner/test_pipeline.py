@@ -8,7 +8,8 @@ from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.fleet import Fleet, Link, Node, RegionLink
 from cluster_planner.order import EXACT_NODES
 from cluster_planner.pipeline import largest_fitting_window, plan_pipeline, timed
-from cluster_planner.plan import Stage
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict import predict
 from cluster_planner.spans import SpanCosts
 
 
@@ -95,13 +96,29 @@ def test_no_order_and_cuts_of_few_nodes_are_much_better(
     spans = SpanCosts(ModelCosts(units, "few"), make_workload(micro_batch=1, update_every=2, max_staleness=2))
     found = plan_pipeline(fleet, spans, fleet.names, 0.0, 2)
     assert found is not None
-    best = max(
-        timed(fleet, spans, tuple(map(Stage, order, itertools.pairwise((0, *cuts, 6)))), 0.0).value
+    ways = (
+        timed(fleet, spans, tuple(map(Stage, order, itertools.pairwise((0, *cuts, 6)))), 0.0)
         for count in (2, 3)
         for order in itertools.permutations(fleet.names, count)
         for cuts in itertools.combinations(range(1, 6), count - 1)
     )
-    assert found.value >= 0.98 * best
+    best = max(predict(fleet, spans, [Cluster("c0", w.window, w.stages)], []).prediction.objective for w in ways)
+    assert found.value >= 0.96 * best
+
+
+def test_a_small_fleet_s_pipelines_are_worth_what_is_predicted_of_them(
+    make_node: Callable[..., Node], make_workload: Callable[..., Workload], make_model: Callable[..., ModelCosts]
+) -> None:
+    """With two updates in flight over long latencies bunches meet, and the formulas promise more than a run makes."""
+    spans = SpanCosts(make_model(12), make_workload(micro_batch=1, update_every=2, max_staleness=1))
+    speeds = {"a": 4e9, "b": 6e9, "c": 5e9, "d": 4e9}
+    nodes = tuple(make_node(name, flops_per_s=speed, region=name) for name, speed in speeds.items())
+    fleet = Fleet(nodes, (), tuple(RegionLink(a, b, 0.09, 2.5e6) for a, b in itertools.combinations(speeds, 2)))
+    found = plan_pipeline(fleet, spans, fleet.names, 0.0, 2)
+    assert found is not None
+    cluster = Cluster("c0", found.window, found.stages)
+    assert found.samples_per_s == pytest.approx(predict(fleet, spans, [cluster], []).prediction.samples_per_s)
+    assert found.samples_per_s < 0.98 * timed(fleet, spans, found.stages, 0.0).samples_per_s
 
 
 def test_a_required_node_is_used(make_node: Callable[..., Node], spans: SpanCosts) -> None:
