@@ -102,7 +102,7 @@ def test_the_work_of_trying_is_spared_where_nothing_can_gain_enough(
 def test_where_averaging_is_waited_for_the_busiest_of_its_links_is_named(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    spans = SpanCosts(make_model(8), make_workload(update_every=100, average_every=8))
+    spans = SpanCosts(make_model(8), make_workload(update_every=1, max_staleness=4, average_every=8))
     slow = {"up_bytes_per_s": 2e5}
     fleet = Fleet(tuple(make_node(name, **(slow if name == "c" else {})) for name in "abcd"))
     clusters = [
