@@ -51,6 +51,7 @@ WORDS = (
     ("control", "something that is known not to work. That the check fails for it is what is held"),
     ("(… to …)", "the 95 % interval: how far off the figure before it may be by chance alone"),
     ("octave", "a doubling of K"),
+    ("transient", "the first part of each curve, in which a run is still on its way down; its end is predicted"),
     (
         "quadratic, logistic, tilted, network",
         "what is learned. A bowl with noise; to tell tumours apart, real data; a bowl whose slope bends just where "

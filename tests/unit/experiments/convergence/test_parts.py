@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.convergence import blocks, rate, speedup, staleness
+from experiments.convergence import blocks, curves, rate, speedup, staleness
 from experiments.convergence.objectives import Quadratic
 from experiments.convergence.transient import Transient
 
@@ -70,11 +70,11 @@ def test_a_line_that_breaks_down_ends_at_the_top():
 def test_the_control_that_is_a_constant_step_fails_and_a_true_curve_passes():
     lengths = [2**power for power in range(6, 14)]
     noise = np.exp(0.02 * np.random.default_rng(0).standard_normal((len(lengths), 8)))
-    good = rate.Curve("good", lengths, np.asarray(lengths)[:, None] ** -0.5 * noise, [1.0] * len(lengths))
-    flat = rate.Curve("flat", lengths, (0.1 + 1 / np.asarray(lengths))[:, None] * noise, [1.0] * len(lengths))
+    good = curves.Curve("good", lengths, np.asarray(lengths)[:, None] ** -0.5 * noise, [1.0] * len(lengths))
+    flat = curves.Curve("flat", lengths, (0.1 + 1 / np.asarray(lengths))[:, None] * noise, [1.0] * len(lengths))
     assert [claim.held for claim in rate._judged(good)] == [True, True]
     assert [claim.held for claim in rate._judged(flat)] == [False, True]
-    above = rate.Curve("above", lengths, good.errors, [0.01] * len(lengths))
+    above = curves.Curve("above", lengths, good.errors, [0.01] * len(lengths))
     assert [claim.held for claim in rate._judged(above)] == [True, False]
 
 
@@ -84,17 +84,17 @@ def test_a_slope_is_fitted_beyond_the_transient_and_not_judged_from_too_few_octa
     errors = np.where(np.arange(8) < 4, 1024**-0.5, np.asarray(lengths) ** -0.5)[:, None] * noise
     bounds = [1.0] * len(lengths)
     over, left = Transient(1.0, 0.01, 0.01), Transient(1.0, 0.03, 0.01)
-    unaware = rate.Curve("flat at first", lengths, errors, bounds)
+    unaware = curves.Curve("flat at first", lengths, errors, bounds)
     assert rate._judged(unaware)[0].held is False
-    aware = rate.Curve("flat at first", lengths, errors, bounds, [left] * 4 + [over] * 4)
+    aware = curves.Curve("flat at first", lengths, errors, bounds, [left] * 4 + [over] * 4)
     assert rate._judged(aware)[0].held is True
     assert "K = 1024 to 8192" in rate._judged(aware)[0].statement
-    again = rate.Curve("not yet", lengths, errors, bounds, [over] * 4 + [left] + [over] * 3)
+    again = curves.Curve("not yet", lengths, errors, bounds, [over] * 4 + [left] + [over] * 3)
     assert again.settled == 5
     claim, _ = rate._judged(again)
     assert claim.held is None
     assert "not judged" in claim.measured
-    never = rate.Curve("never", lengths, errors, bounds, [left] * 8)
+    never = curves.Curve("never", lengths, errors, bounds, [left] * 8)
     assert rate._judged(never)[0].held is None
 
 
