@@ -57,9 +57,10 @@ def run(*, quick: bool) -> Part:
     notes = [
         "Trainings of the program itself: a process for each stage, its transport, its driver, rounds and checkpoints, "
         "all as fast as this machine goes, with plain SGD. The stages' processes are forks of one that has imported "
-        "torch already, in the place of Ray's actors, which take ten seconds to start; the claim `ray` holds one "
-        "training by `ravnest run` beside them. ‖∇f‖² is exact, on the whole set of samples that training draws from "
-        "(with replacement), at the anchor of each checkpoint, and its mean is over all samples of the run.",
+        "torch already, in the place of Ray's actors, which take ten seconds to start; the claim `ray` holds a "
+        "training for each of the questions by `ravnest run` beside them. ‖∇f‖² is exact, on the whole set of samples "
+        "that training draws from (with replacement), at the anchor of each checkpoint, and its mean is over all "
+        "samples of the run.",
         f"digits: {problem.smoothness:.3g} for L and {problem.whole_sigma_sq:.3g} for σ² were seen along a short "
         f"training, f − 0 is {problem.gap:.3g} at the start. They are estimates, and so is every bound and threshold "
         "here. Steps are γ₁ with them, and 1 / (2 L) where that is less, as for characters. Plain: one process, no "
