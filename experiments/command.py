@@ -55,9 +55,10 @@ def run_parts(
             failed.append(part_name)
             continue
         for claim in part.claims:
-            found = f"{claim.statement}: {claim.measured} (target {claim.target})"
+            found = f"{claim.name}: {claim.statement}: {claim.measured} (target {claim.target})"
             print(f"{part_name}: {verdict(claim.held)}: {found}", file=sys.stderr)
         print(f"{part_name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    print(f"written: {report.folder / 'RESULT.md'}", file=sys.stderr)
     if asked.json:
         print(json.dumps(report.document, indent=1))
     if failed:

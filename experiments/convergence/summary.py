@@ -51,6 +51,7 @@ WORDS = (
     ("control", "something that is known not to work. That the check fails for it is what is held"),
     ("(… to …)", "the 95 % interval: how far off the figure before it may be by chance alone"),
     ("octave", "a doubling of K"),
+    ("ε", "an error that is aimed at: how many updates does it take?"),
     ("transient", "the first part of each curve, in which a run is still on its way down; its end is predicted"),
     (
         "quadratic, logistic, tilted, network",
@@ -160,6 +161,10 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "constants are known, along schedules of delays that the program's own state machines made under a virtual "
         "clock; and, in the last section, of the program itself. All tables are in "
         f"[RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
+        "",
+        "All of it is about plain SGD, with steps from known constants: that is what the theorem is about. What a job "
+        "trains with unless it says otherwise, AdamW with look_ahead, is not covered; experiments/pipeline trains with "
+        "it and others beside synchronous training.",
         "",
         "| word | what it means here |",
         "|---|---|",

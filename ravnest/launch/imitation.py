@@ -38,8 +38,9 @@ class Imitation:
 
 @dataclass(frozen=True)
 class Imitated:
-    """What one stage is told of its node."""
+    """What one stage is told of its node. `device`: torch's name of where it computes."""
 
+    device: str
     links: Mapping[str, LinkShape] = field(default_factory=dict)
     node: NodeShape | None = None
     pace: WorkTimes | None = None
@@ -47,11 +48,14 @@ class Imitated:
 
 
 def imitated(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> Imitated:
-    """`spans`: of the plan. Without an imitation nothing is imitated."""
-    if imitation is None:
-        return Imitated()
+    """`spans`: of the plan. Without an imitation nothing is imitated. An imitated node computes on the processor, whatever
+    it has itself.
+    """
     node = plan.fleet.node(stage.node)
+    if imitation is None:
+        return Imitated(node.device)
     return Imitated(
+        device="cpu" if imitation.compute else node.device,
         links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
         node=_node(plan, stage.node, imitation.speed) if imitation.links else None,
         pace=_pace(plan, stage, spans, imitation.speed) if imitation.compute else None,

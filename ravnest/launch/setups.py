@@ -116,7 +116,7 @@ def stage_setups(
                     ),
                 ),
                 threads=threads[stage.node],
-                device=plan.fleet.node(stage.node).device,
+                device=node.device,
                 max_message_bytes=limit,
                 recomputes=stage.recomputes,
                 room_to_split=0

@@ -39,8 +39,15 @@ def told(plan, imitation, cluster=0, index=0):
 
 
 def test_without_an_imitation_nothing_is_imitated():
-    assert told(a_plan(), None) == Imitated()
-    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == Imitated()
+    assert told(a_plan(), None) == Imitated("cpu")
+    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == Imitated("cpu")
+
+
+def test_an_imitated_node_computes_on_the_processor_whatever_it_has():
+    plan = with_nodes(a_plan(), n00={"device": "cuda:1"})
+    assert told(plan, None).device == "cuda:1"
+    assert told(plan, Imitation(compute=False)).device == "cuda:1"
+    assert told(plan, WHOLE).device == "cpu"
 
 
 def test_each_part_can_be_left_out():
