@@ -83,8 +83,7 @@ def _averaged(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64], clusters
     moved = 2 * (clusters - 1) * work.averaged_bytes_per_parameter_byte * spans.parameter_bytes(0, spans.count)
     up, down = fleet.sites.up_bytes_per_s[nodes].sum(), fleet.sites.down_bytes_per_s[nodes].sum()
     sending = moved / min(up, down)
-    made = max(work.average_every, clusters * work.update_every * work.micro_batch)  # steady.py's samples of a round
-    return float(made / sending) if sending > 0 else float("inf")
+    return float(work.round_samples(clusters) / sending) if sending > 0 else float("inf")
 
 
 def _largest_parts(spans: SpanCosts, memory: Floats) -> tuple[Floats, Floats]:

@@ -40,7 +40,7 @@ class Candidate:
 def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
     """Bytes a second that averaging moves each way per parameter byte a stage holds."""
     moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
-    return moved * samples_per_s / work.average_every
+    return moved * samples_per_s / work.round_samples(clusters)
 
 
 class Assembler:

@@ -25,7 +25,7 @@ class Conditions:
         interval_s = max(self.sending_s, (self.sending_s + trip_s) / work.max_lag)
         if clusters <= 1 or interval_s <= 0:
             return float("inf")
-        return max(work.average_every, clusters * work.update_every * work.micro_batch) / interval_s
+        return work.round_samples(clusters) / interval_s
 
     def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
         """The objective, about."""

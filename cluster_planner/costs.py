@@ -123,6 +123,10 @@ class Workload:
         """A micro-batch's share of the tied weights that such a cut sends forward, and of their gradients back."""
         return math.ceil(unit.tied_bytes / self.update_every) if self.tied == "exact" else 0
 
+    def round_samples(self, clusters: float) -> float:
+        """Samples of the whole fleet from one round to the next: a round holds an update of each cluster at least."""
+        return max(self.average_every, clusters * self.update_every * self.micro_batch)
+
     @property
     def is_synchronous(self) -> bool:
         """Whether forwards and backwards have a fixed order, with a flush at each update."""

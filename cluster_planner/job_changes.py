@@ -82,7 +82,7 @@ def _most_gained(
 
 def _least(key: str, work: Workload, forecast: Forecast, tried: Tried, clusters: int) -> Suggestion | None:
     sizes, now = [], forecast.prediction
-    values = list(_values(key, work))
+    values = list(_values(key, work, clusters))
     for words, changed in values if clusters <= FEW else values[:1]:
         if (made := tried(changed)) is not None:
             rate, worth = made
@@ -91,7 +91,7 @@ def _least(key: str, work: Workload, forecast: Forecast, tried: Tried, clusters:
     return most_of(sizes, now.objective)
 
 
-def _values(key: str, work: Workload) -> Iterable[tuple[str, Workload]]:
+def _values(key: str, work: Workload, clusters: int) -> Iterable[tuple[str, Workload]]:
     """(words, the workload with it), from small to large."""
     if key == "schedule":
         yield (
@@ -101,7 +101,8 @@ def _values(key: str, work: Workload) -> Iterable[tuple[str, Workload]]:
         return
     now = int(getattr(work, key))
     condition = ", if such large updates learn as well," if key == "update_every" else ""
-    for value in [now * times for times in TIMES[key]] if key in TIMES else [now + more for more in MORE]:
+    counts = round(work.round_samples(clusters)) if key == "average_every" else now  # less than that is the same
+    for value in [counts * times for times in TIMES[key]] if key in TIMES else [now + more for more in MORE]:
         changed: dict[str, int] = {key: value}
         yield f"{key} {value} instead of {now}{condition}", replace(work, **changed)  # type: ignore[arg-type]
 

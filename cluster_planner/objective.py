@@ -6,10 +6,10 @@
     others
 
 τ = min((W − 1) / (2·U), max_staleness): a window of W delays the first stage by (W − 1)/U updates and the
-last by none. h = (1 + max_lag) · average_every / (C · micro_batch · U): what it does between two rounds and
-while one is on its way. Synchronous training by one cluster counts 1. `a` has the form of the law of large
-batches, 1 / (1 + B / B_critical): each further cluster adds to the samples behind one common step, at falling
-returns.
+last by none. h = (1 + max_lag) · E / (C · micro_batch · U): what it does between two rounds and while one is on
+its way; E = max(average_every, C · micro_batch · U) samples make a round, which holds an update of each. Synchronous
+training by one cluster counts 1. `a` has the form of the law of large batches, 1 / (1 + B / B_critical): each further
+cluster adds to the samples behind one common step, at falling returns.
 
 Both constants are assumptions, not measurements. The simulation in design §6 says that delay costs loss, but
 not how many samples that is; STALENESS_COST is a guess at it. ROUND_COST, and that `a` falls with C − 1 and
@@ -40,7 +40,7 @@ def staleness_factor(window: int, stages: int, workload: Workload) -> float:
 def averaging_factor(clusters: float, workload: Workload) -> float:
     """What a sample is worth, for being made by one of so many clusters."""
     update = clusters * workload.micro_batch * workload.update_every
-    apart = (1 + workload.max_lag) * workload.average_every / update
+    apart = (1 + workload.max_lag) * workload.round_samples(clusters) / update
     return 1.0 / (1.0 + ROUND_COST * (clusters - 1) * math.log2(1.0 + apart))
 
 

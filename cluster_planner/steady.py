@@ -111,7 +111,7 @@ class Pipelines:
         if alone is None:
             return Pace(rates, float("inf"))
         updates = work.update_every * periods
-        opened_s = max(work.average_every, len(rates) * work.update_every * work.micro_batch) / float(rates.sum())
+        opened_s = work.round_samples(len(rates)) / float(rates.sum())
         last_hop_s = alone.last_hop_s / work.max_lag
         sends = self.through_host(self.averaged_up + self.averaged_down) > 0
         busy_s = self._busy_s(periods, opened_s)

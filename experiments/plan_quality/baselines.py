@@ -21,6 +21,10 @@ from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
 
 INDIVIDUALS = 100
+IMPROVED = 4
+"""Changes of each child that are tried, one after another; each is an evaluation."""
+WORKED_OUT = 10
+"""Of the last individuals so many are worked out exactly, and the best counts."""
 LEAST = 2
 
 
@@ -89,9 +93,10 @@ def simple_split(site: Site, by: str) -> float:
 
 
 def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed: int = 0) -> tuple[float, int]:
-    """(objective, evaluations) of a genetic algorithm as DT-FM's: individuals are divisions into groups; children take
-    whole groups of both parents; one in two is mutated by a move or a swap; the best INDIVIDUALS survive. Fitness is
-    the planner's own estimate under its objective, the result is worked out exactly by its pipelines and rings.
+    """(objective, evaluations) of a genetic algorithm of DT-FM's kind, which improves children by a local search of its
+    own: individuals are divisions into groups; children take whole groups of both parents; one in two is mutated, and
+    then moves and swaps are kept that better it; the best INDIVIDUALS survive. Fitness is the planner's own estimate
+    under its objective, the result is worked out exactly by its pipelines and rings.
     """
     random = np.random.default_rng(seed)
     few = SpanCosts(site.costs, site.work, POSITIONS)
@@ -121,16 +126,27 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
                 if first[i] == label:
                     child[i] = nodes + label
         if random.integers(2):
-            i, j = random.integers(0, nodes, 2).tolist()
-            child[i], child[j] = child[j], child[i] if random.integers(2) else child[j]
+            child = _changed(child, random)
         names = {label: number for number, label in enumerate(dict.fromkeys(child))}
         child = [names[label] for label in child]
-        done += 1
-        crowd.append((fitness(child), child))
-        crowd = sorted(crowd, reverse=True)[:INDIVIDUALS]
-    named = [tuple(site.fleet.names[i] for i in group) for group in _groups(crowd[0][1])]
-    found = Assembler(site.fleet, site.spans, few, LEAST).candidate(named)
-    return (0.0 if found is None else found.objective), done
+        grown = [(fitness(child), child)]
+        for _ in range(IMPROVED):
+            changed = _changed(max(grown)[1], random)
+            grown.append((fitness(changed), changed))
+        done += len(grown)
+        crowd = sorted([*crowd, max(grown)], reverse=True)[:INDIVIDUALS]
+    assembler = Assembler(site.fleet, site.spans, few, LEAST)
+    named = [[tuple(site.fleet.names[i] for i in group) for group in _groups(one)] for _, one in crowd[:WORKED_OUT]]
+    found = [assembler.candidate(groups) for groups in named]
+    return max((one.objective for one in found if one is not None), default=0.0), done
+
+
+def _changed(labels: Sequence[int], random: np.random.Generator) -> list[int]:
+    """With one node in another's group, or two in each other's."""
+    changed = list(labels)
+    i, j = random.integers(0, len(changed), 2).tolist()
+    changed[i], changed[j] = changed[j], changed[i] if random.integers(2) else changed[j]
+    return changed
 
 
 def _groups(labels: Sequence[int]) -> list[Group]:

@@ -48,8 +48,8 @@ class Imitated:
 
 
 def imitated(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> Imitated:
-    """`spans`: of the plan. Without an imitation nothing is imitated. An imitated node computes on the processor, whatever
-    it has itself.
+    """`spans`: of the plan. Without an imitation nothing is imitated. Imitated computing is done on the processor,
+    whatever the node has.
     """
     node = plan.fleet.node(stage.node)
     if imitation is None:

@@ -31,3 +31,8 @@ def test_counts_of_a_workload_start_at_one(make_workload: Callable[..., Workload
 def test_staleness_bounds_the_window(make_workload: Callable[..., Workload]) -> None:
     assert make_workload(max_staleness=0, update_every=5).largest_window == 5
     assert make_workload(max_staleness=2, update_every=5).largest_window == 15
+
+
+def test_a_round_holds_an_update_of_each_cluster(make_workload: Callable[..., Workload]) -> None:
+    work = make_workload(micro_batch=4, update_every=5, average_every=50)
+    assert [work.round_samples(clusters) for clusters in (1, 2, 3)] == [50, 50, 60]

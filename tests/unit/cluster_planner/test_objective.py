@@ -30,6 +30,13 @@ def test_more_clusters_and_longer_rounds_cost(make_workload: Callable[..., Workl
     assert averaging_factor(2, make_workload(max_lag=4)) < averaging_factor(2, make_workload())
 
 
+def test_clusters_are_apart_for_an_update_at_least(make_workload: Callable[..., Workload]) -> None:
+    fewest, few = (make_workload(micro_batch=4, update_every=4, average_every=n) for n in (1, 48))
+    assert averaging_factor(3, fewest) == averaging_factor(3, few) == pytest.approx(1 / (1 + ROUND_COST * 2 * 1.584963))
+    factors = [averaging_factor(c, fewest) for c in range(1, 6)]
+    assert factors == sorted(factors, reverse=True)
+
+
 def test_a_cluster_at_its_price_changes_nothing(make_workload: Callable[..., Workload]) -> None:
     work, value = make_workload(), 40.0
     objective = value * averaging_factor(7, work)

@@ -55,6 +55,17 @@ def test_progress_tells_of_every_number_of_clusters(
     assert steps[-1].objective == plan.predicted.objective
 
 
+def test_rounds_of_one_sample_are_planned_like_rounds_of_an_update_of_each_cluster(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    fewest, few = (planned(home, gpt, home_work(make_workload, average_every=n)) for n in (1, 2 * 8 * 8))
+    assert len(fewest.clusters) > 1
+    assert fewest.clusters == few.clusters
+    advice = few.predicted.advice
+    assert advice.startswith("average_every 256 instead of 128 ")
+    assert fewest.predicted == replace(few.predicted, advice=advice.replace("128", "1", 1))
+
+
 def test_slow_uplinks_ask_for_shorter_pipelines(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload], make_node: Callable[..., Node]
 ) -> None:

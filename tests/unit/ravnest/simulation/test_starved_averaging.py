@@ -1,10 +1,12 @@
 """The planner's prediction against the simulator where averaging and pipelines want the same uplinks."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Plan, Stage, Unit, Workload
+from cluster_planner.better_fleets import with_speed
 from cluster_planner.predict import Forecast, predict
 from cluster_planner.rings import make_rings
 from cluster_planner.spans import SpanCosts
@@ -114,3 +116,15 @@ def test_long_updates_hold_rounds_up() -> None:
     plan, forecast = plan_of(2, (2, 2, 2), 40.0, 3 * 64 * MICRO_BATCH, update_every=64, flops_per_s=2e11)
     simulated = simulate(plan, samples=20 * 3 * 64 * MICRO_BATCH)
     assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
+
+
+def test_a_faster_cluster_slows_a_fleet_whose_rounds_starve() -> None:
+    plan, before = plan_of(1, (2, 2), 40.0, 2_048, flops_per_s=3e11)
+    fleet = plan.fleet
+    for stage in plan.clusters[0].stages:
+        fleet = with_speed(fleet, stage.node, 2 * fleet.node(stage.node).flops_per_s)
+    after = predict(fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings)
+    assert after.prediction.samples_per_s < 0.95 * before.prediction.samples_per_s
+    faster = replace(plan, fleet=fleet, predicted=after.prediction)
+    for each in (plan, faster):
+        assert each.predicted.samples_per_s == pytest.approx(simulate(each, samples=40_000).samples_per_s, rel=WITHIN)
