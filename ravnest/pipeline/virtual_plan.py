@@ -1,8 +1,11 @@
 """The virtual fleet that a plan describes: durations from FLOPs and speeds, bytes from cuts, links and the nodes' own
 uplinks and downlinks from the fleet.
 
-Decides as a run does how rings are divided and which exchange directly, but for rings of more than MOST_JUDGED members,
-which are flat rings of equal blocks. Snapshots and merges take no time.
+Decides as a run does how rings are divided, in which chunks, and which exchange directly, but for rings of more than
+MOST_JUDGED members, which are flat rings of equal blocks. Chunks are never longer than a run's, to have fewer
+events: pipelines wait behind each. So a hop passes at most 500 chunks a round, or those that hold the link for 50 ms
+each, or of 4 MiB (chunk_elements_for), or two for each other member: whichever are most. Snapshots and merges take no
+time.
 """
 
 from __future__ import annotations
@@ -27,9 +30,6 @@ from ravnest.pipeline.virtual_fleet import (
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
 from ring_allreduce.shares import shares_from_hops
 from ring_allreduce.transport.emulation import LinkShape
-
-MOST_CHUNKS_PER_BLOCK = 8
-"""More would make a round dearer to simulate and hardly change its time: the ring is pipelined by then."""
 
 MOST_JUDGED = 64
 """Members, all pairs of which are looked at."""
@@ -120,14 +120,13 @@ def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
     vector_bytes = int(elements * element_bytes)
     rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
     chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
-    least = -(-elements // (len(nodes) * MOST_CHUNKS_PER_BLOCK))
     direct, shares = False, None
     if 1 < len(nodes) <= MOST_JUDGED:
         latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
         slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
         direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
         shares = None if direct else shares_from_hops(tuple(rates))
-    return VirtualRing(members, elements, max(chunk_elements, least, 1), element_bytes, shares, direct)
+    return VirtualRing(members, elements, max(chunk_elements, 1), element_bytes, shares, direct)
 
 
 def _links(

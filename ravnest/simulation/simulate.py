@@ -183,7 +183,8 @@ class _Simulation:
             min(rounds.contributed_samples(who) for who in cluster.stage_names()) if self._fleet.rings else samples
             for cluster, samples in zip(self._fleet.clusters, run.samples.values(), strict=True)
         )
-        took_s = [end_s - start_s for start_s, end_s in zip(rounds.opened_s, rounds.committed_s, strict=True)]
+        rounds_s = tuple(zip(rounds.opened_s, rounds.committed_s, strict=True))
+        took_s = [committed_s - opened_s for opened_s, committed_s in rounds_s]
         took_s = took_s[:-1] or took_s
         staleness: Counter[int] = Counter()
         for stage in stages:
@@ -203,6 +204,7 @@ class _Simulation:
             rounds=len(rounds.committed_s),
             averaging_s=sum(took_s) / len(took_s) if took_s else None,
             longest_averaging_s=max(took_s, default=None),
+            rounds_s=rounds_s,
             pipeline_bytes=run.network.bytes_sent[Lane.PIPELINE],
             averaging_bytes=run.network.bytes_sent[Lane.BULK],
             lost=_lost(stages),

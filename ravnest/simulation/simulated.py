@@ -60,6 +60,8 @@ class Simulated:
     averaging_s: float | None
     """From a round's opening to its commit, the mean but for the last, which waits for the drain. None: no round."""
     longest_averaging_s: float | None
+    rounds_s: tuple[tuple[float, float], ...]
+    """When each was opened and committed, in order."""
     pipeline_bytes: int
     averaging_bytes: int
     lost: Mapping[str, float]

@@ -2,9 +2,26 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Fleet, ModelCosts, Node, Plan, RegionLink, Unit, Workload, make_plan
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    ModelCosts,
+    Node,
+    Plan,
+    RegionLink,
+    Ring,
+    Stage,
+    Unit,
+    Workload,
+    make_plan,
+)
+from cluster_planner.predict import predict
+from cluster_planner.spans import SpanCosts
+from ravnest.launch.rings import ring_spec
 from ravnest.pipeline.virtual import VirtualRun
 from ravnest.pipeline.virtual_plan import fleet_of_plan
+from ring_allreduce.chunks import CHUNK_SECONDS, LEAST_CHUNK_BYTES
+from ring_allreduce.wire import Wire
 
 
 def home_plan(**changes: object) -> Plan:
@@ -87,3 +104,67 @@ def test_a_job_that_clips_waits_for_its_norms_as_a_run_does() -> None:
     assert not fleet_of_plan(replace(plan, job={"optimizer": {"clip_norm": None}})).clip
     without, waiting = (VirtualRun(fleet_of_plan(each)).run(stop_samples=2_000) for each in (plan, clipping))
     assert waiting.end_s > without.end_s
+
+
+def averaging_plan(clusters: int, up_bytes_per_s: float, parameter_bytes: int, averaged: float = 1.0) -> Plan:
+    """Clusters of one node, all alike, that average one unit."""
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            flops_per_s=1e9,
+            memory_bytes=10**12,
+            up_bytes_per_s=up_bytes_per_s,
+            down_bytes_per_s=5 * up_bytes_per_s,
+            region="home",
+        )
+        for i in range(clusters)
+    )
+    fleet = Fleet(nodes, (), (RegionLink("home", "home", 0.02, 1e9),))
+    unit = Unit(
+        name="u",
+        flops=1e8,
+        parameter_bytes=parameter_bytes,
+        saved_bytes=1,
+        boundary_bytes=1,
+        boundary_gradient_bytes=1,
+    )
+    work = Workload(
+        micro_batch=4,
+        update_every=8,
+        max_staleness=1,
+        average_every=2048,
+        max_lag=1,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        averaged_bytes_per_parameter_byte=averaged,
+        process_bytes=10**8,
+    )
+    placed = tuple(Cluster(f"c{i}", 1, (Stage(f"n{i}", (0, 1)),)) for i in range(clusters))
+    costs = ModelCosts((unit,), "generated")
+    ring = Ring((0, 1), tuple((cluster.name, 0) for cluster in placed))
+    return Plan(
+        clusters=placed,
+        rings=(ring,),
+        spares=(),
+        predicted=predict(fleet, SpanCosts(costs, work), placed, (ring,)).prediction,
+        fleet=fleet,
+        costs=costs,
+        workload=work,
+        job={},
+        job_file="generated",
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("clusters", [2, 5, 20])
+@pytest.mark.parametrize("up_bytes_per_s", [1e5, 6e5, 2.5e6, 1e8])
+@pytest.mark.parametrize("parameter_bytes", [400_000, 8_000_000, 400_000_000])
+@pytest.mark.parametrize(("wire", "averaged"), [("exact", 1.0), ("bfloat16", 0.5)])
+def test_chunks_are_those_of_a_run(
+    clusters: int, up_bytes_per_s: float, parameter_bytes: int, wire: Wire, averaged: float
+) -> None:
+    plan = averaging_plan(clusters, up_bytes_per_s, parameter_bytes, averaged)
+    (ring,) = fleet_of_plan(plan).rings
+    told = ring_spec(plan, plan.rings[0].members, "0", parameter_bytes // 4, wire)
+    assert (ring.elements, ring.chunk_elements) == (told.elements, told.chunk_elements)
+    longest = max(LEAST_CHUNK_BYTES, up_bytes_per_s * CHUNK_SECONDS)
+    assert ring.chunk_elements * ring.element_bytes <= longest

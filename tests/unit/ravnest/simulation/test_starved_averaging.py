@@ -15,7 +15,7 @@ from ravnest.simulation import simulate
 
 UNITS, UNIT_BYTES, BOUNDARY_BYTES = 8, 500_000, 2_000
 MICRO_BATCH = 16
-WITHIN = 0.06
+WITHIN = 0.03
 
 
 def plan_of(
@@ -106,7 +106,8 @@ def test_starved_averaging_is_predicted(
     stages: tuple[int, ...], up_mbit_s: float, samples: int, max_lag: int, waits: bool
 ) -> None:
     plan, forecast = plan_of(1, stages, up_mbit_s, samples, max_lag=max_lag)
-    simulated = simulate(plan, samples=max(3 * samples, 40_000))
+    # Of few rounds, a wait more or less in the steady state would count for several per cent.
+    simulated = simulate(plan, samples=max(40_000, min(20 * samples, 300_000)))
     assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
     assert all((limit.kind == "averaging") == waits for limit in forecast.limits)
     assert forecast.prediction.clusters[0].bottleneck.startswith("waits for the averaging") == waits
