@@ -13,8 +13,9 @@ Latency is left out: it is the same for every division. Who computes the shares 
 machines may find different solutions of equal worth.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ring_allreduce.errors import InvalidInput
 
@@ -72,35 +73,44 @@ def _fastest_s(rates: Sequence[float]) -> float:
     """The least T: b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
-    rows = [[*(-weight for weight in _pair(i, n)), -rates[i]] for i in limited]
-    return _solve([0.0] * n + [1.0], rows, [-2.0] * len(rows), n)[-1]
+    rows = [{**_pair(i, n), n: -rates[i]} for i in limited]
+    return _solve(rows, [-2.0] * len(rows), n)[-1]
 
 
 def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ...]:
     """The least D: |b_j − 1/n| <= D for every block, with no hop slower than `limit_s`."""
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
-    rows = [[*(-weight for weight in _pair(i, n)), 0.0] for i in limited]
+    rows = [_pair(i, n) for i in limited]
     bounds = [limit_s * rates[i] - 2.0 for i in limited]
     for j in range(n):
         for sign in (1.0, -1.0):
-            rows.append([*(sign if k == j else 0.0 for k in range(n)), -1.0])
+            rows.append({j: sign, n: -1.0})
             bounds.append(sign / n)
-    shares = [max(0.0, share) for share in _solve([0.0] * n + [1.0], rows, bounds, n)[:n]]
+    shares = [max(0.0, share) for share in _solve(rows, bounds, n)[:n]]
     return tuple(share / sum(shares) for share in shares)
 
 
-def _pair(hop: int, n: int) -> list[float]:
-    """1 for the two blocks that a hop carries once only."""
-    return [float(j in ((hop + 1) % n, (hop + 2) % n)) for j in range(n)]
+def _pair(hop: int, n: int) -> dict[int, float]:
+    """−1 for the two blocks that a hop carries once only."""
+    return {(hop + 1) % n: -1.0, (hop + 2) % n: -1.0}
 
 
-def _solve(objective: Sequence[float], rows: Sequence[Sequence[float]], bounds: Sequence[float], n: int) -> list[float]:
-    """`n` shares of sum 1 and one more number, none below 0, with rows · x <= bounds."""
+def _solve(rows: Sequence[Mapping[int, float]], bounds: Sequence[float], n: int) -> list[float]:
+    """`n` shares of sum 1 and one more number, the least there is; none below 0, with rows · x <= bounds. A row has few
+    entries, by their place.
+    """
     # Here, since every stage imports this package and only who plans needs scipy (some 40 MB, a third of a second).
     from scipy.optimize import linprog
+    from scipy.sparse import csr_array
 
-    solution = linprog(objective, A_ub=rows, b_ub=bounds, A_eq=[[1.0] * n + [0.0]], b_eq=[1.0], method="highs")
+    places = [0, *itertools.accumulate(len(row) for row in rows)]
+    columns = [place for row in rows for place in row]
+    entries = [value for row in rows for value in row.values()]
+    inequalities = csr_array((entries, columns, places), shape=(len(rows), n + 1))
+    everyone = csr_array(([1.0] * n, range(n), [0, n]), shape=(1, n + 1))
+    objective = [*[0.0] * n, 1.0]
+    solution = linprog(objective, A_ub=inequalities, b_ub=bounds, A_eq=everyone, b_eq=[1.0], method="highs")
     if not solution.success:
         raise InvalidInput(f"no shares for these rates: {solution.message}")
     return [float(value) for value in solution.x]

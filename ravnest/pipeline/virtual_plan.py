@@ -2,7 +2,7 @@
 uplinks and downlinks from the fleet.
 
 Decides as a run does how rings are divided, in which chunks, and which exchange directly, but for rings of more than
-MOST_JUDGED members, which are flat rings of equal blocks. Chunks are never longer than a run's, to have fewer
+MOST_JUDGED members, which never do. Chunks are never longer than a run's, to have fewer
 events: pipelines wait behind each. So a hop passes at most 500 chunks a round, or those that hold the link for 50 ms
 each, or of 4 MiB (chunk_elements_for), or two for each other member: whichever are most. Snapshots and merges take no
 time.
@@ -120,12 +120,12 @@ def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
     vector_bytes = int(elements * element_bytes)
     rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
     chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
-    direct, shares = False, None
+    direct = False
     if 1 < len(nodes) <= MOST_JUDGED:
         latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
         slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
         direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
-        shares = None if direct else shares_from_hops(tuple(rates))
+    shares = None if direct or not rates else shares_from_hops(tuple(rates))
     return VirtualRing(members, elements, max(chunk_elements, 1), element_bytes, shares, direct)
 
 

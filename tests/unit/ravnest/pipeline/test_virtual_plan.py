@@ -19,7 +19,7 @@ from cluster_planner.predict import predict
 from cluster_planner.spans import SpanCosts
 from ravnest.launch.rings import ring_spec
 from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_plan import fleet_of_plan
+from ravnest.pipeline.virtual_plan import MOST_JUDGED, fleet_of_plan
 from ring_allreduce.chunks import CHUNK_SECONDS, LEAST_CHUNK_BYTES
 from ring_allreduce.wire import Wire
 
@@ -168,3 +168,13 @@ def test_chunks_are_those_of_a_run(
     assert (ring.elements, ring.chunk_elements) == (told.elements, told.chunk_elements)
     longest = max(LEAST_CHUNK_BYTES, up_bytes_per_s * CHUNK_SECONDS)
     assert ring.chunk_elements * ring.element_bytes <= longest
+
+
+@pytest.mark.parametrize("clusters", [20, MOST_JUDGED + 6])
+def test_slow_members_of_a_ring_send_less_as_in_a_run(clusters: int) -> None:
+    plan = averaging_plan(clusters, 2.5e6, 400_000_000)
+    slow = tuple(replace(node, up_bytes_per_s=1e6) if i in (3, 4) else node for i, node in enumerate(plan.fleet.nodes))
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=slow))
+    (ring,) = fleet_of_plan(plan).rings
+    assert ring.shares is not None
+    assert ring.shares == ring_spec(plan, plan.rings[0].members, "0", 100_000_000, "exact").shares
