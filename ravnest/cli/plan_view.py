@@ -20,6 +20,7 @@ from ravnest.cli.link_notes import assumed_links, capped_links, link_notes
 from ravnest.words import duration, size
 
 _WIDE = 110
+LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
 SPAN_WORDS = 36
 
 NEARLY = 0.005
@@ -35,6 +36,9 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print()
         console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
         console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
+    console.print()
+    averaged = ", averaging included" if len(plan.clusters) > 1 else ""
+    console.print(LEGEND.format(averaged), style="dim", highlight=False)
     console.print()
     if len(plan.clusters) > 1:
         console.print(_rings_table(plan))
@@ -155,11 +159,13 @@ def _worth(plan: Plan) -> str:
         *(["rarer averaging"] if len(plan.clusters) > 1 else []),
         *(["absence"] if away else []),
     ]
-    words = f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster"
     if not costs:
-        return words
+        return f"{rate(predicted.objective)}: all of its samples/s count, as those of one synchronous cluster do"
     listed = costs[0] if len(costs) == 1 else f"{', '.join(costs[:-1])} and {costs[-1]}"
-    return f"{words}: {listed} {'is' if len(costs) == 1 else 'are'} assumed to cost the rest"
+    return (
+        f"{rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
+        f" {'is' if len(costs) == 1 else 'are'} assumed to cost, beside one synchronous cluster"
+    )
 
 
 def _is_stale(plan: Plan) -> bool:
@@ -168,10 +174,12 @@ def _is_stale(plan: Plan) -> bool:
 
 
 def _bound(objective: float, best_possible: float) -> str:
-    """How far from the best that could be."""
-    short = 1 - objective / best_possible
-    words = f"no plan is worth more than {rate(best_possible)} samples/s"
-    return f"{words}: this one is within {short:.0%} of it" if short >= NEARLY else f"{words}, and this one is as much"
+    """How far from the most that a plan could be worth."""
+    reached = objective / best_possible
+    words = f"no plan can be worth more than {rate(best_possible)}"
+    if reached > 1 - NEARLY:
+        return f"{words}, and this one is worth as much"
+    return f"{words}: with {rate(objective)} this one reaches {reached:.0%} of that"
 
 
 def _fleet_table(plan: Plan) -> Table:
