@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster_planner.alone import ByItself, better_alone
 from cluster_planner.hours import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from cluster_planner.spans import SpanCosts
 from cluster_planner.words import counted, rate
 from ravnest.cli.link_notes import assumed_links, capped_links, link_notes
 from ravnest.words import duration, size
@@ -51,6 +53,23 @@ def show_plan(plan: Plan, console: Console) -> None:
     if (sentence := whole_models(plan)) is not None:
         console.print()
         console.print(sentence, style="bold", markup=False, highlight=False)
+    if (one := _better_alone(plan)) is not None:
+        console.print()
+        console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
+
+
+def alone_words(one: ByItself, objective: float) -> str:
+    """That a node would be better off without the others; `objective`: the plan's."""
+    worth = "" if one.worth == one.samples_per_s else f", worth {rate(one.worth)} as it is not always there"
+    return (
+        f"{one.node} alone would make {rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
+        f" {rate(objective)}: plan a nodes.yaml that lists it alone."
+    )
+
+
+def _better_alone(plan: Plan) -> ByItself | None:
+    spans = SpanCosts(plan.costs, plan.workload)
+    return better_alone(plan.fleet, spans, plan.clusters, plan.predicted.objective)
 
 
 def whole_models(plan: Plan) -> str | None:
@@ -83,6 +102,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
         "rings": [asdict(ring) for ring in plan.rings],
         "spares": [asdict(spare) for spare in plan.spares],
         "predicted": asdict(plan.predicted),
+        "better_alone": None if (one := _better_alone(plan)) is None else asdict(one),
         "assumed_links": assumed_links(plan),
         "capped_links": capped_links(plan),
         "workload": asdict(plan.workload),

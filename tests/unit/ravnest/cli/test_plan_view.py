@@ -5,8 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cluster_planner.alone import ByItself
 from cluster_planner.plan import Plan, Stage
-from ravnest.cli.plan_view import plan_document, show_plan, whole_models
+from cluster_planner.words import rate
+from ravnest.cli.plan_view import alone_words, plan_document, show_plan, whole_models
 
 
 def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
@@ -95,6 +97,19 @@ def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:
     show_plan(one, Console(file=out, width=200))
     assert out.getvalue().endswith("\n\n" + str(whole_models(one)) + "\n")
     assert "time on uplink and downlink\n" in out.getvalue()  # one cluster averages with nobody
+
+
+def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_document(plan: Plan) -> None:
+    slow = replace(plan, predicted=replace(plan.predicted, objective=1e-9))
+    document = plan_document(slow, Path("plan.yaml"), Path("plan.png"))["better_alone"]
+    assert isinstance(document, dict)
+    said = f"{document['node']} alone would make {rate(document['samples_per_s'])} samples/s, and this plan is worth"
+    assert said in shown(slow)
+    assert "plan a nodes.yaml that lists it alone" in shown(slow)
+    fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
+    assert plan_document(fast, Path("plan.yaml"), Path("plan.png"))["better_alone"] is None
+    assert " alone " not in shown(fast)
+    assert "samples/s, worth 3 as it is not always there, and" in alone_words(ByItself("n", 12.0, 3.0), 2.0)
 
 
 def shown(plan: Plan) -> str:
