@@ -122,6 +122,9 @@ def test_only_what_costs_something_is_said_to(plan: Plan) -> None:
     assert "152: its samples/s, less 5% that staleness and rarer averaging are assumed to cost" in shown(plan)
     synchronous = replace(plan, workload=replace(plan.workload, max_staleness=0))
     assert "less 5% that rarer averaging is assumed to cost" in shown(synchronous)
+    predicted = replace(plan.predicted, clusters=plan.predicted.clusters[:1])
+    one = shown(replace(synchronous, clusters=plan.clusters[:1], predicted=predicted))
+    assert "152: all of its samples/s count" in one
     away = tuple(replace(node, hours=1 << 20) for node in plan.fleet.nodes)
     absent = shown(replace(plan, fleet=replace(plan.fleet, nodes=away)))
     assert "staleness, rarer averaging and absence are assumed" in absent
