@@ -82,6 +82,24 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
             raise NoFeasiblePlan(
                 f"stage {pin.stage} needs {_gb(need)} at the least, {has}", key=f"constraints.pin[{i}].stage"
             )
+    if least > 1:
+        _require_partners(fleet, able, least)
+
+
+def _require_partners(fleet: Fleet, able: Sequence[str], least: int) -> None:
+    """Raise `NoFeasiblePlan` for a node that has to run a stage and may share a cluster with no other."""
+    numbers = sorted(fleet.sites.number_of[name] for name in able)
+    parts = fleet.rules.atoms(numbers)
+    for i, pin in enumerate(fleet.constraints.pins):
+        own = (fleet.sites.number_of[pin.node],)
+        if own not in parts:
+            continue  # it is pinned to one cluster with others
+        if not any(part != own and fleet.rules.allows((*own, *part)) for part in parts):
+            raise NoFeasiblePlan(
+                f"{pin.node} would be alone: constraints and hours let no other node that can hold a unit join its "
+                f"cluster, and a cluster needs {least} nodes at the least",
+                key=f"constraints.pin[{i}].node",
+            )
 
 
 def _least_bytes(spans: SpanCosts, stage: int | str) -> int:

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from cluster_planner.errors import InvalidInput
 from cluster_planner.fleet import Fleet
 from cluster_planner.plan import Plan, validate
 from cluster_planner.plan_format import fleet_from, fleet_to, plan_from, plan_to
+from cluster_planner.plausible import remarks
 from cluster_planner.problems import problems_of
 from cluster_planner.room import require_room
 
@@ -86,11 +87,17 @@ def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema
         raise InvalidInput.several(problems_of(error, schema, data), path=str(path)) from None
 
 
-def load_fleet(path: str | os.PathLike[str]) -> Fleet:
-    """The fleet of a nodes.yaml. Raises `InvalidInput`."""
+def load_fleet(path: str | os.PathLike[str], remark: Callable[[str], None] | None = None) -> Fleet:
+    """The fleet of a nodes.yaml. `remark` is told, in a line each, what is possible and hardly meant. Raises
+    `InvalidInput`.
+    """
     entry = read_validated(path, schema.FleetFile)
     with _naming(path):
-        return fleet_from(entry)
+        fleet = fleet_from(entry)
+    if remark is not None:
+        for said in remarks(entry):
+            remark(said)
+    return fleet
 
 
 def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:

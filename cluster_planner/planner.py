@@ -78,7 +78,7 @@ def make_plan(
         clusters=best.clusters,
         rings=best.rings,
         spares=(
-            *left_out(fleet, spans, best.clusters, idle, best.averaging_per_s, least, best.objective),
+            *left_out(fleet, spans, best.clusters, idle, least, best.objective),
             *too_small(fleet, holding),
         ),
         predicted=predicted,

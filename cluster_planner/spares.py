@@ -2,7 +2,7 @@
 
 Decides the reason that a plan gives for each spare: its memory holds nothing, it may join no cluster, or the nearest
 that it may join does better without it. Where the search is exact, the best pipeline that does use the node is found
-too, and both rates are named.
+too, and both rates are named: of the pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,9 @@ from cluster_planner.words import rate
 
 MOST_REASONS = 32
 """Of more spares than this, none is given figures of its own."""
+
+RATES_APART = " (rounds of averaging apart)"
+"""What the rates of one cluster among others leave out."""
 
 
 def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
@@ -35,7 +38,6 @@ def left_out(
     spans: SpanCosts,
     clusters: Sequence[Cluster],
     idle: Sequence[str],
-    averaging_per_s: float,
     least: int,
     objective: float,
 ) -> tuple[Spare, ...]:
@@ -59,9 +61,10 @@ def left_out(
             continue
         if cluster.name not in without:
             used = [stage.node for stage in cluster.stages]
-            without[cluster.name] = plan_pipeline(fleet, spans, used, averaging_per_s, least)
-        reason = _reason(fleet, spans, cluster, name, without[cluster.name], averaging_per_s, least)
-        spares.append(Spare(name, reason))
+            without[cluster.name] = plan_pipeline(fleet, spans, used, 0.0, least)
+        reason = _reason(fleet, spans, cluster, name, without[cluster.name], least)
+        apart = RATES_APART if len(clusters) > 1 and "samples/s" in reason else ""
+        spares.append(Spare(name, reason + apart))
     return tuple(spares)
 
 
@@ -83,13 +86,12 @@ def _reason(
     cluster: Cluster,
     name: str,
     without: Pipeline | None,
-    averaging_per_s: float,
     least: int,
 ) -> str:
     nodes = [*(stage.node for stage in cluster.stages), name]
     including = None
     if is_exact(len(nodes), len(spans.positions)):
-        including = plan_pipeline(fleet, spans, nodes, averaging_per_s, least, required=name)
+        including = plan_pipeline(fleet, spans, nodes, 0.0, least, required=name)
     if including is None or without is None:
         return f"{cluster.name} found no better use for it than to leave it out"
     rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"

@@ -47,7 +47,11 @@ def plan(
     from cluster_planner.files import load_fleet
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
-    fleet = load_fleet(nodes)  # before torch is imported: what is wrong with the file is told at once
+
+    def doubt(said: str) -> None:
+        typer.echo(f"ravnest: warning: {nodes}: {said}", err=True)
+
+    fleet = load_fleet(nodes, doubt)  # before torch is imported: what is wrong with the file is told at once
     _refuse_output(output, [nodes, job_path])
     _require_job(job, job_path)
     from ravnest.cli.planning import prepare_plan

@@ -13,13 +13,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster_planner.alone import ByItself, better_alone
 from cluster_planner.hours import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from cluster_planner.spans import SpanCosts
 from cluster_planner.words import counted, rate
 from ravnest.cli.link_notes import assumed_links, capped_links, link_notes
 from ravnest.words import duration, size
 
 _WIDE = 110
+LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
 SPAN_WORDS = 36
 
 NEARLY = 0.005
@@ -36,6 +39,9 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
         console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
     console.print()
+    averaged = ", averaging included" if len(plan.clusters) > 1 else ""
+    console.print(LEGEND.format(averaged), style="dim", highlight=False)
+    console.print()
     if len(plan.clusters) > 1:
         console.print(_rings_table(plan))
     for spare in plan.spares:
@@ -47,6 +53,23 @@ def show_plan(plan: Plan, console: Console) -> None:
     if (sentence := whole_models(plan)) is not None:
         console.print()
         console.print(sentence, style="bold", markup=False, highlight=False)
+    if (one := _better_alone(plan)) is not None:
+        console.print()
+        console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
+
+
+def alone_words(one: ByItself, objective: float) -> str:
+    """That a node would be better off without the others; `objective`: the plan's."""
+    worth = "" if one.worth == one.samples_per_s else f", worth {rate(one.worth)} as it is not always there"
+    return (
+        f"{one.node} alone would make {rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
+        f" {rate(objective)}: plan a nodes.yaml that lists it alone."
+    )
+
+
+def _better_alone(plan: Plan) -> ByItself | None:
+    spans = SpanCosts(plan.costs, plan.workload)
+    return better_alone(plan.fleet, spans, plan.clusters, plan.predicted.objective)
 
 
 def whole_models(plan: Plan) -> str | None:
@@ -79,6 +102,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
         "rings": [asdict(ring) for ring in plan.rings],
         "spares": [asdict(spare) for spare in plan.spares],
         "predicted": asdict(plan.predicted),
+        "better_alone": None if (one := _better_alone(plan)) is None else asdict(one),
         "assumed_links": assumed_links(plan),
         "capped_links": capped_links(plan),
         "workload": asdict(plan.workload),
@@ -155,11 +179,13 @@ def _worth(plan: Plan) -> str:
         *(["rarer averaging"] if len(plan.clusters) > 1 else []),
         *(["absence"] if away else []),
     ]
-    words = f"as much as {rate(predicted.objective)} samples/s ({predicted.efficiency:.0%}) of one synchronous cluster"
     if not costs:
-        return words
+        return f"{rate(predicted.objective)}: all of its samples/s count, as those of one synchronous cluster do"
     listed = costs[0] if len(costs) == 1 else f"{', '.join(costs[:-1])} and {costs[-1]}"
-    return f"{words}: {listed} {'is' if len(costs) == 1 else 'are'} assumed to cost the rest"
+    return (
+        f"{rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
+        f" {'is' if len(costs) == 1 else 'are'} assumed to cost, beside one synchronous cluster"
+    )
 
 
 def _is_stale(plan: Plan) -> bool:
@@ -168,10 +194,12 @@ def _is_stale(plan: Plan) -> bool:
 
 
 def _bound(objective: float, best_possible: float) -> str:
-    """How far from the best that could be."""
-    short = 1 - objective / best_possible
-    words = f"no plan is worth more than {rate(best_possible)} samples/s"
-    return f"{words}: this one is within {short:.0%} of it" if short >= NEARLY else f"{words}, and this one is as much"
+    """How far from the most that a plan could be worth."""
+    reached = objective / best_possible
+    words = f"no plan can be worth more than {rate(best_possible)}"
+    if reached > 1 - NEARLY:
+        return f"{words}, and this one is worth as much"
+    return f"{words}: with {rate(objective)} this one reaches {reached:.0%} of that"
 
 
 def _fleet_table(plan: Plan) -> Table:

@@ -70,10 +70,13 @@ def _pairs(rows: list[tuple[str, str]]) -> Text:
 def _figures(result: RunResult) -> list[tuple[str, str]]:
     mode = ", encrypted" if result.encrypted else ""
     since = "" if result.session_samples is None else f"; {result.session_samples:,} since it was resumed"
+    rounds = (
+        [("rounds of averaging", f"{result.rounds:,}")] if len(result.windows) != 1 else []
+    )  # one averages with nobody
     return [
         ("samples", f"{result.samples:,}{since} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s{mode})"),
         ("updates", f"{result.updates:,}"),
-        ("rounds of averaging", f"{result.rounds:,}"),
+        *rounds,
         ("staleness", f"at most {result.max_staleness}, {result.mean_staleness:.2f} on average (updates)"),
         *((f"held-out {name}", f"{value:.4g}") for name, value in result.metrics.items()),
     ]

@@ -92,15 +92,16 @@ def _facts(result: Simulated, plan: Plan) -> Table:
     total = sum(result.staleness.values())
     shares = ", ".join(f"{stale}: {count / total:.1%}" for stale, count in result.staleness.items()) if total else "–"
     table.add_row("staleness of gradients, in updates", shares)
-    if result.averaging_s is not None and result.longest_averaging_s is not None:
+    several = len(plan.clusters) > 1  # one averages with nobody: its rounds only commit
+    if several and result.averaging_s is not None and result.longest_averaging_s is not None:
         table.add_row("rounds of averaging", f"{result.rounds}")
         table.add_row(
             "from opening to commit",
             f"{duration(result.averaging_s)}, at most {duration(result.longest_averaging_s)}"
             f" (alone on its links, as planned: {duration(plan.predicted.averaging_s)})",
         )
-    sent = f"{size(result.pipeline_bytes)} by pipelines, {size(result.averaging_bytes)} by averaging"
-    table.add_row("sent", sent)
+    averaged = f", {size(result.averaging_bytes)} by averaging" if several else ""
+    table.add_row("sent", f"{size(result.pipeline_bytes)} by pipelines{averaged}")
     lost = sorted(result.lost.items(), key=lambda each: -abs(each[1]))
     words = ", ".join(f"{cause} {share:.1%}" for cause, share in lost if abs(share) >= _LEAST_SHARE)
     table.add_row("time of all stages lost to", words or "nothing")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cluster_planner.constraints import Constraints, Pin
 from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.fleet import Fleet, Link, Node, RegionLink
@@ -128,6 +129,25 @@ def test_what_cannot_be_planned_says_why(
     big = ModelCosts((*units, Unit(**{**vars(units[0]), "name": "head", "parameter_bytes": 10**9})), "x")
     with pytest.raises(NoFeasiblePlan, match="no node has memory for the largest unit"):
         planned(two, big, make_workload())
+
+
+def test_a_pinned_node_that_may_join_nobody_is_named(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    nodes = tuple(make_node(name) for name in "abc")
+
+    def said(*pins: Pin, **rules: object) -> str:
+        demanded = Constraints(pins=pins, **rules)  # type: ignore[arg-type]
+        with pytest.raises(NoFeasiblePlan) as raised:
+            planned(Fleet(nodes, constraints=demanded), make_model(), make_workload())
+        return str(raised.value)
+
+    alone = said(Pin("b", stage=0), Pin("a", stage=0), forbid=(("a", "b"), ("a", "c")))
+    assert alone.startswith("constraints.pin[1].node: a would be alone: ")
+    assert "a cluster needs 2 nodes" in alone
+    assert "would be alone" in said(Pin("a", cluster="x"), Pin("b", cluster="y"), Pin("c", cluster="y"))
+    partners = Constraints(pins=(Pin("a", stage=0),), forbid=(("a", "b"),))
+    assert planned(Fleet(nodes, constraints=partners), make_model(), make_workload()).clusters
 
 
 def test_equal_nodes_without_links_can_be_planned(

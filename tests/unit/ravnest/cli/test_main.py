@@ -53,7 +53,7 @@ def test_main_prints_one_line_and_no_traceback(
 
 
 def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupted(path: Path) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cluster_planner.files.load_fleet", interrupted)
@@ -62,7 +62,7 @@ def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_ctrl_c_ends_the_process_with_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupted(path: Path) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cluster_planner.files.load_fleet", interrupted)

@@ -1,5 +1,6 @@
 """Bad nodes.yaml files, through the command: exit code 2, one line, the file and the key."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_a_fleet_in_two_parts_is_told_of_its_assumptions(tmp_path: Path) -> None
     assert "assumed: nothing is known of the link between" in words
     assert "How it was found" in words
     assert len(load_plan(out).clusters) == 2
+
+
+def test_what_is_hardly_meant_is_doubted_beside_the_plan(tmp_path: Path) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b", constraints={"cap": [{"node": "a", "up_mbps": 4000}]}), encoding="utf-8")
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    assert f"ravnest: warning: {nodes}: constraints.cap[0].up_mbps: 4,000 caps nothing: a has 400" in result.stderr
+    assert json.loads(result.stdout)["plan"] == str(out)
 
 
 @pytest.mark.parametrize(("seed", "said"), [("-1", "expected 0 or more, not -1"), ("4294967296", "4294967295 or less")])

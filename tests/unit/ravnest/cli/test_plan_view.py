@@ -5,8 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cluster_planner.alone import ByItself
 from cluster_planner.plan import Plan, Stage
-from ravnest.cli.plan_view import plan_document, show_plan, whole_models
+from cluster_planner.words import rate
+from ravnest.cli.plan_view import alone_words, plan_document, show_plan, whole_models
 
 
 def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
@@ -23,7 +25,8 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "tablet → laptop",
         "spare: old-phone, its 0.1 GB hold no unit",
         "predicted   160 samples/s",
-        "worth       as much as 152 samples/s (95%) of one synchronous cluster: staleness",
+        "worth       152: its samples/s, less 5% that staleness and rarer averaging are assumed",
+        "time on uplink and downlink, averaging included",
         "500 ms a round of 512 samples",
         "laptop computes",
         "a faster laptop would help most",
@@ -93,6 +96,20 @@ def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:
     out = StringIO()
     show_plan(one, Console(file=out, width=200))
     assert out.getvalue().endswith("\n\n" + str(whole_models(one)) + "\n")
+    assert "time on uplink and downlink\n" in out.getvalue()  # one cluster averages with nobody
+
+
+def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_document(plan: Plan) -> None:
+    slow = replace(plan, predicted=replace(plan.predicted, objective=1e-9))
+    document = plan_document(slow, Path("plan.yaml"), Path("plan.png"))["better_alone"]
+    assert isinstance(document, dict)
+    said = f"{document['node']} alone would make {rate(document['samples_per_s'])} samples/s, and this plan is worth"
+    assert said in shown(slow)
+    assert "plan a nodes.yaml that lists it alone" in shown(slow)
+    fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
+    assert plan_document(fast, Path("plan.yaml"), Path("plan.png"))["better_alone"] is None
+    assert " alone " not in shown(fast)
+    assert "samples/s, worth 3 as it is not always there, and" in alone_words(ByItself("n", 12.0, 3.0), 2.0)
 
 
 def shown(plan: Plan) -> str:
@@ -102,9 +119,12 @@ def shown(plan: Plan) -> str:
 
 
 def test_only_what_costs_something_is_said_to(plan: Plan) -> None:
-    assert "staleness and rarer averaging are assumed to cost the rest" in shown(plan)
+    assert "152: its samples/s, less 5% that staleness and rarer averaging are assumed to cost" in shown(plan)
     synchronous = replace(plan, workload=replace(plan.workload, max_staleness=0))
-    assert ": rarer averaging is assumed to cost the rest" in shown(synchronous)
+    assert "less 5% that rarer averaging is assumed to cost" in shown(synchronous)
+    predicted = replace(plan.predicted, clusters=plan.predicted.clusters[:1])
+    one = shown(replace(synchronous, clusters=plan.clusters[:1], predicted=predicted))
+    assert "152: all of its samples/s count" in one
     away = tuple(replace(node, hours=1 << 20) for node in plan.fleet.nodes)
     absent = shown(replace(plan, fleet=replace(plan.fleet, nodes=away)))
     assert "staleness, rarer averaging and absence are assumed" in absent
@@ -112,6 +132,6 @@ def test_only_what_costs_something_is_said_to(plan: Plan) -> None:
 
 def test_the_bound_says_how_far_the_plan_is_from_it(plan: Plan) -> None:
     far = shown(replace(plan, predicted=replace(plan.predicted, best_possible=304.0)))
-    assert "no plan is worth more than 304 samples/s: this one is within 50% of it" in far
+    assert "no plan can be worth more than 304: with 152 this one reaches 50% of that" in far
     reached = shown(replace(plan, predicted=replace(plan.predicted, best_possible=152.0)))
-    assert "no plan is worth more than 152 samples/s, and this one is as much" in reached
+    assert "no plan can be worth more than 152, and this one is worth as much" in reached

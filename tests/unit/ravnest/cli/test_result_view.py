@@ -26,6 +26,11 @@ def test_it_ends_with_figures_baselines_sample_and_paths(result: RunResult) -> N
     assert "Stopped early" not in text
 
 
+def test_one_cluster_averages_with_nobody(result: RunResult) -> None:
+    assert "rounds of averaging" in shown(replace(result, windows={"c0": 4, "c1": 4}))
+    assert "averaging" not in shown(replace(result, windows={"c0": 4}))
+
+
 def test_a_run_stopped_early_says_how_to_go_on(result: RunResult) -> None:
     text = shown(replace(result, stopped_early=True, held_out_loss=None, sample_text=None))
     assert f"ravnest run plan.yaml --resume --out {result.out_dir}" in text

@@ -8,6 +8,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster_planner.files import save_plan
+from cluster_planner.fleet import Fleet
+from cluster_planner.plan import Plan
+from cluster_planner.planner import make_plan
 from ravnest.cli.main import app
 from ravnest.cli.simulation_view import show_simulation
 from ravnest.errors import InvalidInput
@@ -93,6 +96,20 @@ def test_what_a_stage_computes_and_waits_for_are_parts_of_the_same_time(plan_fil
         share += sum(stage.seconds.get(kind, 0.0) for kind in ("snapshot", "merge", "evaluation"))
         (line,) = [line for line in text.splitlines() if f" {stage.name} " in line]
         assert f"{share / sum(stage.seconds.values()):.1%}" in line
+
+
+def test_one_cluster_averages_with_nobody() -> None:
+    def text(plan: Plan) -> str:
+        console = Console(width=200, record=True, file=io.StringIO())
+        show_simulation(simulate(plan, samples=8192), plan, console)
+        return console.export_text()
+
+    home = home_plan()
+    pair = make_plan(Fleet(home.fleet.nodes[:2]), home.costs, home.workload, job={}, job_file="job.yaml")
+    assert "averaging" not in text(pair)
+    several = text(home)
+    assert "rounds of averaging" in several
+    assert "by averaging" in several
 
 
 @pytest.mark.parametrize(
