@@ -10,7 +10,6 @@ know that a larger batch learns less from each sample.
 """
 
 import math
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 

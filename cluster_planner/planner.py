@@ -48,8 +48,8 @@ def make_plan(
     """The best plan found. The same input gives the same plan, whatever the hash seed.
 
     `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one
-    node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or seconds,
-    training ends; the advice goes by them. `progress` is told of each step of the search. Raises
+    node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or
+    seconds, training ends; the advice goes by them. `progress` is told of each step of the search. Raises
     `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:

@@ -85,9 +85,10 @@ def test_nothing_is_tried_where_no_cluster_waits(
 def starving(
     make_node: Make, spans: SpanCosts, most_round: float = math.inf
 ) -> tuple[dict[str, Suggestion], list[Cluster], Fleet]:
-    """Two clusters that wait for averaging over a's and b's uplink, which it fills whatever the pipelines leave."""
-    house = {"host": "house", "up_bytes_per_s": 1e5}
-    fleet = Fleet((make_node("a", **house), make_node("b", **house), make_node("c"), make_node("d")))
+    """Two clusters that wait for averaging over each house's uplink, which it fills whatever the pipelines leave."""
+    fleet = Fleet(
+        tuple(make_node(name, host=host, up_bytes_per_s=1e5) for name, host in zip("abcd", "hhii", strict=True))
+    )
     clusters = [
         Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
         Cluster("c1", 4, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
