@@ -30,6 +30,8 @@ MANY, TRIED = 12, 3
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
 
+TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have fewer than {FEWEST_ROUNDS} rounds"
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -107,18 +109,17 @@ def advise(
     most_round: float = math.inf,
 ) -> Advice:
     """The change that helps most, in one line; where none does, what the fleet waits for."""
+    waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
+    capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
+    rest = TOO_FEW_ROUNDS if capped else ""
     if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
         machines = best[0].samples_per_s > forecast.prediction.samples_per_s
-        return Advice(_line(best[0], forecast), best[0].cluster if machines else None)
+        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None)
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1 %"
-    waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
     if waiting is None:
         return Advice(line)
-    capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
     keys = [key for key in KEYS[waiting] if not (capped and key == "average_every")]
-    line += f", and so does another {' or '.join(keys)}"
-    rest = f"; a larger average_every is not advised, since training would have fewer than {FEWEST_ROUNDS} rounds"
-    return Advice(line + rest if capped else line)
+    return Advice(f"{line}, and so does another {' or '.join(keys)}{rest}")
 
 
 def _line(best: Suggestion, forecast: Forecast) -> str:

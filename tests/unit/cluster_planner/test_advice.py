@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -152,6 +153,11 @@ def test_short_training_is_told_why_no_rarer_averaging_is_advised(
     line = advise(fleet, spans, clusters, rings, forecast, 8.0).line
     assert "with the same cuts, doubling any one gains less than 1 %, and so does another max_lag; a larger" in line
     assert "fewer than 8 rounds" in line
+    slow = replace(fleet, nodes=tuple(replace(n, up_bytes_per_s=2e4) if n.name == "c" else n for n in fleet.nodes))
+    forecast = predict(slow, spans, clusters, rings)
+    line = advise(slow, spans, clusters, rings, forecast, 8.0).line
+    assert line.startswith("doubling c's uplink")
+    assert line.endswith("fewer than 8 rounds")
 
 
 def test_longer_hours_are_compared_by_worth_and_do_not_name_the_bottleneck(
