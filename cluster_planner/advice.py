@@ -8,13 +8,14 @@ are looked at, and none that could not gain enough if all of its machines and li
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster_planner.better_fleets import with_host, with_link, with_memory, with_speed
 from cluster_planner.circuits import circuits
 from cluster_planner.fleet import Fleet
-from cluster_planner.job_changes import KEYS, job_changes
+from cluster_planner.job_changes import FEWEST_ROUNDS, KEYS, is_round_capped, job_changes
 from cluster_planner.longer_hours import longer_hours
 from cluster_planner.objective import averaging_factor, staleness_factor
 from cluster_planner.pipeline import plan_pipeline, timed
@@ -22,11 +23,14 @@ from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict import Forecast, Limit, predict
 from cluster_planner.spans import SpanCosts
 from cluster_planner.suggestion import WORTHWHILE, Suggestion, most_of
+from cluster_planner.timing import host_key
 from cluster_planner.words import rate
 
 MANY, TRIED = 12, 3
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
+
+TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have fewer than {FEWEST_ROUNDS} rounds"
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,16 @@ class Advice:
 
 
 def suggestions(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    rings: Sequence[Ring],
+    forecast: Forecast,
+    most_round: float = math.inf,
 ) -> list[Suggestion]:
-    """Changes that are worthwhile with the same cuts; the one that gains most first."""
+    """Changes that are worthwhile with the same cuts; the one that gains most first. `most_round`: no larger
+    average_every is tried, in samples.
+    """
     now = forecast.prediction
     fastest = sorted(range(len(clusters)), key=lambda i: -now.clusters[i].samples_per_s)
     tried = [i for i in fastest if _may_gain(fleet, spans, clusters, forecast, i)]
@@ -50,14 +61,14 @@ def suggestions(
         for change in _changes(fleet, clusters[index], forecast.limits[index])
     ]
     if any(limit.kind == "averaging" for limit in forecast.limits):
-        changes += _averaging_changes(fleet, spans, clusters, rings)
+        changes += _averaging_changes(fleet, spans, clusters, rings, forecast.limits)
     found = []
-    for (changed, words), index in changes:
+    for words, (changed, index) in {words: (changed, index) for (changed, words), index in changes}.items():
         made = predict(changed, spans, clusters, rings).prediction
         if made.objective > now.objective * (1 + WORTHWHILE):
             found.append(Suggestion(words, made.samples_per_s, made.objective, index))
     found += longer_hours(fleet, spans, clusters, now)
-    found += job_changes(fleet, spans, clusters, rings, forecast)
+    found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
     return sorted(found, key=lambda one: -one.worth)
 
 
@@ -90,15 +101,25 @@ def more_memory(
 
 
 def advise(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    rings: Sequence[Ring],
+    forecast: Forecast,
+    most_round: float = math.inf,
 ) -> Advice:
     """The change that helps most, in one line; where none does, what the fleet waits for."""
-    if best := suggestions(fleet, spans, clusters, rings, forecast)[:1]:
-        machines = best[0].samples_per_s > forecast.prediction.samples_per_s
-        return Advice(_line(best[0], forecast), best[0].cluster if machines else None)
-    line = "no single machine or link holds the fleet back: doubling any one gains less than 1 %"
     waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
-    return Advice(line if waiting is None else f"{line}, and so does another {' or '.join(KEYS[waiting])}")
+    capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
+    rest = TOO_FEW_ROUNDS if capped else ""
+    if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
+        machines = best[0].samples_per_s > forecast.prediction.samples_per_s
+        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None)
+    line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1 %"
+    if waiting is None:
+        return Advice(line)
+    keys = [key for key in KEYS[waiting] if not (capped and key == "average_every")]
+    return Advice(f"{line}, and so does another {' or '.join(keys)}{rest}")
 
 
 def _line(best: Suggestion, forecast: Forecast) -> str:
@@ -126,7 +147,7 @@ def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forec
 def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, str]]:
     node = fleet.node(limit.node)
     if limit.kind == "compute":
-        return [(with_speed(fleet, node.name, 2 * node.flops_per_s), f"doubling {node.name}'s speed")]
+        return [_faster(fleet, node.name)]
     if limit.kind == "uplink":
         return [_faster_uplink(fleet, node.name)]
     if limit.kind == "downlink":
@@ -145,31 +166,44 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, 
 
 
 def _averaging_changes(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[Limit]
 ) -> list[tuple[tuple[Fleet, str], int]]:
-    """Of what averaging passes through: the uplink, the downlink and the link that it keeps busiest."""
+    """Of what averaging passes through: the host's uplink, its downlink and the link that it keeps busiest; and all of
+    the node at which it starves.
+    """
     place = {(c.name, s): (stage.node, i) for i, c in enumerate(clusters) for s, stage in enumerate(c.stages)}
-    out, into = dict.fromkeys(place.values(), 0.0), dict.fromkeys(place.values(), 0.0)
+    out = dict.fromkeys((host_key(fleet, node) for node, _ in place.values()), 0.0)
+    into = dict(out)
     hops: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
     for ring in circuits(spans, clusters, rings):
         for sender, receiver in ring.hops:
             here, there = place[sender], place[receiver]
             if here[0] == there[0] or fleet.same_host(here[0], there[0]):
                 continue
-            out[here] += ring.parameter_bytes
-            into[there] += ring.parameter_bytes
+            out[host_key(fleet, here[0])] += ring.parameter_bytes
+            into[host_key(fleet, there[0])] += ring.parameter_bytes
             seconds = ring.parameter_bytes / fleet.flow_bytes_per_s(here[0], there[0])
             hops[here, there] = max(seconds, hops.get((here, there), 0.0))
     if not hops:
         return []
-    up = max(out, key=lambda at: out[at] / fleet.node(at[0]).up_bytes_per_s)
-    down = max(into, key=lambda at: into[at] / fleet.node(at[0]).down_bytes_per_s)
+    at = list(place.values())
+    up = max(at, key=lambda one: out[host_key(fleet, one[0])] / fleet.node(one[0]).up_bytes_per_s)
+    down = max(at, key=lambda one: into[host_key(fleet, one[0])] / fleet.node(one[0]).down_bytes_per_s)
     (a, of), (b, _) = max(hops, key=lambda hop: hops[hop])
+    starved = next(limit.node for limit in limits if limit.kind == "averaging")
+    where = next(index for name, index in at if name == starved)
     return [
+        (_faster(fleet, starved), where),
+        (_faster_uplink(fleet, starved), where),
+        (_faster_downlink(fleet, starved), where),
         (_faster_uplink(fleet, up[0]), up[1]),
         (_faster_downlink(fleet, down[0]), down[1]),
         (_faster_link(fleet, a, b), of),
     ]
+
+
+def _faster(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    return with_speed(fleet, name, 2 * fleet.node(name).flops_per_s), f"doubling {name}'s speed"
 
 
 def _faster_uplink(fleet: Fleet, name: str) -> tuple[Fleet, str]:

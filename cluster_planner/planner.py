@@ -5,6 +5,7 @@ reasons (spares.py), and the advice (advice.py). The same input gives the same p
 file.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from cluster_planner.feasibility import (
 from cluster_planner.fleet import Fleet
 from cluster_planner.ground import Problem
 from cluster_planner.holding import Holding
+from cluster_planner.job_changes import most_of_a_round
 from cluster_planner.journal import Step
 from cluster_planner.plan import Plan, validate
 from cluster_planner.search import Search
@@ -39,12 +41,15 @@ def make_plan(
     job_file: str,
     seed: int = 0,
     min_stages: int = 2,
+    trained_samples: float = math.inf,
+    trained_s: float = math.inf,
     progress: Callable[[Step], None] | None = None,
 ) -> Plan:
     """The best plan found. The same input gives the same plan, whatever the hash seed.
 
     `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one
-    node may always run one stage. `progress` is told of each step of the search. Raises
+    node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or
+    seconds, training ends; the advice goes by them. `progress` is told of each step of the search. Raises
     `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:
@@ -65,7 +70,8 @@ def make_plan(
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
-    advice = advise(fleet, spans, best.clusters, best.rings, best.forecast)
+    most_round = most_of_a_round(trained_samples, trained_s, best.forecast.prediction.samples_per_s)
+    advice = advise(fleet, spans, best.clusters, best.rings, best.forecast, most_round)
     bound = best_possible(fleet, spans, able, least)
     predicted = replace(best.forecast.prediction, advice=advice.line, best_possible=bound)
     if (about := advice.cluster) is not None:

@@ -54,13 +54,15 @@ def plan(
     fleet = load_fleet(nodes, doubt)  # before torch is imported: what is wrong with the file is told at once
     _refuse_output(output, [nodes, job_path])
     _require_job(job, job_path)
+    from cluster_planner.without_constraints import Relaxed, without_constraints
     from ravnest.cli.planning import prepare_plan
     from ravnest.cli.steps import Steps
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     with steps:
         searched: list[Step] = []
-        made = prepare_plan(fleet, nodes, job_path, seed=seed, step=steps.begin, searched=searched.append)
+        made, most_round = prepare_plan(fleet, nodes, job_path, seed=seed, step=steps.begin, searched=searched.append)
+        relaxed = without_constraints(made, tell=steps.begin) if explain else Relaxed()
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     if as_json:
@@ -70,17 +72,18 @@ def plan(
         if explain:
             from ravnest.cli.plan_explained import explanation
 
-            document |= explanation(made, searched)
+            document |= explanation(made, searched, most_round, relaxed)
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
+    from ravnest.cli.plan_explained import of_constraints, show_explanation
     from ravnest.cli.plan_view import show_plan
 
     show_plan(made, Console())
     if explain:
-        from ravnest.cli.plan_explained import show_explanation
-
-        show_explanation(made, searched, Console())
+        show_explanation(made, searched, Console(), most_round, relaxed)
+    elif (line := of_constraints(made)) is not None:
+        Console().print(line, markup=False, highlight=False)
     console = Console(soft_wrap=True)
     console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
     console.print(f"Next: ravnest run {output}", highlight=False)

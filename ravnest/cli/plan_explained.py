@@ -1,11 +1,14 @@
 """`ravnest plan --explain`: what each step of the search gained, and which changes would help most.
 
 Decides the words, and how many changes are shown. Changes are tried on the plan as it is (cluster_planner/advice.py);
-more memory only in fleets of up to MOST_NODES nodes, since it plans each cluster anew for each of its nodes.
+more memory only in fleets of up to MOST_NODES nodes, since it plans each cluster anew for each of its nodes. What
+constraints cost is found by planning anew (cluster_planner/without_constraints.py); a plan that is FAR from the bound
+points to it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -21,21 +24,43 @@ from cluster_planner.plan import Plan
 from cluster_planner.predict import predict
 from cluster_planner.spans import SpanCosts
 from cluster_planner.suggestion import Suggestion
+from cluster_planner.without_constraints import MOST_NODES as MOST_NODES_TO_PLAN_ANEW
+from cluster_planner.without_constraints import Relaxed, are_stated
 from cluster_planner.words import rate
 
 MOST_NODES = 128
 SHOWN = 5
 IN_A_ROW = 8
+NO_CONSTRAINTS = Relaxed()
 
 COMPARED = (
-    "Each by itself, with the same clusters; now {} samples/s, worth {}. Gains are of what the plan is worth, since"
-    " hours change no samples/s, and rarer averaging and staleness make them count less."
+    "Each by itself, with the same clusters, or, without a constraint, planned anew; now {} samples/s, worth {}. Gains"
+    " are of what the plan is worth, since hours change no samples/s, and rarer averaging and staleness make them count"
+    " less."
 )
-NOTHING = "No single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
+NOTHING = (
+    "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
+)
+FAR = 0.5
+"""A plan that is worth less than this part of the bound is far from it."""
 
 
-def explanation(plan: Plan, steps: Sequence[Step]) -> dict[str, object]:
-    """The same as JSON takes it."""
+def of_constraints(plan: Plan) -> str | None:
+    """Where to see whether constraints keep a plan far from the bound; None where they cannot, or it is near."""
+    bound = plan.predicted.best_possible
+    if bound is None or plan.predicted.objective >= FAR * bound or not are_stated(plan.fleet.constraints):
+        return None
+    if len(plan.fleet.nodes) > MOST_NODES_TO_PLAN_ANEW:
+        see = "leave one out of nodes.yaml and plan again"
+    else:
+        see = "`ravnest plan --explain` plans without each"
+    return f"\nThe bound heeds no constraints of nodes.yaml: to see what they cost, {see}."
+
+
+def explanation(
+    plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: Relaxed = NO_CONSTRAINTS
+) -> dict[str, object]:
+    """The same as JSON takes it. `most_round`: no larger average_every is advised, in samples."""
     return {
         "search": [asdict(step) for step in steps],
         "would_help": [
@@ -45,12 +70,19 @@ def explanation(plan: Plan, steps: Sequence[Step]) -> dict[str, object]:
                 "worth": one.worth,
                 "cluster": None if one.cluster is None else plan.clusters[one.cluster].name,
             }
-            for one in would_help(plan)
+            for one in would_help(plan, most_round, relaxed)
         ],
+        "untried": relaxed.untried,
     }
 
 
-def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> None:
+def show_explanation(
+    plan: Plan,
+    steps: Sequence[Step],
+    console: Console,
+    most_round: float = math.inf,
+    relaxed: Relaxed = NO_CONSTRAINTS,
+) -> None:
     """Print it for a person."""
     table = Table(box=None, header_style="dim", pad_edge=False, title="\nHow it was found", title_justify="left")
     table.add_column("phase", style="bold", no_wrap=True)
@@ -65,7 +97,7 @@ def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> Non
     changes.add_column("samples/s", justify="right")
     changes.add_column("worth", justify="right")
     changes.add_column("gain", justify="right")
-    for one in would_help(plan):
+    for one in would_help(plan, most_round, relaxed):
         changes.add_row(
             escape(one.words.rstrip(",")), rate(one.samples_per_s), rate(one.worth), f"{one.worth / now - 1:+.0%}"
         )
@@ -74,6 +106,8 @@ def show_explanation(plan: Plan, steps: Sequence[Step], console: Console) -> Non
         console.print(COMPARED.format(rate(plan.predicted.samples_per_s), rate(now)), style="dim", highlight=False)
     else:
         console.print(f"\n{NOTHING}", highlight=False)
+    if relaxed.untried is not None:
+        console.print(relaxed.untried, style="dim", highlight=False)
 
 
 def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
@@ -90,12 +124,13 @@ def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
     return rows
 
 
-def would_help(plan: Plan) -> list[Suggestion]:
-    """The SHOWN changes that gain most."""
+def would_help(plan: Plan, most_round: float = math.inf, relaxed: Relaxed = NO_CONSTRAINTS) -> list[Suggestion]:
+    """The SHOWN changes that gain most, and as many constraints that cost most."""
     spans = SpanCosts(plan.costs, plan.workload)
     forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
-    found = suggestions(plan.fleet, spans, plan.clusters, plan.rings, forecast)
+    found = suggestions(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
     if len(plan.fleet.nodes) <= MOST_NODES:
         load = averaging_per_s(len(plan.clusters), forecast.prediction.samples_per_s, plan.workload)
         found += more_memory(plan.fleet, spans, plan.clusters, forecast, load)
-    return sorted(found, key=lambda one: -one.worth)[:SHOWN]
+    found = sorted(found, key=lambda one: -one.worth)[:SHOWN]
+    return sorted((*found, *relaxed.found[:SHOWN]), key=lambda one: -one.worth)

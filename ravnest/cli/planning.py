@@ -6,6 +6,7 @@ where the plan is written. Errors are those of the packages it calls.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 
 from cluster_planner.errors import InvalidInput as PlannerInput
 from cluster_planner.fleet import Fleet
+from cluster_planner.job_changes import most_of_a_round
 from cluster_planner.journal import Step
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
@@ -43,8 +45,9 @@ def prepare_plan(
     seed: int,
     step: Callable[[str], None],
     searched: Callable[[Step], None] | None = None,
-) -> Plan:
-    """The plan for `fleet`, read from `nodes_path`, and the job of `job_path`.
+) -> tuple[Plan, float]:
+    """The plan for `fleet`, read from `nodes_path`, and the job of `job_path`; and the largest average_every to advise,
+    in samples, for training that is as long as the job's `stop` says.
 
     `step` hears of each slow step as it begins, `searched` of each step of the planner's search.
     """
@@ -53,7 +56,9 @@ def prepare_plan(
     step("loading the data")
     check_sample(job, job_path)
     data = load_data(job, job_path)
-    total_samples(job, len(data.train), job_path)
+    total = total_samples(job, len(data.train), job_path)
+    trained_samples = math.inf if total is None else float(total)
+    trained_s = math.inf if job.stop.minutes is None else 60.0 * job.stop.minutes
     inputs, target = first_batch(job, job_path, data)
     args, kwargs = arguments(inputs)
     step("running the model on the first micro-batch")
@@ -76,12 +81,14 @@ def prepare_plan(
             job=job.model_dump(mode="json"),
             job_file=str(job_path.resolve()),
             seed=seed,
+            trained_samples=trained_samples,
+            trained_s=trained_s,
             progress=searched,
         )
     except PlannerInput as error:
         raise type(error)(error.message, path=str(nodes_path), key=error.key or "nodes") from error
     check_shares(job, job_path, plan, len(data.train))
-    return plan
+    return plan, most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
 
 
 def _check_devices(fleet: Fleet, nodes_path: Path) -> None:

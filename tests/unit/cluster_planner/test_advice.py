@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -118,6 +119,45 @@ def test_where_averaging_is_waited_for_the_busiest_of_its_links_is_named(
     assert machines[0].cluster == 1
     line = advise(fleet, spans, clusters, rings, forecast).line
     assert line.startswith("average_every 64 instead of 8 would raise the fleet from ")
+
+
+def test_where_the_busiest_uplink_is_a_hosts_that_host_is_named(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=1, max_staleness=4, average_every=8))
+    house = {"host": "house", "up_bytes_per_s": 3e5}
+    fleet = Fleet(
+        (make_node("a", **house), make_node("b", **house), make_node("c"), make_node("d", up_bytes_per_s=2e5))
+    )
+    clusters = [
+        Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 9, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    rings = make_rings(fleet, spans, clusters)
+    found = suggestions(fleet, spans, clusters, rings, predict(fleet, spans, clusters, rings))
+    assert "doubling a's uplink to 4.8 Mbit/s" in [one.words for one in found]
+
+
+def test_short_training_is_told_why_no_rarer_averaging_is_advised(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=1, max_staleness=4, average_every=8))
+    fleet = Fleet(tuple(make_node(name, up_bytes_per_s=2e5) for name in "abcd"))
+    clusters = [
+        Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 9, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    assert "average_every 64 instead of 8" in advise(fleet, spans, clusters, rings, forecast).line
+    line = advise(fleet, spans, clusters, rings, forecast, 8.0).line
+    assert "with the same cuts, doubling any one gains less than 1 %, and so does another max_lag; a larger" in line
+    assert "fewer than 8 rounds" in line
+    slow = replace(fleet, nodes=tuple(replace(n, up_bytes_per_s=2e4) if n.name == "c" else n for n in fleet.nodes))
+    forecast = predict(slow, spans, clusters, rings)
+    line = advise(slow, spans, clusters, rings, forecast, 8.0).line
+    assert line.startswith("doubling c's uplink")
+    assert line.endswith("fewer than 8 rounds")
 
 
 def test_longer_hours_are_compared_by_worth_and_do_not_name_the_bottleneck(

@@ -259,3 +259,18 @@ def test_sixty_nodes_do_not_blow_up(
     plan = planned(Fleet(nodes), gpt, home_work(make_workload))
     assert time.process_time() - began < 120
     assert len(plan.clusters) > 3
+
+
+def test_advice_goes_by_how_long_training_is(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    nodes = tuple(make_node(name, host=host, up_bytes_per_s=1e5) for name, host in zip("abcd", "hhii", strict=True))
+    apart = tuple((a, b) for a in "ab" for b in "cd")
+    fleet = Fleet(nodes, constraints=Constraints(min_clusters=2, forbid=apart))
+    given = fleet, make_model(8), make_workload(average_every=256)
+    assert planned(*given).predicted.advice.startswith("average_every 2048 instead of 256")
+    short = planned(*given, trained_samples=8 * 600.0)
+    assert short.predicted.advice.startswith("average_every 512 instead of 256")
+    minutes = planned(*given, trained_s=8 * 600 / short.predicted.samples_per_s)
+    assert minutes.predicted.advice == short.predicted.advice
+    assert planned(*given, trained_samples=2000.0).predicted.advice.endswith("fewer than 8 rounds")

@@ -1,14 +1,19 @@
 import io
 import json
+from dataclasses import replace
 
 from rich.console import Console
 
 from cluster_planner import Fleet, ModelCosts, Node, Unit, Workload, make_plan
+from cluster_planner.constraints import Constraints
 from cluster_planner.journal import Step
-from ravnest.cli.plan_explained import IN_A_ROW, explanation, show_explanation, told, would_help
+from cluster_planner.plan import Plan
+from cluster_planner.suggestion import Suggestion
+from cluster_planner.without_constraints import Relaxed
+from ravnest.cli.plan_explained import IN_A_ROW, explanation, of_constraints, show_explanation, told, would_help
 
 
-def test_it_tells_what_was_gained_and_what_would_help() -> None:
+def planned(steps: list[Step]) -> Plan:
     nodes = tuple(
         Node(name=name, flops_per_s=speed, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e7)
         for name, speed in (("desk", 1e10), ("laptop", 3e9))
@@ -24,8 +29,12 @@ def test_it_tells_what_was_gained_and_what_would_help() -> None:
         optimizer_state_bytes_per_parameter_byte=2.0,
         process_bytes=10**8,
     )
+    return make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", progress=steps.append)
+
+
+def test_it_tells_what_was_gained_and_what_would_help() -> None:
     steps: list[Step] = []
-    plan = make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", progress=steps.append)
+    plan = planned(steps)
     text = io.StringIO()
     show_explanation(plan, steps, Console(file=text, width=150))
     assert "k-means" in text.getvalue()
@@ -46,3 +55,30 @@ def test_many_steps_that_gained_nothing_are_told_in_one_line() -> None:
     assert rows[0] == ("k-means", "two", 3.0)
     assert len(rows) == 1 + IN_A_ROW + 1
     assert rows[-1] == ("all partitions", "3 more, none of them better", 0.0)
+
+
+def test_a_constraint_that_costs_more_stands_above_other_changes() -> None:
+    plan = planned([])
+    dropped = Suggestion("without constraints.pin[0] (desk in stage 0)", 9e9, 9e9, None)
+    relaxed = Relaxed((dropped,), "Not all was tried.")
+    assert would_help(plan, relaxed=relaxed)[0] == dropped
+    text = io.StringIO()
+    show_explanation(plan, [], Console(file=text, width=150), relaxed=relaxed)
+    assert "without constraints.pin[0] (desk in stage 0)" in text.getvalue()
+    assert "Not all was tried." in text.getvalue()
+    document = json.loads(json.dumps(explanation(plan, [], relaxed=relaxed)))
+    assert document["would_help"][0]["change"] == dropped.words
+    assert document["untried"] == "Not all was tried."
+
+
+def test_a_plan_far_from_the_bound_says_where_constraints_are_tried() -> None:
+    plan = planned([])
+    far = replace(plan.predicted, best_possible=3 * plan.predicted.objective)
+    near = replace(plan.predicted, best_possible=1.5 * plan.predicted.objective)
+    fleet = replace(plan.fleet, constraints=Constraints(forbid=(("desk", "laptop"),)))
+    assert of_constraints(replace(plan, predicted=far)) is None
+    assert of_constraints(replace(plan, predicted=near, fleet=fleet)) is None
+    assert "ravnest plan --explain" in str(of_constraints(replace(plan, predicted=far, fleet=fleet)))
+    more = tuple(replace(fleet.nodes[0], name=f"n{i}") for i in range(30))
+    large = replace(fleet, nodes=(*fleet.nodes, *more))
+    assert "leave one out" in str(of_constraints(replace(plan, predicted=far, fleet=large)))
