@@ -26,6 +26,8 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("torch", "pyzmq", "numpy")
 Cell = str | int | float | None
+LONG_LABEL = 10
+"""Characters: words below bars that are longer stand at a slant, so that they do not run into each other."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,9 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
             width = 0.8 / len(panel["series"])
             places = [index + (number + 0.5) * width - 0.4 for index in range(len(y))]
             axes.bar(places, y, width, yerr=errors, label=series["label"])
-            axes.set_xticks(range(len(y)), series["x"], fontsize=7)
+            is_long = max(len(line) for word in series["x"] for line in word.split("\n")) > LONG_LABEL
+            slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+            axes.set_xticks(range(len(y)), series["x"], fontsize=7, **slant)
         else:
             scattered = panel.get("diagonal", False)  # results from before there was one have no such key
             marker = "." if len(y) < 40 or scattered else None
