@@ -9,8 +9,9 @@ a linear program. A hop carries V at least and 2 V at most, 2 V (n − 1)/n with
 equal is best; with n = 1 nothing is sent. Slow members do best side by side: k of them have k + 1 slow hops there and
 2 k apart, and one large block relieves two hops that follow each other.
 
-Latency is left out: it is the same for every division. Who computes the shares sends them to all as numbers, since two
-machines may find different solutions of equal worth.
+Latency is left out of the program. But a large block takes longer around the ring, hop after hop, in pieces of a chunk:
+where rounds are bound by that way and not by the slowest hop, blocks stay equal (`shares_that_pay`). Who computes the
+shares sends them to all as numbers, since two machines may find different solutions of equal worth.
 """
 
 import itertools
@@ -67,6 +68,24 @@ def shares_from_hops(hop_bytes_per_s: Sequence[float]) -> tuple[float, ...] | No
         return None
     shares = _nearest_to_equal(rates, best_s * (1 + _SLACK))
     return shares if round_s(1.0, rates, shares) < equal_s else None
+
+
+def shares_that_pay(
+    n_bytes: float, chunk_bytes: float, hop_bytes_per_s: Sequence[float], hop_latency_s: Sequence[float]
+) -> tuple[float, ...] | None:
+    """As shares_from_hops, but None also where a vector of `n_bytes`, in such chunks, goes around no faster."""
+    shares = shares_from_hops(hop_bytes_per_s)
+    if shares is None:
+        return None
+    n = len(hop_bytes_per_s)
+
+    def taken_s(blocks: Sequence[float] | None) -> float:
+        piece = min(chunk_bytes, n_bytes * (1 / n if blocks is None else max(blocks)))
+        hops = zip(hop_bytes_per_s, hop_latency_s, strict=True)
+        way_s = 2 * (n - 1) / n * sum(latency_s + piece / rate for rate, latency_s in hops)
+        return max(round_s(n_bytes, hop_bytes_per_s, blocks), way_s)
+
+    return shares if taken_s(shares) < taken_s(None) else None
 
 
 def _fastest_s(rates: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from cluster_planner.circuits import Member
 from ravnest.runtime.messages import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
-from ring_allreduce.shares import shares_from_hops
+from ring_allreduce.shares import shares_that_pay
 from ring_allreduce.wire import BLOCK, Wire, bytes_per_element
 
 
@@ -47,8 +47,16 @@ def ring_spec(plan: Plan, members: Sequence[Member], name: str, elements: int, w
         vector_bytes, len(members), _longest_latency_s(plan, members), _slowest_pair_bytes_per_s(plan, members)
     )
     names = tuple(stage_name(*member) for member in members)
-    shares = None if direct or not rates else shares_from_hops(rates)
+    shares = None
+    if rates and not direct:
+        chunk_bytes = chunk_elements * bytes_per_element(wire)
+        shares = shares_that_pay(vector_bytes, chunk_bytes, rates, _hop_latencies_s(plan, members))
     return RingSpec(name, names, elements, chunk_elements, wire=wire, shares=shares, direct=direct)
+
+
+def _hop_latencies_s(plan: Plan, members: Sequence[Member]) -> list[float]:
+    nodes = _nodes(plan, members)
+    return [plan.fleet.link(sender, receiver).latency_s for sender, receiver in pairwise([*nodes, nodes[0]])]
 
 
 def _longest_latency_s(plan: Plan, members: Sequence[Member]) -> float | None:

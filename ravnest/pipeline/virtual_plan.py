@@ -28,7 +28,7 @@ from ravnest.pipeline.virtual_fleet import (
     VirtualStage,
 )
 from ring_allreduce.chunks import chunk_elements_for, direct_is_faster
-from ring_allreduce.shares import shares_from_hops
+from ring_allreduce.shares import shares_that_pay
 from ring_allreduce.transport.emulation import LinkShape
 
 MOST_JUDGED = 64
@@ -118,14 +118,18 @@ def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
     elements = ring.parameter_bytes // PARAMETER_BYTES
     element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
     vector_bytes = int(elements * element_bytes)
-    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
+    hops = [(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
+    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in hops]
     chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
     direct = False
     if 1 < len(nodes) <= MOST_JUDGED:
         latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
         slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
         direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
-    shares = None if direct or not rates else shares_from_hops(tuple(rates))
+    shares = None
+    if rates and not direct:
+        latencies = [plan.fleet.link(a, b).latency_s for a, b in hops]
+        shares = shares_that_pay(vector_bytes, chunk_elements * element_bytes, rates, latencies)
     return VirtualRing(members, elements, max(chunk_elements, 1), element_bytes, shares, direct)
 
 
