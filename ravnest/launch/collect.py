@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.launch import orders as o
+from ravnest.launch.parts import parts_of_stages
 from ravnest.runtime import messages as m
 from ravnest.runtime.setup import StageSetup
 from ravnest.training.checkpoint import CheckpointWriter
@@ -42,6 +43,7 @@ class CheckpointCollector:
     ) -> None:
         """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
         self._setups = setups
+        self._complete = parts_of_stages(setups.values())
         self._begin = begin
         self._writers: dict[int, CheckpointWriter] = {}
         self._parts: dict[tuple[int, str], _Part] = {}
@@ -80,7 +82,7 @@ class CheckpointCollector:
 
     def commit(self, round_: int) -> None:
         """Every stage has finished: once all its files are written, the checkpoint becomes the latest."""
-        self._writing.append((round_, self._disk.submit(self._writers.pop(round_).commit)))
+        self._writing.append((round_, self._disk.submit(self._writers.pop(round_).commit, self._complete)))
 
     def written(self) -> list[tuple[Path, int]]:
         """The checkpoints that became whole since the last call, with their rounds. Raises what the disk raised."""

@@ -7,7 +7,8 @@
 
 Decides the order of operations: the files of a checkpoint are written and synced in a hidden folder, which is
 renamed, and only then named in `latest`; the last two are kept. A crash at any point leaves `latest` naming a
-whole checkpoint. One process writes. Knows nothing of stages, only of the tensors they hand in.
+whole checkpoint. Whoever commits one says which files make it complete; one that lacks a file is refused. One process
+writes. Knows nothing of stages, only of the tensors they hand in.
 """
 
 import contextlib
@@ -60,18 +61,27 @@ class CheckpointWriter:
             self._files.make_folder(self._unfinished)
         self._round, self._samples = round, samples
         self._versions, self._made_with = dict(versions), dict(made_with)
+        self._begun: set[str] = set()
         self._entries: dict[str, FileEntry] = {}
 
     def add_segment(self, segment: int, tensors: Mapping[str, Tensor]) -> None:
         """The anchor of a segment, under the original names. `segment` numbers it within the plan."""
-        self._add(f"segment-{segment:03d}.safetensors", tensors)
+        self._add(segment_file(segment), tensors)
 
     def add_optimizer(self, cluster: str, stage: int, state: Mapping[tuple[str, str], Tensor]) -> None:
         """A stage's optimizer state, as `VersionedWeights.optimizer_state` gives it."""
-        self._add(_optimizer_file(cluster, stage), {f"{name}.{key}": value for (name, key), value in state.items()})
+        self._add(optimizer_file(cluster, stage), {f"{name}.{key}": value for (name, key), value in state.items()})
 
-    def commit(self) -> Path:
-        """Make it the latest, drop all but the last two, and return its folder."""
+    def commit(self, parts: Collection[str]) -> Path:
+        """Make it the latest, drop all but the last two, and return its folder.
+
+        `parts`: the files without which it is not complete. One that lacks any of them, or a part that could not be
+        written, is never committed.
+        """
+        lacking = sorted({*parts, *self._begun} - self._entries.keys())
+        if lacking:
+            lacks = ", ".join(lacking)
+            raise RunFailed(f"{self._folder}: the checkpoint of round {self._round} is not complete: it lacks {lacks}")
         manifest = Manifest(
             round=self._round,
             samples=self._samples,
@@ -103,8 +113,9 @@ class CheckpointWriter:
         return final
 
     def _add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        if name in self._entries:
+        if name in self._begun:
             raise ValueError(f"{name} is in this checkpoint already")
+        self._begun.add(name)
         path = self._unfinished / name
         with _told(path):
             self._files.write_tensors(path, tensors)
@@ -129,7 +140,7 @@ class Checkpoint:
 
     def optimizer(self, cluster: str, stage: int) -> dict[tuple[str, str], Tensor]:
         """The optimizer state of a stage. Raises InvalidInput when the checkpoint knows no such stage."""
-        name = _optimizer_file(cluster, stage)
+        name = optimizer_file(cluster, stage)
         if name not in self.manifest.files:
             raise InvalidInput(f"no optimizer state of stage {stage} of {cluster!r}", path=str(self.folder))
         state = {}
@@ -188,6 +199,16 @@ def write_final_weights(path: Path, tensors: Mapping[str, Tensor], files: Durabl
         files.sync_folder(path.parent)
 
 
+def segment_file(segment: int) -> str:
+    """The file of a segment, by its number within the plan."""
+    return f"segment-{segment:03d}.safetensors"
+
+
+def optimizer_file(cluster: str, stage: int) -> str:
+    """The file of a stage's optimizer state."""
+    return f"optimizer-{quote(cluster, safe='')}-{stage:03d}.safetensors"
+
+
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
     """A full or failing disk ends the run, in one line."""
@@ -196,10 +217,6 @@ def _told(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RunFailed(f"{path}: cannot be written: {reason}") from error
-
-
-def _optimizer_file(cluster: str, stage: int) -> str:
-    return f"optimizer-{quote(cluster, safe='')}-{stage:03d}.safetensors"
 
 
 def _finished(folder: Path) -> list[Path]:

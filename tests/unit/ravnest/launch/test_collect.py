@@ -195,3 +195,25 @@ def test_a_disk_that_refuses_ends_the_run(collector, setups, tmp_path, disk):
     disk.work()
     with pytest.raises(RunFailed, match="cannot be written"):
         collector.written()
+
+
+def test_after_a_part_that_could_not_be_written_no_checkpoint_is_committed(collector, setups, tmp_path, disk):
+    send_all(collector, setups)
+    collector.commit(1)
+    (unfinished,) = tmp_path.glob(".unfinished-*")
+    (unfinished / "optimizer-c1-000.safetensors").mkdir()  # whatever is to be written there cannot be
+    disk.work()
+    with pytest.raises(RunFailed, match=r"optimizer-c1-000\.safetensors: cannot be written"):
+        collector.written()
+    with pytest.raises(RunFailed, match=r"it lacks optimizer-c1-000\.safetensors"):
+        collector.written()
+    assert not (tmp_path / "latest").exists()
+
+
+def test_a_checkpoint_without_a_stage_is_not_committed(collector, setups, tmp_path, disk):
+    send_all(collector, {name: setup for name, setup in setups.items() if name != "c0.s1"})
+    collector.commit(1)
+    disk.work()
+    with pytest.raises(RunFailed, match=r"it lacks optimizer-c0-001\.safetensors, segment-"):
+        collector.written()
+    assert not (tmp_path / "latest").exists()

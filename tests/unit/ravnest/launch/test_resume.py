@@ -27,7 +27,7 @@ def save(folder, plan, setups, weights, updates, round_=3, resumed=None):
     writer.add_segment(0, weights)
     for setup in setups.values():
         writer.add_optimizer(setup.cluster, setup.index, {("w", "step"): torch.tensor(float(setup.index))})
-    return writer.commit()
+    return writer.commit(())
 
 
 def test_a_new_run_starts_with_the_seed_s_weights(job, made):

@@ -25,7 +25,7 @@ def a_run(folder: Path) -> RunFolder:
 def checkpoint(folder: RunFolder) -> Path:
     writer = CheckpointWriter(folder.checkpoints, round=1, samples=48, versions={"c0": 4}, made_with={})
     writer.add_segment(0, {"x": torch.ones(2)})
-    return writer.commit()
+    return writer.commit(())
 
 
 def finish(folder: RunFolder, made: Path) -> None:

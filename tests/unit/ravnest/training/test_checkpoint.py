@@ -10,6 +10,13 @@ from ravnest.training.durable import DurableFiles
 
 OPERATIONS = ("make_folder", "write_tensors", "write_bytes", "sync_file", "sync_folder", "move", "remove_folder")
 
+PARTS = {
+    "segment-000.safetensors",
+    "segment-001.safetensors",
+    "optimizer-c0-000.safetensors",
+    "optimizer-home%2F1-001.safetensors",
+}
+
 
 class Crash(BaseException):
     """The process is gone."""
@@ -47,7 +54,8 @@ def state_of(round_):
     return {("a.weight", "exp_avg"): torch.full((2, 3), round_ + 0.5), ("a.weight", "step"): torch.tensor(1.0 * round_)}
 
 
-def write(folder, round_, files=None):
+def begun(folder, round_, files=None):
+    """A checkpoint with all but its last part."""
     writer = CheckpointWriter(
         folder,
         round=round_,
@@ -60,8 +68,13 @@ def write(folder, round_, files=None):
     writer.add_segment(0, {"a.weight": weights["a.weight"]})
     writer.add_optimizer("c0", 0, state_of(round_))
     writer.add_segment(1, {"b.steps": weights["b.steps"]})
+    return writer
+
+
+def write(folder, round_, files=None):
+    writer = begun(folder, round_, files)
     writer.add_optimizer("home/1", 1, {})
-    return writer.commit()
+    return writer.commit(PARTS)
 
 
 def check(folder, *rounds):
@@ -125,7 +138,7 @@ def test_two_under_way_at_once(tmp_path):
     first, second = (CheckpointWriter(tmp_path, round=round_, **arguments) for round_ in (2, 3))
     for writer in (second, first):
         writer.add_segment(0, {})
-    assert [first.commit().name, second.commit().name] == ["checkpoint-000002", "checkpoint-000003"]
+    assert [first.commit(()).name, second.commit(()).name] == ["checkpoint-000002", "checkpoint-000003"]
     assert load_latest(tmp_path).manifest.round == 3
 
 
@@ -134,6 +147,37 @@ def test_a_part_comes_once(tmp_path):
     writer.add_segment(0, {})
     with pytest.raises(ValueError, match=r"segment-000.safetensors is in this checkpoint already"):
         writer.add_segment(0, {})
+
+
+def test_what_lacks_a_part_is_not_committed(tmp_path):
+    write(tmp_path, 1)
+    with pytest.raises(RunFailed, match=r"round 2 is not complete: it lacks optimizer-home%2F1-001\.safetensors$"):
+        begun(tmp_path, 2).commit(PARTS)
+    check(tmp_path, 1)
+    assert names(tmp_path / "checkpoint-000001") == ["manifest.json", *sorted(PARTS)]
+
+
+class FullForOne(DurableFiles):
+    def __init__(self, name):
+        self.name = name
+
+    def write_tensors(self, path, tensors):
+        if path.name == self.name:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write_tensors(path, tensors)
+
+
+@pytest.mark.parametrize("parts", [PARTS, ()])
+def test_a_part_that_could_not_be_written_is_not_left_out(tmp_path, parts):
+    last = "optimizer-home%2F1-001.safetensors"
+    writer = begun(tmp_path, 1, FullForOne(last))
+    with pytest.raises(RunFailed, match="No space left on device"):
+        writer.add_optimizer("home/1", 1, {})
+    with pytest.raises(RunFailed, match=f"it lacks {last}"):
+        writer.commit(parts)
+    assert not (tmp_path / "latest").exists()
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def operations_of_third(tmp_path):
