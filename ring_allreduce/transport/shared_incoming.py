@@ -7,6 +7,7 @@ caller. Decides when to tell the sender what was taken.
 import hmac
 import os
 import socket
+from collections import deque
 
 from ring_allreduce.errors import InvalidMessage
 from ring_allreduce.transport.envelope import MAX_TENSORS
@@ -37,6 +38,8 @@ class IncomingLine:
         self._connection = connection
         self._slots = MappedSlots(max_message_bytes + ALIGNED_BYTES * MAX_TENSORS)
         self._borrowed = BorrowedMemory()
+        self._untold: deque[int] = deque()
+        """Slots that are free again and of which the sender does not know. Only the line's own thread touches it."""
         self._taken = 0
         self._most = 0
         self.lane: Lane | None = None
@@ -90,16 +93,18 @@ class IncomingLine:
 
     def give_back(self) -> None:
         """Tell the sender what was taken and let go of, when that is worth a message."""
-        released = self._slots.released
-        if self._taken * 2 < self._most and not any(map(self._slots.is_large, released)):
+        released, untold = self._slots.released, self._untold
+        while released:  # never iterated: whoever lets go of a tensor appends to it, in any thread, at any moment
+            untold.append(released.popleft())
+        if self._taken * 2 < self._most and not any(map(self._slots.is_large, untold)):
             return
-        slots = [released.popleft() for _ in range(min(len(released), _MOST_RETURNED))]
+        slots = [untold.popleft() for _ in range(min(len(untold), _MOST_RETURNED))]
         data = b"".join(RETURNED.pack(number) for number in (self._taken, *slots))
         try:
             self._connection.send(data)
             self._taken = 0
         except BlockingIOError:
-            released.extendleft(reversed(slots))
+            untold.extendleft(reversed(slots))
         except OSError:
             self._taken = 0  # it hung up, and what it sent before is still to be read
 

@@ -115,7 +115,8 @@ class MappedSlots:
         self._segments: list[tuple[mmap.mmap, int]] = []
         self._held: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self.released: deque[int] = deque()
-        """Slots that nobody here holds any more, since the one who tells the sender last looked."""
+        """Slots that nobody here holds any more, since the one who tells the sender last looked. It grows in whatever
+        thread lets go of a tensor or collects garbage: take from it with popleft(), and never iterate over it."""
 
     def add_segment(self, descriptor: int, slot_bytes: int) -> None:
         """Map a new segment. Raises InvalidMessage for one that could shrink, or has another size than it should."""
