@@ -88,8 +88,9 @@ class EncryptedListener:
         finally:  # however it ends, nobody waits on a stream that is served no more
             for identity in list(self._streams):
                 self._end(identity)
-            while not self._arrived.empty():
-                self._arrived.get_nowait()[0].close()
+            with contextlib.suppress(queue.Empty):  # accept() may take the last one at any moment
+                while True:
+                    self._arrived.get_nowait()[0].close()
             self._knock_writer.close()
             self._stop_reader.close()
             self._doorkeeper.stop()

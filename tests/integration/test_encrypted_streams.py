@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import random
 import select
 import signal
@@ -297,4 +298,23 @@ def test_without_a_free_descriptor_a_stream_ends_and_the_next_one_is_served(list
     monkeypatch.undo()
     here = stream(listener)
     assert accept(listener)[1] == "desk"
+    here.close()
+
+
+class TakenMeanwhile(queue.SimpleQueue):
+    """Between the question whether anybody is there and the answer's use, accept() takes who was."""
+
+    def empty(self):
+        was = super().empty()
+        with contextlib.suppress(queue.Empty):
+            self.get_nowait()[0].close()
+        return was
+
+
+def test_a_listener_ends_whole_though_its_last_stream_is_accepted_meanwhile(listener):
+    listener._arrived = TakenMeanwhile()
+    here = stream(listener)
+    assert select.select([listener], [], [], DEADLINE_S)[0]
+    listener.close()
+    EncryptedListener(*listener.getsockname(), keys("rendezvous")).close()  # the address is free again
     here.close()
