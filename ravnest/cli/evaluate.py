@@ -52,7 +52,7 @@ def evaluate(
     from ravnest.launch.trained import open_run, weights_of_run
 
     opened = open_run(run, job)
-    weights_path = weights if weights is not None else weights_of_run(opened.folder)
+    weights_path = weights if weights is not None else weights_of_run(opened)
     from dataclasses import asdict
 
     from ravnest.cli.steps import Steps

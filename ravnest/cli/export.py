@@ -94,7 +94,7 @@ def _export_weights(
     from ravnest.training.weight_files import open_weights
 
     opened = open_run(run, job)
-    files = open_weights(weights_of_run(opened.folder))
+    files = open_weights(weights_of_run(opened))
     written: list[Path] = []
     precision: Precision | None = None if dtype is None else dtype.value
     with Steps(Console(stderr=True)) as steps:

@@ -18,6 +18,7 @@ from ravnest.factories import FactoryConfig, call
 from ravnest.job import JobConfig
 from ravnest.launch import control as c
 from ravnest.launch import report
+from ravnest.launch.parts import parts_of_plan
 from ravnest.launch.preparing import Prepared
 from ravnest.launch.record import RunRecord
 from ravnest.materials import baselines_of, make_model, search_dirs
@@ -36,7 +37,7 @@ def finish(
         if control.stopped_early:
             raise Interrupted("stopped before the first update: there is nothing to save")
         raise RunFailed("the run ended before its first update: `stop` is too short")
-    weights = load_latest(folder.checkpoints).weights(None)
+    weights = load_latest(folder.checkpoints, parts_of_plan(plan)).weights(None)
     for name, others in prepared.captured.aliases.items():  # a file of weights has all names of the model's state
         weights |= {other: weights[name].clone() for other in others}
     write_final_weights(folder.weights, weights)

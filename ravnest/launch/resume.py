@@ -16,9 +16,10 @@ from ravnest.job import JobConfig
 from ravnest.launch import orders as o
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import StageState, needed
+from ravnest.launch.parts import parts_of_plan, parts_of_stages
 from ravnest.materials import make_buffers, make_weights
 from ravnest.runtime.setup import StageSetup
-from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, load_latest
+from ravnest.training.checkpoint import Checkpoint, CheckpointWriter, open_latest
 
 _ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
 """What checkpoints were made with before their manifests said it."""
@@ -37,8 +38,10 @@ class Resumed:
 
     @classmethod
     def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "Resumed":
-        """The latest checkpoint. Raises InvalidInput when it is damaged, or of a plan that it does not fit."""
-        checkpoint = load_latest(folder.checkpoints)
+        """The latest checkpoint. Raises InvalidInput when it is damaged, lacks a part, or is of a plan that it does not
+        fit."""
+        parts = parts_of_plan(plan)
+        checkpoint = open_latest(folder.checkpoints, parts)
         manifest = checkpoint.manifest
         for key, value in made_with(plan, job).items():
             before = manifest.made_with.get(key, _ONCE_UNSAID.get(key))
@@ -49,6 +52,7 @@ class Resumed:
                     path=str(folder.path),
                     key=key,
                 )
+        checkpoint.require(parts)  # now that it is known to be of this plan
         return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
 
 
@@ -81,7 +85,10 @@ def states_for(
     resumed: Resumed | None,
     pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
-    """Each stage's start. `pretrained`: what a new run starts from instead of the seed."""
+    """Each stage's start. `pretrained`: what a new run starts from instead of the seed.
+
+    Raises InvalidInput where a checkpoint lacks something that these stages would have saved.
+    """
     weights: Mapping[str, Tensor]
     if resumed is not None:
         weights = _resumed_weights(setups, plan, job, resumed)
@@ -100,15 +107,18 @@ def states_for(
 def _resumed_weights(
     setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: Resumed
 ) -> dict[str, Tensor]:
+    checkpoint = resumed.checkpoint
+    checkpoint.require(parts_of_stages(setups.values()))
     names = {name for setup in setups.values() for name in needed(setup)}
-    saved = resumed.checkpoint.weights(names)
-    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
+    saved = checkpoint.weights(names)
     missing = names - saved.keys()
     if not missing:
         return saved
-    parameters = {spec.name for setup in setups.values() for spec in setup.program.parameters}
-    make = make_weights if missing & parameters else make_buffers
-    return {**make(job, plan.job_file), **saved}
+    lost = sorted(missing & {name for setup in setups.values() for each in setup.segments for name in each.names})
+    if lost:
+        raise InvalidInput(f"the checkpoint is not complete: it lacks {', '.join(lost)}", path=str(checkpoint.folder))
+    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
+    return {**make_buffers(job, plan.job_file), **saved}
 
 
 def writer_opener(

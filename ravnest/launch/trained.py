@@ -12,6 +12,7 @@ from cluster_planner.files import load_plan
 from ravnest.errors import InvalidInput
 from ravnest.job import JobConfig, job_from_mapping, load_job
 from ravnest.launch.folder import RunFolder
+from ravnest.launch.parts import parts_of_plan
 from ravnest.training.checkpoint import load_latest, name_of_latest
 
 
@@ -44,17 +45,18 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
     return TrainedRun(folder, plan, job, plan.job_file)
 
 
-def weights_of_run(folder: RunFolder) -> Path:
+def weights_of_run(run: TrainedRun) -> Path:
     """What holds the run's last weights: its weights.safetensors, or the folder of a checkpoint, checked by its hashes.
 
-    Raises InvalidInput where there is neither, or the checkpoint is damaged.
+    Raises InvalidInput where there is neither, or the checkpoint is damaged or lacks a part.
     """
+    folder = run.folder
     latest = name_of_latest(folder.checkpoints)
     if folder.weights.is_file() and latest in (None, _summarised(folder)):
         return folder.weights
     if latest is None:
         raise InvalidInput("the run has not come to its first checkpoint: there are no weights", path=str(folder.path))
-    return load_latest(folder.checkpoints).folder
+    return load_latest(folder.checkpoints, parts_of_plan(run.plan)).folder
 
 
 def _summarised(folder: RunFolder) -> str | None:

@@ -138,6 +138,12 @@ class Checkpoint:
                 found |= _read(self.folder / name, names)
         return found
 
+    def require(self, parts: Collection[str]) -> None:
+        """Raises InvalidInput, naming what is missing, unless it holds all these files."""
+        lacking = _lacking(self.manifest, parts)
+        if lacking:
+            raise _refused(self.folder, f"not complete: it lacks {', '.join(lacking)}", parts)
+
     def optimizer(self, cluster: str, stage: int) -> dict[tuple[str, str], Tensor]:
         """The optimizer state of a stage. Raises InvalidInput when the checkpoint knows no such stage."""
         name = optimizer_file(cluster, stage)
@@ -150,27 +156,28 @@ class Checkpoint:
         return state
 
 
-def load_latest(folder: Path) -> Checkpoint:
+def load_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
     """The run's latest checkpoint, every file of it checked against its size and hash.
 
-    Raises InvalidInput when there is none, or when it is damaged: an older one is kept, but choosing it is up to
-    the user, whom the message tells how.
+    `parts`: the files without which it is not complete. Raises InvalidInput when there is none, or when it is damaged
+    or lacks a part: an older one is kept, but choosing it is up to the user, whom the message tells how.
     """
-    pointer = folder / LATEST
+    checkpoint = open_latest(folder, parts)
+    checkpoint.require(parts)
+    return checkpoint
+
+
+def open_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
+    """As `load_latest`, for a caller who first sees whether it is of this plan at all, and then requires `parts`."""
     name = name_of_latest(folder)
     if name is None:
         raise InvalidInput("holds no complete checkpoint", path=str(folder))
     chosen = folder / name
     try:
-        manifest = decode((chosen / MANIFEST).read_bytes())
-        for file, entry in manifest.files.items():
-            _check(chosen / file, entry)
+        return Checkpoint(chosen, _checked(chosen))
     except (ValueError, OSError) as error:
-        others = [other.name for other in _finished(folder) if other != chosen]
-        advice = f"to resume from {others[-1]}, write that name into {pointer}" if others else "no other is kept"
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidInput(f"the latest checkpoint is damaged: {reason}; {advice}", path=str(chosen)) from error
-    return Checkpoint(chosen, manifest)
+        raise _refused(chosen, f"damaged: {reason}", parts) from error
 
 
 def name_of_latest(folder: Path) -> str | None:
@@ -232,6 +239,35 @@ def _number(path: Path) -> int:
 def _next_number(folder: Path) -> int:
     finished = _finished(folder)
     return _number(finished[-1]) + 1 if finished else 1
+
+
+def _checked(checkpoint: Path) -> Manifest:
+    """Its manifest, once every file named there is as it was written. Raises ValueError or OSError."""
+    manifest = decode((checkpoint / MANIFEST).read_bytes())
+    for file, entry in manifest.files.items():
+        _check(checkpoint / file, entry)
+    return manifest
+
+
+def _lacking(manifest: Manifest, parts: Collection[str]) -> list[str]:
+    return sorted(set(parts) - manifest.files.keys())
+
+
+def _refused(latest: Path, what: str, parts: Collection[str]) -> InvalidInput:
+    """Why the latest checkpoint cannot be used, and which one can."""
+    advice = "no other complete one is kept"
+    for other in reversed(_finished(latest.parent)):
+        if other != latest and _complete(other, parts):
+            advice = f"to resume from {other.name}, write that name into {latest.parent / LATEST}"
+            break
+    return InvalidInput(f"the latest checkpoint is {what}; {advice}", path=str(latest))
+
+
+def _complete(checkpoint: Path, parts: Collection[str]) -> bool:
+    try:
+        return not _lacking(_checked(checkpoint), parts)
+    except (ValueError, OSError):
+        return False
 
 
 def _check(path: Path, entry: FileEntry) -> None:

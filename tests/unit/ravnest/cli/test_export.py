@@ -53,7 +53,7 @@ def test_metrics_need_no_plan(tmp_path: Path) -> None:
 def test_the_file_that_is_being_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = SimpleNamespace(folder=tmp_path)
     monkeypatch.setattr("ravnest.launch.trained.open_run", lambda *_: opened)
-    monkeypatch.setattr("ravnest.launch.trained.weights_of_run", lambda folder: folder)
+    monkeypatch.setattr("ravnest.launch.trained.weights_of_run", lambda run: run.folder)
     monkeypatch.setattr("ravnest.training.weight_files.open_weights", lambda path: None)
     for save in ("save_weights", "save_huggingface"):
         monkeypatch.setattr(f"ravnest.launch.saving.{save}", lambda *_: [])

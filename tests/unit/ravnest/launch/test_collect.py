@@ -94,7 +94,7 @@ def test_what_every_stage_has_sent_becomes_the_latest_checkpoint(collector, setu
     assert collector.busy
     assert collector.written() == []
     disk.work()
-    latest = load_latest(tmp_path)
+    latest = load_latest(tmp_path, ())
     assert collector.written() == [(latest.folder, 1)]
     assert not collector.busy
     assert collector.written() == []
@@ -115,11 +115,11 @@ def test_two_checkpoints_under_way_do_not_mix(collector, setups, tmp_path, disk)
             collector.finish(name, m.StateSent(round=1, tensors=send_weights(collector, setup, 1, 1.0)))
     collector.commit(1)
     disk.work()
-    assert {float(tensor[0]) for tensor in load_latest(tmp_path).weights().values()} == {1.0}
+    assert {float(tensor[0]) for tensor in load_latest(tmp_path, ()).weights().values()} == {1.0}
     collector.commit(2)
     disk.work()
     assert [round_ for _, round_ in collector.written()] == [1, 2]
-    latest = load_latest(tmp_path)
+    latest = load_latest(tmp_path, ())
     assert {float(tensor[0]) for tensor in latest.weights().values()} == {2.0}
     assert latest.manifest.round == 2
 
@@ -185,7 +185,7 @@ def test_a_stage_that_keeps_nothing_and_has_no_optimizer_state_still_finishes(se
         made.finish(name, m.StateSent(round=1, tensors=0))
     made.commit(1)
     disk.work()
-    assert load_latest(tmp_path / "bare").optimizer("c0", 1) == {}
+    assert load_latest(tmp_path / "bare", ()).optimizer("c0", 1) == {}
 
 
 def test_a_disk_that_refuses_ends_the_run(collector, setups, tmp_path, disk):

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from ravnest.errors import InvalidInput
 from ravnest.launch import orders as o
 from ravnest.launch.folder import RunFolder
 from ravnest.launch.handout import needed
+from ravnest.launch.parts import parts_of_plan
 from ravnest.launch.resume import Resumed, made_with, states_for, writer_opener
 from ravnest.materials import make_weights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
@@ -22,12 +24,14 @@ def made(job):
     return setups_of(job, parts=(2, 1))
 
 
-def save(folder, plan, setups, weights, updates, round_=3, resumed=None):
-    writer = writer_opener(folder, plan, tiny_job(), resumed)(o.CheckpointBegun(round_, 96, updates))
+def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None):
+    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(o.CheckpointBegun(round_, 96, updates))
     writer.add_segment(0, weights)
+    for ring in range(1, len(plan.rings)):
+        writer.add_segment(ring, {})
     for setup in setups.values():
         writer.add_optimizer(setup.cluster, setup.index, {("w", "step"): torch.tensor(float(setup.index))})
-    return writer.commit(())
+    return writer.commit(parts_of_plan(plan))
 
 
 def test_a_new_run_starts_with_the_seed_s_weights(job, made):
@@ -53,16 +57,61 @@ def test_a_resumed_run_starts_with_the_checkpoint(job, made, tmp_path):
     assert all(torch.equal(states["c0.s1"].weights[one], weights[one]) for one in needed(setups["c0.s1"]))
 
 
-def test_what_the_model_does_not_save_is_made_anew(job, made, tmp_path):
+def test_what_the_model_does_not_save_is_made_anew(tmp_path):
+    job = tiny_job(model={"factory": "tiny:counting"})
+    setups, plan = setups_of(job, parts=(2, 1))
+    folder = RunFolder(tmp_path)
+    saved = {name for setup in setups.values() for segment in setup.segments for name in segment.names}
+    (unsaved,) = {name for setup in setups.values() for name in needed(setup)} - saved
+    expected = make_weights(job, JOB_FILE)
+    weights = {name: torch.zeros_like(expected[name]) for name in saved}
+    save(folder, plan, setups, weights, {"c0": 4, "c1": 7}, job=job)
+    states = states_for(setups, plan, job, Resumed.load(folder, plan, job))
+    for name, setup in setups.items():
+        for one in needed(setup):
+            assert torch.equal(states[name].weights[one], expected[one] if one == unsaved else weights[one])
+
+
+def without(path, file):
+    """Take a file out of a checkpoint and out of its manifest."""
+    (path / file).unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"][file]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("file", ["segment-000.safetensors", "optimizer-c1-000.safetensors"])
+def test_a_checkpoint_that_lacks_a_part_of_the_plan_is_refused(job, made, tmp_path, file):
     setups, plan = made
     folder = RunFolder(tmp_path)
-    expected = make_weights(job, JOB_FILE)
-    left_out = needed(setups["c0.s0"])[0]
-    weights = {name: torch.zeros_like(tensor) for name, tensor in expected.items() if name != left_out}
-    save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
-    state = states_for(setups, plan, job, Resumed.load(folder, plan, job))["c0.s0"]
-    assert torch.equal(state.weights[left_out], expected[left_out])
-    assert all(not state.weights[one].any() for one in needed(setups["c0.s0"]) if one != left_out)
+    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 2, "c1": 2})
+    path = save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
+    without(path, file)
+    with pytest.raises(
+        InvalidInput, match=f"{path}: .* lacks {file}; to resume from checkpoint-000001, write"
+    ) as raised:
+        Resumed.load(folder, plan, job)
+    assert raised.value.exit_code == 2
+
+
+def test_one_that_lacks_averaged_copies_is_refused(tmp_path):
+    job = tiny_job(model={"factory": "tied:gpt"}, tied="averaged")
+    setups, plan = setups_of(job, parts=(3, 1))
+    folder = RunFolder(tmp_path)
+    save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7}, job=job)
+    resumed = Resumed.load(folder, plan, job)
+    with pytest.raises(InvalidInput, match=f"it lacks segment-{len(plan.rings):03d}"):
+        states_for(setups, plan, job, resumed)
+
+
+def test_no_weight_that_was_trained_is_made_anew(job, made, tmp_path):
+    setups, plan = made
+    folder = RunFolder(tmp_path)
+    lost = setups["c0.s0"].segments[0].parameters[0]
+    weights = {name: tensor for name, tensor in make_weights(job, JOB_FILE).items() if name != lost}
+    path = save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
+    with pytest.raises(InvalidInput, match=f"{path}: the checkpoint is not complete: it lacks {lost}"):
+        states_for(setups, plan, job, Resumed.load(folder, plan, job))
 
 
 def test_rounds_count_on_over_sessions(job, made, tmp_path):

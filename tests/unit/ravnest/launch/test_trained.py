@@ -22,9 +22,13 @@ def a_run(folder: Path) -> RunFolder:
     return RunFolder(folder)
 
 
-def checkpoint(folder: RunFolder) -> Path:
+def checkpoint(folder: RunFolder, rings: int = 2) -> Path:
     writer = CheckpointWriter(folder.checkpoints, round=1, samples=48, versions={"c0": 4}, made_with={})
     writer.add_segment(0, {"x": torch.ones(2)})
+    for ring in range(1, rings):
+        writer.add_segment(ring, {})
+    for stage in range(2):
+        writer.add_optimizer("c0", stage, {})
     return writer.commit(())
 
 
@@ -63,16 +67,16 @@ def test_a_job_that_has_moved_is_named(tmp_path: Path) -> None:
 def test_the_weights_are_the_last_that_were_made(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     with pytest.raises(InvalidInput, match="has not come to its first checkpoint: there are no weights"):
-        weights_of_run(folder)
+        weights_of_run(open_run(folder.path))
     first = checkpoint(folder)
-    assert weights_of_run(folder) == first  # it goes on, or died
+    assert weights_of_run(open_run(folder.path)) == first  # it goes on, or died
     finish(folder, first)
-    assert weights_of_run(folder) == folder.weights
+    assert weights_of_run(open_run(folder.path)) == folder.weights
     second = checkpoint(folder)
-    assert weights_of_run(folder) == second  # resumed, and not finished
+    assert weights_of_run(open_run(folder.path)) == second  # resumed, and not finished
     finish(folder, second)
     shutil.rmtree(folder.checkpoints)
-    assert weights_of_run(folder) == folder.weights
+    assert weights_of_run(open_run(folder.path)) == folder.weights
 
 
 def test_a_summary_that_was_cut_off_leaves_the_checkpoint(tmp_path: Path) -> None:
@@ -80,14 +84,21 @@ def test_a_summary_that_was_cut_off_leaves_the_checkpoint(tmp_path: Path) -> Non
     made = checkpoint(folder)
     finish(folder, made)
     folder.summary.write_text("{")
-    assert weights_of_run(folder) == made
+    assert weights_of_run(open_run(folder.path)) == made
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     (checkpoint(folder) / "segment-000.safetensors").write_bytes(b"x")
     with pytest.raises(InvalidInput, match="damaged"):
-        weights_of_run(folder)
+        weights_of_run(open_run(folder.path))
+
+
+def test_a_checkpoint_without_a_segment_of_the_plan_is_refused(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    checkpoint(folder, rings=1)
+    with pytest.raises(InvalidInput, match=r"it lacks segment-001\.safetensors; no other"):
+        weights_of_run(open_run(folder.path))
 
 
 def test_a_run_that_has_been_is_opened_whatever_memory_its_nodes_have(tmp_path: Path) -> None:

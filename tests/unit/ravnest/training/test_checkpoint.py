@@ -79,7 +79,7 @@ def write(folder, round_, files=None):
 
 def check(folder, *rounds):
     """The latest checkpoint is whole and of one of these rounds; returns which."""
-    checkpoint = load_latest(folder)
+    checkpoint = load_latest(folder, PARTS)
     round_ = checkpoint.manifest.round
     assert round_ in rounds
     assert checkpoint.manifest.samples == 100 * round_
@@ -114,7 +114,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_only_the_named_weights_are_read(tmp_path):
     write(tmp_path, 1)
-    checkpoint = load_latest(tmp_path)
+    checkpoint = load_latest(tmp_path, PARTS)
     assert set(checkpoint.weights({"b.steps", "unknown"})) == {"b.steps"}
     assert checkpoint.weights(()) == {}
 
@@ -122,7 +122,7 @@ def test_only_the_named_weights_are_read(tmp_path):
 def test_a_stage_that_the_checkpoint_does_not_know(tmp_path):
     write(tmp_path, 1)
     with pytest.raises(InvalidInput, match="no optimizer state of stage 2 of 'c0'"):
-        load_latest(tmp_path).optimizer("c0", 2)
+        load_latest(tmp_path, PARTS).optimizer("c0", 2)
 
 
 def test_the_last_two_are_kept(tmp_path):
@@ -139,7 +139,7 @@ def test_two_under_way_at_once(tmp_path):
     for writer in (second, first):
         writer.add_segment(0, {})
     assert [first.commit(()).name, second.commit(()).name] == ["checkpoint-000002", "checkpoint-000003"]
-    assert load_latest(tmp_path).manifest.round == 3
+    assert load_latest(tmp_path, ()).manifest.round == 3
 
 
 def test_a_part_comes_once(tmp_path):
@@ -218,7 +218,7 @@ def test_a_crash_during_the_first_checkpoint_leaves_none_and_says_so(tmp_path):
         with pytest.raises(Crash):
             write(folder, 1, CrashingFiles(operations))
         with pytest.raises(InvalidInput, match="holds no complete checkpoint"):
-            load_latest(folder)
+            load_latest(folder, PARTS)
 
 
 def test_all_is_synced_before_it_is_named(tmp_path):
@@ -251,7 +251,7 @@ def test_a_damaged_file_is_refused_by_name_and_the_other_is_offered(tmp_path, fi
     path = write(tmp_path, 2)
     damage(path / file)
     with pytest.raises(InvalidInput) as raised:
-        load_latest(tmp_path)
+        load_latest(tmp_path, PARTS)
     assert str(raised.value).startswith(f"{path}: the latest checkpoint is damaged: ")
     assert file in str(raised.value)
     assert said in str(raised.value)
@@ -260,16 +260,49 @@ def test_a_damaged_file_is_refused_by_name_and_the_other_is_offered(tmp_path, fi
     check(tmp_path, 1)
 
 
+def without(path, file):
+    """Take a file out of a checkpoint and out of its manifest."""
+    (path / file).unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"][file]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("file", ["segment-001.safetensors", "optimizer-c0-000.safetensors"])
+def test_one_that_lacks_a_part_is_refused_by_name_and_a_complete_one_is_offered(tmp_path, file):
+    write(tmp_path, 1)
+    path = write(tmp_path, 2)
+    without(path, file)
+    with pytest.raises(InvalidInput) as raised:
+        load_latest(tmp_path, PARTS)
+    assert str(raised.value) == (
+        f"{path}: the latest checkpoint is not complete: it lacks {file};"
+        f" to resume from checkpoint-000001, write that name into {tmp_path / 'latest'}"
+    )
+    (tmp_path / "latest").write_text("checkpoint-000001")
+    check(tmp_path, 1)
+
+
+@pytest.mark.parametrize("spoil", [without, lambda path, file: damage_truncate(path / file)])
+def test_no_other_is_offered_that_could_not_be_used_either(tmp_path, spoil):
+    for path in (write(tmp_path, 1), write(tmp_path, 2)):
+        spoil(path, "segment-000.safetensors")
+    with pytest.raises(InvalidInput, match=r"the latest checkpoint is .*segment-000.*; no other complete one is kept"):
+        load_latest(tmp_path, PARTS)
+
+
 def test_a_damaged_manifest(tmp_path):
     path = write(tmp_path, 1)
     manifest = json.loads((path / "manifest.json").read_text())
     for text in ("{", json.dumps({**manifest, "format_version": 9})):
         (path / "manifest.json").write_text(text)
-        with pytest.raises(InvalidInput, match=r"damaged: (is not a manifest|has format version 9).*no other is kept"):
-            load_latest(tmp_path)
+        with pytest.raises(
+            InvalidInput, match=r"damaged: (is not a manifest|has format version 9).*no other complete one is kept"
+        ):
+            load_latest(tmp_path, PARTS)
     (path / "manifest.json").unlink()
     with pytest.raises(InvalidInput, match="damaged: No such file"):
-        load_latest(tmp_path)
+        load_latest(tmp_path, PARTS)
 
 
 @pytest.mark.parametrize("name", ["", "../elsewhere", "checkpoint-1/../..", "notes"])
@@ -277,13 +310,13 @@ def test_a_pointer_to_something_else(tmp_path, name):
     write(tmp_path, 1)
     (tmp_path / "latest").write_text(name)
     with pytest.raises(InvalidInput, match="must name a folder checkpoint-NUMBER"):
-        load_latest(tmp_path)
+        load_latest(tmp_path, PARTS)
 
 
 @pytest.mark.parametrize("folder", [".", "absent"])
 def test_no_checkpoint(tmp_path, folder):
     with pytest.raises(InvalidInput, match="holds no complete checkpoint"):
-        load_latest(tmp_path / folder)
+        load_latest(tmp_path / folder, PARTS)
 
 
 class FullDisk(DurableFiles):
@@ -334,5 +367,5 @@ def test_a_checkpoint_that_begins_while_an_old_one_is_removed_leaves_that_alone(
     for round_ in (1, 2, 3):
         write(tmp_path, round_, files)
     assert files.other is not None
-    assert load_latest(tmp_path).manifest.round == 3
+    assert load_latest(tmp_path, PARTS).manifest.round == 3
     assert not list(tmp_path.glob(".discarded-*"))
