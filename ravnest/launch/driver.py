@@ -4,13 +4,14 @@ import shlex
 from pathlib import Path
 
 from cluster_planner import Plan
-from ravnest.errors import RunFailed
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.launch import report
 from ravnest.launch.imitation import Imitation
 from ravnest.launch.interrupt import StopOnInterrupt
 from ravnest.launch.outcome import finish
 from ravnest.launch.preparing import Prepared, prepare
 from ravnest.launch.ray_session import check_address
+from ravnest.launch.resume import Resumed
 from ravnest.launch.session import train
 from ring_allreduce import RingError
 
@@ -73,10 +74,14 @@ class _Watched:
 
 
 def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: bool) -> str | None:
-    """How to go on after a failure; None where nothing is lost."""
+    """How to go on after a failure: only from a checkpoint that a resume would take. None where nothing is lost."""
     if not prepared.folder.has_checkpoint:
         return "there was no checkpoint yet" if trained else None
+    try:
+        checkpoint = Resumed.load(prepared.folder, prepared.plan, prepared.job).checkpoint
+    except InvalidInput as error:
+        return f"it cannot be resumed as it is: {error}"
     command = ["ravnest", "run", str(prepared.plan_path), "--resume", "--out", str(prepared.folder.path)]
     command += [] if address is None else ["--address", address]
     command += ["--encrypt"] if encrypt else []
-    return f"go on from the last checkpoint with: {shlex.join(command)}"
+    return f"go on from {checkpoint.folder.name} with: {shlex.join(command)}"

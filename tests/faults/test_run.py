@@ -51,9 +51,9 @@ def test_a_killed_stage_ends_the_run_by_name_and_leaves_a_good_checkpoint(
     assert "died" in last
     assert "Traceback" not in running.output
     assert gone(family)
-    assert last.endswith("go on from the last checkpoint with: ravnest run plan.yaml --resume --out r")
     checkpoints = running.folder / "r/checkpoints"
     latest = checkpoints / (checkpoints / "latest").read_text().strip()
+    assert last.endswith(f"go on from {latest.name} with: ravnest run plan.yaml --resume --out r")
     saved = json.loads((latest / "manifest.json").read_text())
     assert saved["samples"] == 12 * sum(saved["versions"].values())
     planned(running.folder, **{**LONG, "stop": {"minutes": 0.05}})

@@ -4,10 +4,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cluster_planner.plan import Plan
 from ravnest.errors import NodeLost, RunFailed
+from ravnest.job import JobConfig
 from ravnest.launch import driver, report
+from ravnest.launch import orders as o
+from ravnest.launch.folder import RunFolder
+from ravnest.launch.parts import parts_of_plan
+from ravnest.launch.resume import writer_opener
+from tests.support.local import tiny_job
 
 
 class Recorded:
@@ -18,12 +25,37 @@ class Recorded:
         self.events.append(event)
 
 
+@pytest.fixture
+def job() -> JobConfig:
+    return tiny_job()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "plan.yaml").write_text("")
+    return RunFolder(tmp_path)
+
+
+def checkpoint(folder: RunFolder, plan: Plan, job: JobConfig) -> Path:
+    writer = writer_opener(folder, plan, job, None)(o.CheckpointBegun(1, 48, {"c0": 1, "c1": 1}))
+    for ring in range(len(plan.rings)):
+        writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
+    for cluster in plan.clusters:
+        for stage in range(len(cluster.stages)):
+            writer.add_optimizer(cluster.name, stage, {})
+    return writer.commit(parts_of_plan(plan))
+
+
 def failed(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, error: Exception, *, has_checkpoint: bool, phases: Sequence[str]
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Plan,
+    job: JobConfig,
+    folder: RunFolder,
+    error: Exception,
+    phases: Sequence[str],
 ) -> RunFailed:
     """What a run raises whose session comes through these phases to this error."""
-    folder = SimpleNamespace(begin=lambda path: None, has_checkpoint=has_checkpoint, path=Path("out"))
-    prepared = SimpleNamespace(folder=folder, plan_path=Path("plan.yaml"))
+    prepared = SimpleNamespace(folder=folder, plan=plan, job=job, plan_path=Path("plan.yaml"))
 
     def train(*_: object, observer: report.Observer, **__: object) -> Any:
         for phase in phases:
@@ -34,20 +66,42 @@ def failed(
     monkeypatch.setattr(driver, "train", train)
     observer = Recorded()
     with pytest.raises(RunFailed) as caught:
-        driver.run(plan, Path("plan.yaml"), observer=observer)
+        driver.run(plan, folder.plan, observer=observer)
     assert observer.events == [report.Phase(phase) for phase in phases]
     return caught.value
 
 
-def test_before_training_nobody_misses_a_checkpoint(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
-    error = failed(monkeypatch, plan, RunFailed("Ray did not start"), has_checkpoint=False, phases=["starting Ray"])
+def test_before_training_nobody_misses_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+) -> None:
+    error = failed(monkeypatch, plan, job, folder, RunFailed("Ray did not start"), ["starting Ray"])
     assert str(error) == "Ray did not start"
 
 
-def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+) -> None:
     phases = ["starting Ray", "training", "draining"]
-    lost = failed(monkeypatch, plan, NodeLost("desk is silent"), has_checkpoint=False, phases=phases)
+    lost = failed(monkeypatch, plan, job, folder, NodeLost("desk is silent"), phases)
     assert isinstance(lost, NodeLost)
     assert str(lost) == "desk is silent; there was no checkpoint yet"
-    resumed = failed(monkeypatch, plan, RunFailed("no room"), has_checkpoint=True, phases=["starting Ray"])
-    assert str(resumed) == ("no room; go on from the last checkpoint with: ravnest run plan.yaml --resume --out out")
+    checkpoint(folder, plan, job)
+    checkpoint(folder, plan, job)
+    resumed = failed(monkeypatch, plan, job, folder, RunFailed("no room"), ["starting Ray"])
+    command = f"ravnest run plan.yaml --resume --out {folder.path}"
+    assert str(resumed) == f"no room; go on from checkpoint-000002 with: {command}"
+
+
+def test_a_checkpoint_that_no_resume_would_take_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+) -> None:
+    checkpoint(folder, plan, job)
+    damaged = checkpoint(folder, plan, job)
+    (damaged / "optimizer-c1-000.safetensors").unlink()
+    error = failed(monkeypatch, plan, job, folder, RunFailed("no room"), ["training"])
+    assert str(error) == (
+        f"no room; it cannot be resumed as it is: {damaged}: the latest checkpoint is damaged:"
+        " optimizer-c1-000.safetensors is missing; to resume from checkpoint-000001, write that name into"
+        f" {folder.checkpoints / 'latest'}"
+    )
+    assert type(error) is RunFailed
