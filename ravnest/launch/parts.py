@@ -1,7 +1,7 @@
 """Which files make a checkpoint complete: a segment of every ring, and the optimizer state of every stage.
 
 Decides it twice, from what is at hand. Before the model is captured that is the plan alone, which does not know of the
-rings that average copies of tied parameters: the stages do. Pure.
+rings that average copies of tied parameters: the stages do.
 """
 
 from collections.abc import Iterable
