@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cluster_planner.constraints import LAST
-from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput
-from cluster_planner.fleet import Fleet
+from cluster_planner.inputs.constraints import LAST
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.segments import common_refinement
 
 
@@ -82,7 +82,8 @@ class Prediction:
     to itself.
 
     `objective` is Σ samples/s of a cluster × how much its samples count; `efficiency` is objective /
-    samples_per_s. `best_possible`: no plan's objective could be above it (bound.py); None where nobody has computed it.
+    samples_per_s. `best_possible`: no plan's objective could be above it (upper_bound.py); None where nobody has
+    computed it.
     """
 
     samples_per_s: float

@@ -1,7 +1,9 @@
 """From a fleet and a model to a plan.
 
-Decides what a plan is made of: groups and their pipelines as the search finds them (search.py), its spares with their
-reasons (spares.py), and the advice (advice.py). The same input gives the same plan, whatever the hash seed. Knows no
+Decides what a plan is made of: groups and their pipelines as the search finds them (cluster_search.py), its spares with
+their
+reasons (spares.py), and the advice (single_changes.py). The same input gives the same plan, whatever the hash seed.
+Knows no
 file.
 """
 
@@ -9,27 +11,27 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cluster_planner.advice import advise
-from cluster_planner.bound import best_possible
-from cluster_planner.constraints import UNCONSTRAINED
-from cluster_planner.costs import ModelCosts, Workload
-from cluster_planner.errors import InvalidInput, NoFeasiblePlan
-from cluster_planner.feasibility import (
+from cluster_planner.advice.feasibility import (
     no_common_hours,
     no_fit,
     no_fit_for_constraints,
     require_feasible,
     require_possible,
 )
-from cluster_planner.fleet import Fleet
-from cluster_planner.ground import Problem
-from cluster_planner.holding import Holding
-from cluster_planner.job_changes import most_of_a_round
-from cluster_planner.journal import Step
+from cluster_planner.advice.job_changes import most_of_a_round
+from cluster_planner.advice.single_changes import advise
+from cluster_planner.advice.spares import left_out, too_small
+from cluster_planner.errors import InvalidInput, NoFeasiblePlan
+from cluster_planner.inputs.constraints import UNCONSTRAINED
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import Holding
 from cluster_planner.plan import Plan, validate
-from cluster_planner.search import Search
-from cluster_planner.spans import SpanCosts
-from cluster_planner.spares import left_out, too_small
+from cluster_planner.predict.upper_bound import best_possible
+from cluster_planner.search.cluster_search import Search
+from cluster_planner.search.journal import Step
+from cluster_planner.search.search_problem import Problem
 
 
 def make_plan(

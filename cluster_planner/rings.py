@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from cluster_planner.fleet import Fleet
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.segments import common_refinement
-from cluster_planner.spans import Floats, SpanCosts
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150

@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, JsonValue
 
 from ravnest.errors import InvalidInput
-from ravnest.training.quantities import Section
+from ravnest.job_sections import Section
 
 
 def _as_reference(text: str) -> str:

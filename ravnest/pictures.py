@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cluster_planner.formatting import counted, rate
 from cluster_planner.plan import Plan
-from cluster_planner.words import counted, rate
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -106,7 +106,8 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
     """Training loss of each cluster (thin), held-out loss (thick, marked), baselines (dashed), over samples.
 
-    records: lines of metrics.jsonl, as `ravnest.training.metrics.read_metrics` gives them; other kinds are skipped.
+    records: lines of metrics.jsonl, as `ravnest.driver.observe.metrics_file.read_metrics` gives them; other kinds are
+    skipped.
     """
     trained: dict[str, list[tuple[int, float]]] = defaultdict(list)
     held_out: list[tuple[int, float]] = []

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster_planner.words import rate
+from cluster_planner.formatting import rate
 from ravnest.pictures import panels, save
-from ravnest.simulation.simulated import Simulated
+from ravnest.simulator.simulated_run import Simulated
 
 _LEAST_SHARE = 0.0005
 

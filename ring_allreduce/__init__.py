@@ -1,12 +1,10 @@
 """Moves and averages vectors between peers. Knows no model, cluster or plan.
 
-Alone:            Group, Rendezvous (average.py, rendezvous.py)
+Alone:            Group, Rendezvous (group.py, rendezvous.py)
 Inside a run:     RoundOwner, RoundMember (round_*.py), Progress (progress.py), RingReducer (reducer.py)
-Underneath:       Ring, the sans-I/O machine (ring.py); chunks.py; transport/
+Underneath:       Ring, the sans-I/O machine (ring_machine.py); layout.py; transport/
 """
 
-from ring_allreduce.average import Group
-from ring_allreduce.chunks import Layout, chunk_elements_for, direct_is_faster
 from ring_allreduce.errors import (
     ContributionRefused,
     DeadlinePassed,
@@ -20,16 +18,17 @@ from ring_allreduce.errors import (
     TransportError,
     UnknownPeer,
 )
-from ring_allreduce.flight import RingSpec
-from ring_allreduce.lines import parse_line
-from ring_allreduce.messages import RING_KINDS, Chunk, HandedOn
-from ring_allreduce.outer import Nesterov
-from ring_allreduce.patience import Patience
-from ring_allreduce.progress import Progress
-from ring_allreduce.reducer import RingProgress, RingReducer, RingResult
-from ring_allreduce.rendezvous import Rendezvous
-from ring_allreduce.ring import Ring
-from ring_allreduce.round_events import (
+from ring_allreduce.group.group import Group
+from ring_allreduce.group.rendezvous import Rendezvous
+from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.layout import Layout, chunk_elements_for, direct_is_faster
+from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
+from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
+from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.trace_lines import parse_line
+from ring_allreduce.rounds.deadlines import Patience
+from ring_allreduce.rounds.events import (
     CommitRound,
     FailRun,
     FinishRequested,
@@ -43,9 +42,10 @@ from ring_allreduce.round_events import (
     RoundCommitted,
     SamplesReported,
 )
-from ring_allreduce.round_member import RoundMember
-from ring_allreduce.round_owner import RoundOwner
-from ring_allreduce.statistics import RingStatistics
+from ring_allreduce.rounds.member import RoundMember
+from ring_allreduce.rounds.outer_optimizer import Nesterov
+from ring_allreduce.rounds.owner import RoundOwner
+from ring_allreduce.rounds.progress import Progress
 from ring_allreduce.transport import (
     Codec,
     Delivery,

@@ -6,8 +6,8 @@ from functools import partial
 
 from experiments.allreduce import exactness, fault_table, lab, loopback, pipeline, rings, shaped, stability, wire_bytes
 from experiments.allreduce.options import Options
-from experiments.command import parser_for, run_parts
-from experiments.report import Part
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
 
 PARTS: Mapping[str, Callable[[Options], Part]] = {
     "exactness": exactness.run,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from experiments.report import ROOT
+from experiments.harness.report import ROOT
 from ring_allreduce.transport import KeyPair
 
 WORKER = "experiments.allreduce.worker"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from experiments.allreduce.in_process import Fleet
 from experiments.allreduce.options import Options
-from experiments.report import Claim, Panel, Part, Series, Table, median
+from experiments.harness.report import Claim, Panel, Part, Series, Table, median
 from ring_allreduce import RingSpec
 
 MOST_ERROR = 1e-6

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from experiments.allreduce.fault_stage import VirtualMember
 from ring_allreduce import InProcessNetwork, RingSpec
-from ring_allreduce import round_events as ev
-from ring_allreduce.membership import Membership
+from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.membership import Membership
 from ring_allreduce.transport import Lane, LinkShape
 
 CONTROL_S = 0.01

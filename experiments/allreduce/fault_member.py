@@ -18,11 +18,12 @@ import torch
 
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
-from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint, group_call
-from ring_allreduce import control as c
-from ring_allreduce import group_entry as module
-from ring_allreduce.control_line import ControlLine
-from ring_allreduce.messages import RING_KINDS, Chunk
+from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint
+from ring_allreduce.group import calls as group_call
+from ring_allreduce.group import control_messages as c
+from ring_allreduce.group import entry as module
+from ring_allreduce.group.control_line import ControlLine
+from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.transport import Lane, PeerAddress
 
 PATIENCE = Patience(alive_every_s=0.1, silence_floor_s=1.5, stall_floor_s=1.2)

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from ring_allreduce import ContributionRefused, RingReducer
-from ring_allreduce import round_events as ev
-from ring_allreduce.epoch_member import EpochMember
-from ring_allreduce.messages import RING_KINDS
+from ring_allreduce.group.epoch_member import EpochMember
+from ring_allreduce.ring.messages import RING_KINDS
+from ring_allreduce.rounds import events as ev
 from ring_allreduce.transport import Codec
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.allreduce import faults
 from experiments.allreduce.fault_plan import WAYS
 from experiments.allreduce.options import Options
-from experiments.report import Cell, Claim, Part, Table, spread
+from experiments.harness.report import Cell, Claim, Part, Table, spread
 
 LEAST_SCENARIOS = 200
 COLUMNS = ("fault", "where", "runs", "way", "outcome", "s lost", "virtual s lost")

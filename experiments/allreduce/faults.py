@@ -34,7 +34,7 @@ from experiments.allreduce.fault_plan import (
     scenario,
     words_of,
 )
-from experiments.report import ROOT
+from experiments.harness.report import ROOT
 
 WIRES = ("exact", "bfloat16", "float16", "int8")
 PROCESSES = "processes"

@@ -24,7 +24,7 @@ from ring_allreduce import (
     RingSpec,
     ZmqEndpoint,
 )
-from ring_allreduce.messages import Chunk
+from ring_allreduce.ring.messages import Chunk
 from ring_allreduce.transport import Delivery, KeyPair, Keys, Message
 
 DEADLINE_S = 150.0

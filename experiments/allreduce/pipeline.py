@@ -1,6 +1,6 @@
 """A running pipeline, with averaging continually in flight beside it and without: what does averaging cost it?
 
-Real stage processes with paced computing (ravnest/runtime/pace.py), so that two cores suffice; rings and pipeline share
+Real stage processes with paced computing (ravnest/stage/pace.py), so that two cores suffice; rings and pipeline share
 the stages' uplinks. One run, in which the driver opens rounds for some seconds and opens none for some, in turns.
 """
 
@@ -10,7 +10,7 @@ from experiments.allreduce import pipeline_site as site
 from experiments.allreduce.crew import Answer, Crew
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.options import Options
-from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table, median, spread
 
 DRIVER = "driver"
 WORKER = "experiments.allreduce.pipeline_worker"

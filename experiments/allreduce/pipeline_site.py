@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster_planner import Plan
-from experiments.paced_model import MICRO_BATCH, WIDTH
-from experiments.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.imitation import Imitation
-from ravnest.materials import capture_job, load_data
-from ravnest.runtime.setup import StageSetup
+from experiments.harness.paced_model import MICRO_BATCH, WIDTH
+from experiments.harness.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
+from ravnest.driver.imitation import Imitation
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data
+from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import LinkShape
 
 JOB_FILE = Path(__file__).parents[1] / "paced_model.py"

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from experiments import paced_model
 from experiments.allreduce import pipeline_site
-from ravnest.launch import orders as o
-from ravnest.launch.control import RunControl
-from ravnest.launch.handout import StageState, hand_out
-from ravnest.materials import make_weights
-from ravnest.runtime import messages as m
-from ravnest.runtime.outbox import Outbox
-from ravnest.runtime.process import StageProcess
+from experiments.harness import paced_model
+from ravnest.driver import orders as o
+from ravnest.driver.control import RunControl
+from ravnest.driver.state_handout import StageState, hand_out
+from ravnest.job.materials import make_weights
+from ravnest.stage import messages as m
+from ravnest.stage.outbox import Outbox
+from ravnest.stage.process import StageProcess
 from ring_allreduce import RoundOwner, SamplesReported
 from ring_allreduce.transport import Delivery, Lane, PeerAddress, ZmqEndpoint
 

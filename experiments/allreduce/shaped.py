@@ -14,7 +14,7 @@ from experiments.allreduce.lab import Lab
 from experiments.allreduce.options import Options
 from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
-from experiments.report import Cell, Claim, Panel, Part, Series, Table, median, spread
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table, median, spread
 from ring_allreduce import chunk_elements_for
 
 OF_TCP, OF_LINK = 0.97, 0.90

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from experiments.allreduce.in_process import Fleet
 from experiments.allreduce.options import Options
-from experiments.report import Claim, Panel, Part, Series, Table
+from experiments.harness.report import Claim, Panel, Part, Series, Table
 from ring_allreduce import LinkShape, Progress, RingSpec
 
 MEMBERS, ELEMENTS, IN_FLIGHT = 4, 64, 3

@@ -7,7 +7,7 @@ from experiments.allreduce.crew import Crew
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.options import Options
 from experiments.allreduce.ring_requests import ring
-from experiments.report import Cell, Claim, Part, Table
+from experiments.harness.report import Cell, Claim, Part, Table
 
 MIB = 1 << 20
 MOST = 1.01

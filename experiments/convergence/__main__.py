@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.command import parser_for, run_parts
 from experiments.convergence import backward, blocks, program, rate, speedup, staleness, summary
-from experiments.report import ROOT, Part
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import ROOT, Part
 
 TITLE = "Theory tested"
 INTRO = (

@@ -18,7 +18,7 @@ from experiments.convergence.data import digits
 from experiments.convergence.fitting import Interval, interval
 from experiments.convergence.objectives import Network
 from experiments.convergence.schedule import Floats
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 DELAY = 16
 """Updates by which both layers are late."""

@@ -19,7 +19,7 @@ from experiments.convergence.data import tumours
 from experiments.convergence.fitting import Interval, crossing, interval, percentiles, resampled
 from experiments.convergence.objectives import Logistic, Objective, Quadratic
 from experiments.convergence.schedule import Contribution, Floats, Ints, steady
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 STAGES = 6
 OLDEST = 10

@@ -17,7 +17,7 @@ from experiments.convergence.objectives import Logistic, Quadratic
 from experiments.convergence.replay import Merge
 from experiments.convergence.schedule import Floats
 from experiments.convergence.transient import Transient, descend, transient
-from experiments.report import Series
+from experiments.harness.report import Series
 
 PIPELINE = fleets.Shape(stages=4, staleness=3)
 FLEET = fleets.Shape(speeds=(1.0, 1.5), stages=2, staleness=2, round=4)

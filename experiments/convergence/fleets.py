@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from experiments.convergence.schedule import Schedule, schedule_of
-from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
-from ring_allreduce.transport.emulation import LinkShape
+from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
+from ravnest.simulator.virtual_run import VirtualRun
+from ring_allreduce.transport.emulation.links import LinkShape
 
 RATE = 1e12
 """Bytes per second of every link: latency is what delays."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from experiments.convergence.program_delays import clusters, delays
 from experiments.convergence.program_plain import estimate
 from experiments.convergence.program_rate import by_length, by_ray, characters, rate
-from experiments.report import Part
+from experiments.harness.report import Part
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from experiments.convergence.program_rate import ALIKE, Found
 from experiments.convergence.program_run import Outcome, Trial, train
 from experiments.convergence.schedule import Floats
 from experiments.convergence.theorem import Problem
-from experiments.report import Cell, Claim, Panel, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Series, Table
 
 LEVEL = 1.5
 """Error over that without delay at which staleness hurts: as in part `staleness`."""

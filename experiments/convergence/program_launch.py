@@ -16,23 +16,23 @@ from dataclasses import asdict
 
 from cluster_planner import Plan
 from experiments.pipeline.forked import Child, fork_stage
-from ravnest.job import JobConfig
-from ravnest.launch import report
-from ravnest.launch.collect import CheckpointCollector
-from ravnest.launch.folder import RunFolder
-from ravnest.launch.handout import hand_out
-from ravnest.launch.loop import DriverLoop
-from ravnest.launch.membership import FailStop
-from ravnest.launch.ray_cluster import Ended
-from ravnest.launch.record import RunRecord
-from ravnest.launch.resume import states_for, writer_opener
-from ravnest.launch.session import run_control
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import search_dirs
-from ravnest.runtime import messages as m
-from ravnest.runtime.outbox import Outbox
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver.loop import DriverLoop
+from ravnest.driver.membership import FailStop
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.ray.stage_actors import Ended
+from ravnest.driver.resume import states_for, writer_opener
+from ravnest.driver.session import run_control
+from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.state_collection import CheckpointCollector
+from ravnest.driver.state_handout import hand_out
+from ravnest.job.config import JobConfig
+from ravnest.job.materials import search_dirs
 from ravnest.splitting import CapturedModel
-from ravnest.training.metrics import MetricsWriter
+from ravnest.stage import messages as m
+from ravnest.stage.outbox import Outbox
 from ring_allreduce.transport import PeerAddress, ZmqEndpoint
 
 _TOKEN_BYTES = 16

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.convergence.program_run import PROBES, Probe, Trial, first_weights, mean_between
 from experiments.convergence.theorem import Problem
-from ravnest.runtime.batches import arguments, fetch
+from ravnest.training.batches import arguments, fetch
 from ravnest.training.sampler import Sampler
 
 _LOOKED_AT = slice(0, 64)

@@ -16,7 +16,7 @@ from experiments.convergence.program_plain import best_step, estimate, plain_err
 from experiments.convergence.program_run import Outcome, Trial, train
 from experiments.convergence.schedule import Floats, of_one_cluster
 from experiments.convergence.theorem import Problem, Promise, sums
-from experiments.report import Cell, Claim, Panel, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Series, Table
 
 ALIKE = 1.1
 """Error over that without delay up to which staleness costs nothing."""

@@ -27,15 +27,15 @@ from cluster_planner import save_plan
 from experiments.convergence.program_launch import run_forked
 from experiments.convergence.program_task import CONTEXT
 from experiments.convergence.schedule import Ints
-from experiments.paced_plan import equal_stages
-from experiments.report import ROOT
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch import report
-from ravnest.launch import run as launch_run
-from ravnest.launch.folder import RunFolder
-from ravnest.materials import capture_job, load_data, make_model, make_weights
+from experiments.harness.paced_plan import equal_stages
+from experiments.harness.report import ROOT
+from ravnest.checkpoints.checkpoint import load_latest
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver import run as launch_run
+from ravnest.driver.observe import report
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data, make_model, make_weights
 from ravnest.splitting import CapturedModel
-from ravnest.training.checkpoint import load_latest
 from ring_allreduce.transport import LinkShape
 
 JOB_FILE = ROOT / "program.yaml"

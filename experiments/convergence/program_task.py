@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from experiments.convergence.data import digits
-from experiments.report import ROOT
+from experiments.harness.report import ROOT
 from ravnest.factories import FactoryConfig, call
 
 DRAWS = 2**17

@@ -28,7 +28,7 @@ from experiments.convergence.data import digits
 from experiments.convergence.fitting import LEAST_OCTAVES, OCTAVES, SLOPE_AT_MOST, Interval, falls, interval
 from experiments.convergence.objectives import MARGIN, Network
 from experiments.convergence.transient import BEND
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 
 def run(*, quick: bool) -> Part:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ravnest.pipeline.virtual_fleet import VirtualFleet
-from ravnest.pipeline.virtual_result import TraceEvent
+from ravnest.simulator.virtual_fleet import VirtualFleet
+from ravnest.simulator.virtual_result import TraceEvent
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

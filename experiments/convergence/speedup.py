@@ -20,7 +20,7 @@ from experiments.convergence.data import tumours
 from experiments.convergence.fitting import crossing, percentiles, resampled
 from experiments.convergence.objectives import Logistic, Objective, Quadratic, Tilted
 from experiments.convergence.schedule import Floats, Ints
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 LEAST = 0.9
 PROMISED_UP_TO = 8

@@ -19,7 +19,7 @@ from experiments.convergence.corrections import WAYS, train_corrected
 from experiments.convergence.fitting import crossing
 from experiments.convergence.objectives import Quadratic, Tilted
 from experiments.convergence.theorem import Promise
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 LEVEL = 1.5
 ROUND_LEVEL = 1.2

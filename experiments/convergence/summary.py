@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.report import draw_panel, verdict
+from experiments.harness.report import draw_panel, verdict
 
 PAGE = "convergence-report.md"
 MOST_TICKS = 8

@@ -4,9 +4,9 @@ import sys
 from functools import partial
 
 from experiments.allreduce import lab
-from experiments.command import parser_for, run_parts
 from experiments.fidelity import measure
 from experiments.fidelity.sites import SHAPES, sites
+from experiments.harness.command import parser_for, run_parts
 
 SEED = 1
 QUICK_PLANS = 2

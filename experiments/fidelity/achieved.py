@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ravnest.pipeline.ledger import WAITS
-from ravnest.runtime.messages import stage_name
-from ravnest.simulation import Simulated
+from ravnest.pipeline.time_ledger import WAITS
+from ravnest.simulator import Simulated
+from ravnest.stage.messages import stage_name
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Achieved:
 
 
 def of_rehearsal(document: Mapping[str, Any]) -> Achieved:
-    """From the JSON of ravnest.launch.rehearsal. Raises RuntimeError where the run came to no steady state."""
+    """From the JSON of ravnest.rehearsal.comparison. Raises RuntimeError where the run came to no steady state."""
     rate = document["samples_per_s"]["achieved"]
     if rate is None:
         raise RuntimeError("the run was too short for a steady state")

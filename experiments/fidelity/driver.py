@@ -11,10 +11,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from cluster_planner import load_plan
-from ravnest.launch import run
-from ravnest.launch.imitation import Imitation
-from ravnest.launch.rehearsal import as_plain, compare
-from ravnest.launch.report import Limit, Phase, RunEvent
+from ravnest.driver import run
+from ravnest.driver.imitation import Imitation
+from ravnest.driver.observe.report import Limit, Phase, RunEvent
+from ravnest.rehearsal.comparison import as_plain, compare
 
 
 class Phases:

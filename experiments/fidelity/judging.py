@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.fidelity.achieved import Achieved
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 
 SIMULATED_WITHIN, REAL_WITHIN, PREDICTED_WITHIN = 0.05, 0.10, 0.15
 MOST_LATE = 0.02

@@ -17,8 +17,8 @@ from experiments.fidelity.plans import job_folder, plan_of
 from experiments.fidelity.programs import answer
 from experiments.fidelity.ray_in_lab import RayInLab
 from experiments.fidelity.sites import Site
-from experiments.report import Part
-from ravnest.simulation import simulate
+from experiments.harness.report import Part
+from ravnest.simulator import simulate
 
 CLI = "from ravnest.cli.main import main; main()"
 SECONDS, QUICK_SECONDS = 30.0, 10.0

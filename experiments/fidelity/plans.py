@@ -11,16 +11,16 @@ from itertools import combinations
 from pathlib import Path
 
 from cluster_planner import Cluster, Fleet, Link, Node, Plan, Ring, Stage, validate
-from cluster_planner.predict import predict
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.predict.prediction import predict
+from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
 from cluster_planner.segments import common_refinement
-from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import bottleneck_s, loads_of, round_trip_s, wanted_window
-from experiments import paced_model
 from experiments.fidelity.sites import LAYERS, Site
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.materials import capture_job, load_data
+from experiments.harness import paced_model
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data
+from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel
-from ravnest.workload import workload
 
 HOST_OCTET = 1
 NETWORK = "10.77.0"
@@ -39,7 +39,7 @@ def job_folder(folder: Path) -> Path:
 
 
 def plan_of(site: Site, job_file: Path) -> Plan:
-    """The plan, with the planner's prediction. `job_file` lies beside a copy of experiments/paced_model.py."""
+    """The plan, with the planner's prediction. `job_file` lies beside a copy of experiments/harness/paced_model.py."""
     captured = paced_units(job_file)
     alone = _plan(site, _job(site, 10**9), captured, job_file).predicted
     every_s = max(site.round_every_s, ROUND_EVERY_ROUNDS * alone.averaging_s)

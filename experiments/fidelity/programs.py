@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.report import ROOT
+from experiments.harness.report import ROOT
 
 _END_S = 10.0
 _TOLD = 600

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import cache
 
 from experiments.allreduce import lab
-from experiments.command import parser_for, run_parts
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
 from experiments.machines import judging
 from experiments.machines.measure import Story, tell
-from experiments.report import Part
 
 TITLE = "Profile and doctor on a real cluster"
 INTRO = (

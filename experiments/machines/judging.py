@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.machines.measure import Story
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
 
 WITHIN = 0.10
 NOTES = (

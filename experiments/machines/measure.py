@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster_planner import Fleet, load_fleet
+from experiments.harness.report import ROOT
 from experiments.machines.cluster import LabCluster
 from experiments.machines.site import MACHINES, Site
-from experiments.report import ROOT
 
 JOB = ROOT / "examples" / "digits"
 SAMPLES = 3000

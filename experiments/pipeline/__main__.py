@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.command import parser_for, run_parts
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
 from experiments.pipeline import launching, one_process, overhead, paced, quality
-from experiments.report import Part
 
 TITLE = "The asynchronous pipeline"
 INTRO = (

@@ -15,11 +15,11 @@ from types import TracebackType
 
 from torch import Tensor
 
-from ravnest.launch.handout import StageState, hand_out
-from ravnest.runtime import messages as m
-from ravnest.runtime.outbox import Outbox
-from ravnest.runtime.process import StageProcess
-from ravnest.runtime.setup import StageSetup
+from ravnest.driver.state_handout import StageState, hand_out
+from ravnest.stage import messages as m
+from ravnest.stage.outbox import Outbox
+from ravnest.stage.process import StageProcess
+from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Lane, Message, PeerAddress, ZmqEndpoint
 
 BUSY = ("forward", "backward", "weights", "update")

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 
 from cluster_planner import Fleet, Node, load_plan, make_plan, save_plan
-from experiments.report import ROOT, Cell, Claim, Part, Table
-from ravnest.job import load_job
-from ravnest.materials import capture_job, load_data
-from ravnest.workload import workload
+from experiments.harness.report import ROOT, Cell, Claim, Part, Table
+from ravnest.job.config import load_job
+from ravnest.job.materials import capture_job, load_data
+from ravnest.planning.workload import workload
 
 JOB_FILE = ROOT / "examples" / "home" / "job.yaml"
 SECONDS = {3: 20.0, 6: 30.0}

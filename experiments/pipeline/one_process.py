@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.paced_plan import endless_setups, equal_stages
+from experiments.harness.paced_plan import endless_setups, equal_stages
+from experiments.harness.report import ROOT, Cell, Claim, Part, Table, median, spread
 from experiments.pipeline.forked import measure
-from experiments.report import ROOT, Cell, Claim, Part, Table, median, spread
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.materials import capture_job, load_data, make_model, make_weights
-from ravnest.runtime.batches import fetch
-from ravnest.runtime.setup import StageSetup
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data, make_model, make_weights
+from ravnest.stage.setup import StageSetup
+from ravnest.training.batches import fetch
 from ravnest.training.optimizer import build_optimizer
 from ravnest.training.sampler import Sampler
 from ring_allreduce.transport import LinkShape

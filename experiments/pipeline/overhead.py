@@ -20,21 +20,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from cluster_planner import Fleet, Node, make_plan
+from experiments.harness.report import Cell, Claim, Part, Table
 from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.overhead_model import MICRO_BATCH
-from experiments.report import Cell, Claim, Part, Table
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.handout import needed
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.state_handout import needed
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.pipeline import Compute
-from ravnest.runtime import messages as m
-from ravnest.runtime.batches import fetch
-from ravnest.runtime.executor import ThreadExecutor
-from ravnest.runtime.process import assemble, batch_source
-from ravnest.runtime.setup import StageSetup
+from ravnest.planning.workload import workload
+from ravnest.stage import messages as m
+from ravnest.stage.executor import ThreadExecutor
+from ravnest.stage.process import assemble, batch_source
+from ravnest.stage.setup import StageSetup
+from ravnest.training.batches import fetch
 from ravnest.training.sampler import Sampler
-from ravnest.workload import workload
 from ring_allreduce.transport import Lane, ZmqEndpoint
 
 UPDATE_EVERY = 8

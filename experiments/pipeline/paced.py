@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_planner.schedules import SYNCHRONOUS, Schedule
-from experiments.paced_model import MICRO_BATCH, WIDTH
-from experiments.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
+from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule
+from experiments.harness.paced_model import MICRO_BATCH, WIDTH
+from experiments.harness.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.schedules import MAX_STALENESS, UPDATE_EVERY
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
-from ravnest.job import job_from_mapping
-from ravnest.launch.imitation import Imitation
-from ravnest.materials import capture_job, load_data, make_weights
+from ravnest.driver.imitation import Imitation
+from ravnest.job.config import job_from_mapping
+from ravnest.job.materials import capture_job, load_data, make_weights
 from ring_allreduce.transport import LinkShape
 
 FORWARD_S = 0.02

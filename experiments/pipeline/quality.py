@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
 from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
 from experiments.pipeline.trials import Book, Outcome, Trial
-from experiments.report import ROOT, Cell, Claim, Panel, Part, Series, Table
 
 BOOK = ROOT / "runs" / "experiments" / "pipeline" / "trials.jsonl"
 WARMUP = {"warmup_updates": 100}

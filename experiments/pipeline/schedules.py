@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster_planner.schedules import SYNCHRONOUS, Schedule
-from experiments.report import Table
-from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
-from ring_allreduce.transport.emulation import LinkShape
+from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule
+from experiments.harness.report import Table
+from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.virtual_run import VirtualRun
+from ring_allreduce.transport.emulation.links import LinkShape
 
 FORWARD_S, BACKWARD_S, UPDATE_S = 0.020, 0.040, 0.005
 BOUNDARY_BYTES = 250_000

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.report import ROOT
+from experiments.harness.report import ROOT
 from ravnest.factories import FactoryConfig, call
 
 SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"

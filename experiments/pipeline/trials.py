@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
+from experiments.harness.report import commit
 from experiments.pipeline.delays import Delayed, by_depth, uniform
 from experiments.pipeline.tasks import Task
-from experiments.report import commit
 from ravnest.training.optimizer import OptimizerConfig
 
 _UNRECORDED = "a commit that was not recorded"

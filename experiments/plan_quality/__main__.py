@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from experiments.command import parser_for, run_parts
+from experiments.harness.command import parser_for, run_parts
 from experiments.plan_quality import neighbours, parts, rehearsed
 
 INTRO = (

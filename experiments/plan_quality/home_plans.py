@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node, Plan, Spare, make_plan, validate
-from cluster_planner.candidates import Assembler, Candidate, averaging_per_s
-from cluster_planner.estimates import POSITIONS, Group
-from cluster_planner.partitions import best_partitions
-from cluster_planner.spans import SpanCosts
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.search.candidates import Assembler, Candidate, averaging_per_s
+from cluster_planner.search.estimates import POSITIONS, Group
+from cluster_planner.search.exhaustive import best_partitions
 from experiments.fidelity.plans import BITS_PER_MBIT, MEMORY_BYTES, paced_job, paced_units
 from experiments.fidelity.sites import LAYERS
-from experiments.paced_model import MICRO_BATCH
+from experiments.harness.paced_model import MICRO_BATCH
 from experiments.plan_quality.homes import Home
-from ravnest.workload import workload
+from ravnest.planning.workload import workload
 
 JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
 """Only its folder counts: the model's module is in it."""

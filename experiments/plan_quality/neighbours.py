@@ -1,6 +1,7 @@
 """Part `neighbours`: is the planner's number of clusters k right? Its plan beside the best ones with k − 1 and k + 1.
 
-Decides the measure. It is the planner's objective (cluster_planner/objective.py), with what the run itself has shown in
+Decides the measure. It is the planner's objective (cluster_planner/predict/objective.py), with what the run itself has
+shown in
 the place of what was predicted: each cluster's samples/s, and its gradients' mean staleness τ:
 
     Σ over clusters of samples/s / (1 + STALENESS_COST · τ) · averaging_factor(clusters)
@@ -15,12 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cluster_planner import Plan
-from cluster_planner.objective import STALENESS_COST, averaging_factor
+from cluster_planner.predict.objective import STALENESS_COST, averaging_factor
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.plan_quality.home_plans import plan_of, with_clusters
 from experiments.plan_quality.homes import DIVISIBLE, homes
 from experiments.plan_quality.rehearsed import QUICK_SECONDS, SECONDS, late_share
 from experiments.plan_quality.rehearsing import Made, rehearsed, simulated
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
 
 SEED = 3
 """With it the planner's k has both neighbours in every fleet: others often get as many clusters as there can be."""

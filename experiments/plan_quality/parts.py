@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from cluster_planner import NoFeasiblePlan, Plan, make_plan
+from experiments.harness.report import Claim, Panel, Part, Series, Table, median
 from experiments.plan_quality.baselines import Site, genetic, random_plan, simple_split
 from experiments.plan_quality.brute_force import best_of_all
 from experiments.plan_quality.small_fleets import small_case
 from experiments.plan_quality.worlds import Pairs, gpt, made_up_regions, read_regions, workload, world
-from experiments.report import Claim, Panel, Part, Series, Table, median
 
 WORLD_NODES = 64
 

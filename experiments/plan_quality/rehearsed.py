@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 from cluster_planner import Plan
 from experiments.fidelity.judging import MOST_LATE, difference
+from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.plan_quality.home_plans import plan_of, shortest_stage_s
 from experiments.plan_quality.homes import SHAPES, homes
 from experiments.plan_quality.rehearsing import SIMULATED_S, Made, rehearsed, simulated
-from experiments.report import Cell, Claim, Panel, Part, Series, Table
 
 SEED = 1
 SECONDS, QUICK_SECONDS = 20.0, 10.0

@@ -13,7 +13,7 @@ from typing import Any
 from cluster_planner import Plan, save_plan
 from experiments.fidelity.achieved import Achieved, of_rehearsal, of_simulation
 from experiments.fidelity.measure import rehearsal_of
-from ravnest.simulation import Simulated, simulate
+from ravnest.simulator import Simulated, simulate
 
 SIMULATED_S = 120.0
 
@@ -54,7 +54,7 @@ def rehearsed(plan: Plan, path: Path, seconds: float) -> Made | str:
 
 
 def made_in(document: Mapping[str, Any]) -> Made:
-    """From the JSON of ravnest.launch.rehearsal. Raises RuntimeError where the run came to no steady state."""
+    """From the JSON of ravnest.rehearsal.comparison. Raises RuntimeError where the run came to no steady state."""
     clusters = [
         (cluster["samples_per_s"]["achieved"], cluster["mean_staleness"] or 0.0) for cluster in document["clusters"]
     ]

@@ -4,14 +4,14 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.command import parser_for, run_parts
-from experiments.report import Part
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
 from experiments.scale import rings, sizes, speed
 
 TITLE = "Fleets of 10 to 10,000 nodes"
 INTRO = (
     "What becomes of a run when its fleet grows, and how fast that can be simulated: the machines of a real run under "
-    "the virtual clock (ravnest/simulation), on home links from a seed. docs/experiments.md says what each part does."
+    "the virtual clock (ravnest/simulator), on home links from a seed. docs/experiments.md says what each part does."
 )
 
 PARTS: Mapping[str, Callable[..., Part]] = {"speed": speed.run, "rings": rings.run, "sizes": sizes.run}

@@ -1,17 +1,17 @@
 """Fleets of home machines from a seed, and plans for them. Pure but for the seeded generator.
 
 Decides a grouping by itself, so that it is the same whatever the planner finds: clusters of nodes of one
-region and of like speed, equal spans. The prediction is the planner's own (cluster_planner.predict).
+region and of like speed, equal spans. The prediction is the planner's own (cluster_planner.predict.prediction).
 """
 
 import random
 from itertools import combinations_with_replacement
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Node, Plan, Ring, Stage, Unit, Workload
-from cluster_planner.fleet import RegionLink
-from cluster_planner.predict import predict
-from cluster_planner.spans import SpanCosts
-from cluster_planner.timing import bottleneck_s, loads_of, round_trip_s, wanted_window
+from cluster_planner.inputs.fleet import RegionLink
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.predict.prediction import predict
+from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
 
 REGIONS = 6
 UP_MBIT_S = (20.0, 0.6)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from cluster_planner import Plan
-from experiments.report import Claim, Panel, Part, Series, Table
+from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import SAMPLES_PER_CLUSTER, SEGMENT_BYTES, home_plan
-from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_plan import fleet_of_plan
-from ring_allreduce.shares import hop_bytes
+from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.virtual_run import VirtualRun
+from ring_allreduce.ring.shares import hop_bytes
 
 SEED = 1
 SMALL_BYTES = SEGMENT_BYTES // 16

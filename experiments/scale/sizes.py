@@ -1,7 +1,8 @@
 """Fleets of 10 to 10,000 home machines, simulated: samples/s, averaging and staleness against the plan's prediction.
 
 While clusters wait for averaging, a round is under way for longer than it takes on links of its own, and by how much
-follows from what is predicted (cluster_planner/steady.py). With E samples to a round, R samples/s without averaging and
+follows from what is predicted (cluster_planner/predict/steady_state.py). With E samples to a round, R samples/s without
+averaging and
 P with it, clusters train for t = E / R, and rounds are I = E / P apart. Round n + max_lag opens t after all went on,
 which is I − t before the commit of round n lets them go on again, and commits max_lag intervals after that one:
 
@@ -15,12 +16,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cluster_planner import Plan
-from cluster_planner.predict import predict
-from cluster_planner.spans import SpanCosts
-from experiments.report import Claim, Panel, Part, Series, Table
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.predict.prediction import predict
+from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import one_round_s
-from ravnest.simulation import Scenario, Simulated, simulate
+from ravnest.simulator import Scenario, Simulated, simulate
 
 SEED = 1
 JITTER = 0.1

@@ -7,10 +7,10 @@ call between the driver and a stage.
 
 import time
 
-from experiments.report import Claim, Part, Table
+from experiments.harness.report import Claim, Part, Table
 from experiments.scale.fleets import home_plan
-from ravnest.pipeline.virtual import VirtualRun
-from ravnest.pipeline.virtual_plan import fleet_of_plan
+from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.virtual_run import VirtualRun
 
 TARGET = 10e6
 SEED = 1

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.job import JobConfig
-    from ravnest.machines.checkup import Needs
-    from ravnest.machines.doctoring import Checked
+    from ravnest.job.config import JobConfig
+    from ravnest.profiling.checkup import Needs
+    from ravnest.profiling.doctor import Checked
 
 WOULD_FAIL = 1
 
@@ -38,17 +38,17 @@ def doctor(
     """Say per node and pair what would make a run fail: reachability, versions, tokens, memory, devices, code, data."""
     from rich.console import Console
 
-    from cluster_planner.files import holds_plan, load_fleet
+    from cluster_planner.files.yaml_files import holds_plan, load_fleet
     from ravnest.cli.plan_file import read_plan
-    from ravnest.job import job_from_mapping
+    from ravnest.job.config import job_from_mapping
 
     plan = read_plan(file)[1] if file is not None and holds_plan(file) else None
     fleet = load_fleet(file) if file is not None and plan is None else None
     job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
-    from ravnest.cli.doctor_view import doctor_document, show_doctor
-    from ravnest.cli.steps import Steps
-    from ravnest.machines.checkup import Needs, needs_of_fleet, needs_of_plan
-    from ravnest.workload import check_workload
+    from ravnest.cli.views.doctor import doctor_document, show_doctor
+    from ravnest.cli.views.steps import Steps
+    from ravnest.planning.workload import check_workload
+    from ravnest.profiling.checkup import Needs, needs_of_fleet, needs_of_plan
 
     if plan is not None and job is not None and file is not None:
         check_workload(plan, job, file)
@@ -76,13 +76,13 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
-    from ravnest.machines.checkup import Needs as Own
-    from ravnest.machines.checkup import Wanted
-    from ravnest.machines.crew import LocalCrew
-    from ravnest.machines.doctoring import check_jobs, check_machines
-    from ravnest.machines.facts import machine_facts
-    from ravnest.machines.findings import THIS_MACHINE, device_findings
-    from ravnest.machines.ray_settings import settings_findings
+    from ravnest.profiling.checkup import Needs as Own
+    from ravnest.profiling.checkup import Wanted
+    from ravnest.profiling.crew import LocalCrew
+    from ravnest.profiling.doctor import check_jobs, check_machines
+    from ravnest.profiling.findings import THIS_MACHINE, device_findings
+    from ravnest.profiling.machine_facts import machine_facts
+    from ravnest.profiling.ray_settings import settings_findings
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {"cpu"})
@@ -103,15 +103,15 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
 def _together(
     address: str, needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
 ) -> Checked:
+    from ravnest.driver.ray.code_shipping import job_code
+    from ravnest.driver.ray.node_agents import RayCrew
+    from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
-    from ravnest.launch.job_code import job_code
-    from ravnest.launch.ray_nodes import RayCrew
-    from ravnest.launch.ray_session import RaySession, silence_at
-    from ravnest.machines.checkup import needs_of_members
-    from ravnest.machines.doctoring import Checked, check_jobs, check_machines
-    from ravnest.machines.facts import machine_facts
-    from ravnest.machines.findings import THIS_MACHINE, Finding, missing_findings
-    from ravnest.machines.ray_settings import join_finding, settings_findings
+    from ravnest.profiling.checkup import needs_of_members
+    from ravnest.profiling.doctor import Checked, check_jobs, check_machines
+    from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings
+    from ravnest.profiling.machine_facts import machine_facts
+    from ravnest.profiling.ray_settings import join_finding, settings_findings
 
     settings = settings_findings(joins=True)
     silence = silence_at(address)

@@ -1,6 +1,6 @@
 """`ravnest evaluate`: what a run's weights come to on the held-out set, or on the training set.
 
-Decides the command's options and what it prints. What is computed is ravnest.launch.evaluation's.
+Decides the command's options and what it prints. What is computed is ravnest.results.evaluation's.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def evaluate(
     """
     from rich.console import Console
 
-    from ravnest.launch.trained import open_run, weights_of_run
+    from ravnest.results.trained_run import open_run, weights_of_run
 
     opened = open_run(run, job)
     weights_path = weights if weights is not None else weights_of_run(opened)
     from dataclasses import asdict
 
-    from ravnest.cli.steps import Steps
-    from ravnest.launch.evaluation import evaluate as launch_evaluate
-    from ravnest.plain import plain
+    from ravnest.cli.views.steps import Steps
+    from ravnest.json_values import plain
+    from ravnest.results.evaluation import evaluate as launch_evaluate
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     # The job's own code may print: with --json, stdout holds the result alone.
@@ -74,6 +74,6 @@ def evaluate(
         json.dump(plain(asdict(result)), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
-    from ravnest.cli.result_view import show_evaluation
+    from ravnest.cli.views.result import show_evaluation
 
     show_evaluation(result, Console(soft_wrap=True))

@@ -1,7 +1,7 @@
 """`ravnest export`: a run's metrics and weights for other programs.
 
-Decides the command's options. What becomes a curve is ravnest.launch.export's, what is written of the weights
-ravnest.launch.saving's.
+Decides the command's options. What becomes a curve is ravnest.results.tensorboard's, what is written of the weights
+ravnest.results.export's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.launch.saving import Place
+    from ravnest.results.export import Place
     from ravnest.training.precision import Precision
 
 
@@ -70,12 +70,12 @@ def export(
     if not math.isfinite(part_gb):
         raise InvalidInput(f"must be a finite number, 0 or more, not {part_gb:g}", key="--part-gb")
     if tensorboard is not None:
-        from ravnest.launch.export import to_tensorboard
+        from ravnest.results.tensorboard import to_tensorboard
 
         count = to_tensorboard(run, tensorboard)
         typer.echo(f"Wrote {count:,} points. Next: tensorboard --logdir {tensorboard}")
     if weights is not None or huggingface is not None:
-        from ravnest.launch.saving import Place
+        from ravnest.results.export import Place
 
         part_bytes = int(part_gb * 1e9)
         plain = None if weights is None else Place(weights.parent, weights.stem, "--weights", force, part_bytes)
@@ -88,10 +88,10 @@ def _export_weights(
 ) -> None:
     from rich.console import Console
 
-    from ravnest.cli.steps import Steps
-    from ravnest.launch.saving import save_huggingface, save_weights
-    from ravnest.launch.trained import open_run, weights_of_run
-    from ravnest.training.weight_files import open_weights
+    from ravnest.checkpoints.weight_files import open_weights
+    from ravnest.cli.views.steps import Steps
+    from ravnest.results.export import save_huggingface, save_weights
+    from ravnest.results.trained_run import open_run, weights_of_run
 
     opened = open_run(run, job)
     files = open_weights(weights_of_run(opened))

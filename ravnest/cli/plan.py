@@ -1,7 +1,7 @@
 """`ravnest plan`: from nodes.yaml and job.yaml to plan.yaml and its picture.
 
 Decides the command's options, where its files go, and what it prints. How a plan is made is in
-ravnest.cli.planning.
+ravnest.planning.prepare_plan.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cluster_planner.journal import Step
     from cluster_planner.plan import Plan
+    from cluster_planner.search.journal import Step
 
 
 MOST_SEED = 2**32 - 1
@@ -44,7 +44,7 @@ def plan(
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
     from rich.console import Console
 
-    from cluster_planner.files import load_fleet
+    from cluster_planner.files.yaml_files import load_fleet
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
 
@@ -54,9 +54,9 @@ def plan(
     fleet = load_fleet(nodes, doubt)  # before torch is imported: what is wrong with the file is told at once
     _refuse_output(output, [nodes, job_path])
     _require_job(job, job_path)
-    from cluster_planner.without_constraints import Relaxed, without_constraints
-    from ravnest.cli.planning import prepare_plan
-    from ravnest.cli.steps import Steps
+    from cluster_planner.advice.constraint_costs import Relaxed, without_constraints
+    from ravnest.cli.views.steps import Steps
+    from ravnest.planning.prepare_plan import prepare_plan
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     with steps:
@@ -66,18 +66,18 @@ def plan(
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     if as_json:
-        from ravnest.cli.plan_view import plan_document
+        from ravnest.cli.views.plan import plan_document
 
         document = plan_document(made, output, picture_path)
         if explain:
-            from ravnest.cli.plan_explained import explanation
+            from ravnest.cli.views.plan_explained import explanation
 
             document |= explanation(made, searched, most_round, relaxed)
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
-    from ravnest.cli.plan_explained import of_constraints, show_explanation
-    from ravnest.cli.plan_view import show_plan
+    from ravnest.cli.views.plan import show_plan
+    from ravnest.cli.views.plan_explained import of_constraints, show_explanation
 
     show_plan(made, Console())
     if explain:
@@ -112,7 +112,7 @@ def _require_job(given: Path | None, path: Path) -> None:
 
 def _write(made: Plan, plan_path: Path) -> Path:
     """Save the plan, and its picture beside it under the same stem. The path of the picture."""
-    from cluster_planner.files import save_plan
+    from cluster_planner.files.yaml_files import save_plan
     from ravnest.errors import InvalidInput
     from ravnest.pictures import draw_plan
 

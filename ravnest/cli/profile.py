@@ -1,7 +1,7 @@
 """`ravnest profile`: measure this machine, or every node of a Ray cluster, and write nodes.yaml.
 
 Decides the command's options, and that no file of a user's is replaced unasked. What is measured is
-ravnest.machines's.
+ravnest.profiling's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cluster_planner.fleet import Fleet
+    from cluster_planner.inputs.fleet import Fleet
 
 INCOMPLETE = 1
 
@@ -49,16 +49,16 @@ def profile(
     from rich.console import Console
 
     from ravnest.errors import InvalidInput
-    from ravnest.job import load_job
+    from ravnest.job.config import load_job
 
     known = _known(output, merge=merge, force=force)
     wanted = None if job is None else load_job(job)
-    from ravnest.cli.machines import crew_at
-    from ravnest.cli.profile_view import comments, profile_document, show_profile
-    from ravnest.cli.steps import Steps
-    from ravnest.machines.merging import merged
-    from ravnest.machines.profiling import Asked
-    from ravnest.machines.profiling import profile as measure
+    from ravnest.cli.crew import crew_at
+    from ravnest.cli.views.profile import comments, profile_document, show_profile
+    from ravnest.cli.views.steps import Steps
+    from ravnest.profiling.merging import merged
+    from ravnest.profiling.profile import Asked
+    from ravnest.profiling.profile import profile as measure
 
     names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
     asked = Asked(wanted, job, peers, seconds, seed)
@@ -68,7 +68,7 @@ def profile(
         crew_at(address, wanted, job, names) as crew,
     ):
         found = measure(crew, asked, steps.begin)
-    from cluster_planner.files import save_fleet
+    from cluster_planner.files.yaml_files import save_fleet
 
     fleet = found.fleet if known is None else merged(found.measured, known)
     if not output.parent.is_dir():
@@ -86,7 +86,7 @@ def profile(
 
 def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     """The fleet to merge into. Refuses, before anything is measured, what would cost the user a file."""
-    from cluster_planner.files import load_fleet
+    from cluster_planner.files.yaml_files import load_fleet
     from ravnest.errors import InvalidInput
 
     if merge and force:

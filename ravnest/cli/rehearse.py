@@ -1,7 +1,7 @@
 """`ravnest rehearse`: run a plan on this machine with its nodes imitated, and say what was predicted and what came.
 
 Decides the command's options, which of two views watches, and what is printed at the end. How nodes are imitated is
-ravnest.launch.imitation's, what is compared ravnest.launch.rehearsal's.
+ravnest.driver.imitation's, what is compared ravnest.rehearsal.comparison's.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ unless --samples, --minutes or --whole says otherwise.
     from ravnest.cli.plan_file import read_plan
 
     made, again = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
-    from ravnest.cli.live_view import LiveView
-    from ravnest.cli.plain_view import PlainView
-    from ravnest.cli.rehearsal_view import show_rehearsal
-    from ravnest.cli.result_view import show_result
-    from ravnest.launch import run as launch_run
-    from ravnest.launch.imitation import Imitation
-    from ravnest.launch.rehearsal import as_plain, compare, extent
-    from ravnest.launch.report import Notice
-    from ravnest.launch.report import as_plain as run_as_plain
-    from ravnest.words import duration
+    from ravnest.cli.views.live import LiveView
+    from ravnest.cli.views.plain_lines import PlainView
+    from ravnest.cli.views.rehearsal import show_rehearsal
+    from ravnest.cli.views.result import show_result
+    from ravnest.driver import run as launch_run
+    from ravnest.driver.imitation import Imitation
+    from ravnest.driver.observe.report import Notice
+    from ravnest.driver.observe.report import as_plain as run_as_plain
+    from ravnest.formatting import duration
+    from ravnest.rehearsal.comparison import as_plain, compare, extent
 
     until = extent(again, speed, samples=samples, minutes=minutes, whole=whole)
     console = Console(stderr=as_json, soft_wrap=True)

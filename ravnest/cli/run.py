@@ -1,7 +1,7 @@
 """`ravnest run`: train as a plan says, show how it goes, and say what came of it.
 
 Decides the command's options and which of three views watches the run. What happens in a run is
-ravnest.launch's.
+ravnest.driver's.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def run(
     from ravnest.cli.plan_file import read_plan
 
     made, _ = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
-    from ravnest.cli.live_view import LiveView
-    from ravnest.cli.plain_view import PlainView
-    from ravnest.cli.result_view import show_result
-    from ravnest.launch import run as launch_run
-    from ravnest.launch.report import as_plain
+    from ravnest.cli.views.live import LiveView
+    from ravnest.cli.views.plain_lines import PlainView
+    from ravnest.cli.views.result import show_result
+    from ravnest.driver import run as launch_run
+    from ravnest.driver.observe.report import as_plain
 
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)

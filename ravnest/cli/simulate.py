@@ -1,7 +1,7 @@
 """`ravnest simulate`: a plan's run under a virtual clock, in minutes instead of days; no machine, model or job needed.
 
 Decides the command's options, where its files go, and what is shown while it works. What is simulated is
-ravnest.simulation's.
+ravnest.simulator's.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="--out")
     _, made = read_plan(plan)  # before torch is imported: what is wrong with the file is told at once
-    from ravnest.simulation import Scenario, as_plain
-    from ravnest.simulation import simulate as run_simulation
-    from ravnest.simulation.extent import Extent, default_extent
-    from ravnest.simulation.scenario_file import load_scenario
-    from ravnest.simulation.steadiness import too_short
-    from ravnest.words import duration
-    from ravnest.workload import check_job_of_plan
+    from ravnest.formatting import duration
+    from ravnest.planning.workload import check_job_of_plan
+    from ravnest.simulator import Scenario, as_plain
+    from ravnest.simulator import simulate as run_simulation
+    from ravnest.simulator.extent import Extent, default_extent
+    from ravnest.simulator.scenario_file import load_scenario
+    from ravnest.simulator.steadiness import too_short
 
     check_job_of_plan(made, plan)
     given = Scenario() if scenario is None else load_scenario(scenario)
@@ -107,7 +107,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
-    from ravnest.cli.simulation_view import show_simulation
+    from ravnest.cli.views.simulation import show_simulation
 
     show_simulation(result, made, Console(soft_wrap=True), until.reason, unreached)
     if out is not None:

@@ -14,8 +14,8 @@ from ravnest.pipeline.instructions import (
     parse,
     parse_trace,
 )
-from ravnest.pipeline.shape import StageShape
 from ravnest.pipeline.stage_machine import StageMachine
+from ravnest.pipeline.stage_place import StageShape
 
 __all__ = [
     "Compute",

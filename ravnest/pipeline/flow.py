@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from cluster_planner.schedules import SPLIT_KEEPS
-from ravnest.pipeline.shape import IllegalEventError, StageShape
+from cluster_planner.inputs.schedules import SPLIT_KEEPS
+from ravnest.pipeline.stage_place import IllegalEventError, StageShape
 
 
 class Flow:

@@ -1,6 +1,7 @@
 """The stage machine: what one stage of one cluster does next, given what has happened. Sans-I/O.
 
-Decides which events can follow, and what a stage sends; which of its computations is next decides choice.py. The same
+Decides which events can follow, and what a stage sends; which of its computations is next decides work_order.py. The
+same
 machine runs under the real runtime and under the virtual clock. It knows numbers only: no tensor, socket, peer name or
 clock (`now_s` only feeds the ledger).
 
@@ -17,12 +18,12 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.admission import Admission
 from ravnest.pipeline.boundary import Boundary
-from ravnest.pipeline.choice import Choice
 from ravnest.pipeline.evaluations import Evaluations
 from ravnest.pipeline.flow import Flow
-from ravnest.pipeline.ledger import KIND_OF_COMPUTE, Ledger
-from ravnest.pipeline.norms import Norms
-from ravnest.pipeline.shape import IllegalEventError, StageShape, require
+from ravnest.pipeline.gradient_norms import Norms
+from ravnest.pipeline.stage_place import IllegalEventError, StageShape, require
+from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE, Ledger
+from ravnest.pipeline.work_order import Choice
 
 
 class StageMachine:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ravnest.splitting.model_source import build_model, initial_buffers, initial_weights, twin_of
 from ravnest.splitting.program import StageProgram, TensorSpec, ValueSpec
-from ravnest.splitting.stage import StageModule
+from ravnest.splitting.stage_module import StageModule
 
 if TYPE_CHECKING:
     from ravnest.splitting.capturing import CapturedModel, capture

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from cluster_planner.costs import Unit
+from cluster_planner.inputs.model_costs import Unit
 from ravnest.splitting.liveness import Layout
 from ravnest.splitting.modes import Pairing
 from ravnest.splitting.operations import Value, weights_read

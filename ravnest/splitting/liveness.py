@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.conversion import Converted, Size
-from ravnest.splitting.measure import Measured
+from ravnest.splitting.operation_costs import Measured
 from ravnest.splitting.operations import (
     Operation,
     Reference,

@@ -13,7 +13,7 @@ from torch import Tensor
 from ravnest.splitting.operations import Operation, Reference
 
 if TYPE_CHECKING:
-    from ravnest.splitting.stage import StageModule
+    from ravnest.splitting.stage_module import StageModule
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,6 @@ class StageProgram:
         copy: False lets the stage own and change the given tensors where they already are on `device`.
         Raises InvalidInput naming a weight that is missing or has another shape or dtype.
         """
-        from ravnest.splitting.stage import StageModule
+        from ravnest.splitting.stage_module import StageModule
 
         return StageModule(self, weights, torch.device(device), copy=copy)

@@ -15,7 +15,7 @@ from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
 from ravnest.splitting.model_source import twin_of, weights_of
-from ravnest.splitting.stage import StageModule
+from ravnest.splitting.stage_module import StageModule
 
 _TOLERANCE = 1e-4
 """Of the largest magnitude in a tensor. Stages repeat the model's own operations, so that a difference is

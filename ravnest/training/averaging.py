@@ -10,17 +10,17 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from ravnest.training.quantities import FractionBelowOne, PositiveFloat, Section
+from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
 from ravnest.training.wires import WireName, bytes_per_float32_byte, ring_wire
 from ring_allreduce import Nesterov
-from ring_allreduce.wire import Wire
+from ring_allreduce.ring.wire_forms import Wire
 
 OUTER_PREFIX = "outer_"
 """Of the outer optimizer's keys among a stage's optimizer state: torch's own optimizers use no such key."""
 
 
 class NesterovConfig(Section):
-    """DiLoCo's outer optimizer: see ring_allreduce/outer.py."""
+    """DiLoCo's outer optimizer: see ring_allreduce/rounds/outer_optimizer.py."""
 
     lr: PositiveFloat = 0.7
     """What the anchor takes of each step."""

@@ -15,11 +15,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from torch.optim import Optimizer
 
 from ravnest.errors import InvalidInput
+from ravnest.job_sections import PositiveFloat, Section
 from ravnest.training.corrections import CorrectionName, corrected
-from ravnest.training.quantities import PositiveFloat, Section
 from ravnest.training.schedule import ScheduleConfig
 from ravnest.training.soap import SOAP
-from ravnest.training.uncompiled import uncompiled
+from ravnest.training.uncompiled_optimizers import uncompiled
 
 _REFUSED = {
     "lbfgs": "it calls the model again inside its step, which a pipeline stage cannot do alone",

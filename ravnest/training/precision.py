@@ -1,6 +1,7 @@
 """The precisions that a job may compute in, and the scale that keeps float16's gradients from vanishing.
 
-Weights, gradients and the optimizer stay in float32 whatever the precision: autocast (ravnest/runtime/mixed.py) chooses
+Weights, gradients and the optimizer stay in float32 whatever the precision: autocast (ravnest/stage/mixed_precision.py)
+chooses
 by operation. bfloat16 has float32's range. float16 has not: small gradients round to 0 and large ones to infinity, so a
 backward is run on gradients times a scale, and what comes out is divided by it. The scale is a power of two, so that
 this rounds nothing. Pure.

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from ravnest.errors import InvalidInput
-from ravnest.training.quantities import Fraction, NonNegativeInt, Section
+from ravnest.job_sections import Fraction, NonNegativeInt, Section
 
 DEFAULT_FINAL_LR_RATIO = 0.1
 """Not zero: a cluster that turns out faster than planned makes updates past its expected last one."""

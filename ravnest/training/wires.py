@@ -7,8 +7,8 @@ them is runtime.crossings'.
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from ravnest.training.quantities import Section
-from ring_allreduce.wire import Wire, bytes_per_element
+from ravnest.job_sections import Section
+from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
 
 WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]
 

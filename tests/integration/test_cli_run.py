@@ -12,9 +12,9 @@ import yaml
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from cluster_planner.files import load_plan
-from cluster_planner.spans import SpanCosts
-from ravnest.workload import PROCESS_BYTES
+from cluster_planner.files.yaml_files import load_plan
+from cluster_planner.inputs.spans import SpanCosts
+from ravnest.planning.workload import PROCESS_BYTES
 from tests.support.commands import planned, ravnest
 from tests.support.jobs import tiny
 

@@ -15,10 +15,11 @@ import pytest
 import zmq
 
 from ring_allreduce import DeadlinePassed, InvalidInput, TransportError
-from ring_allreduce.transport import KeyPair, Keys, encrypted_listener
-from ring_allreduce.transport.doorkeeper import present_keys
-from ring_allreduce.transport.encrypted_listener import EncryptedListener
-from ring_allreduce.transport.encrypted_stream import EncryptedStream
+from ring_allreduce.transport import KeyPair, Keys
+from ring_allreduce.transport.security.doorkeeper import present_keys
+from ring_allreduce.transport.zmq import encrypted_listener
+from ring_allreduce.transport.zmq.encrypted_listener import EncryptedListener
+from ring_allreduce.transport.zmq.encrypted_stream import EncryptedStream
 
 pytestmark = pytest.mark.timeout(60)
 

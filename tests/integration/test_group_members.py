@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, Rendezvous, RingError
-from ring_allreduce.group_call import GroupOptions
-from ring_allreduce.group_entry import address_towards
-from ring_allreduce.group_member import GroupMember
+from ring_allreduce.group.calls import GroupOptions
+from ring_allreduce.group.entry import address_towards
+from ring_allreduce.group.member import GroupMember
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, Rendezvous, RingError, ZmqEndpoint
-from ring_allreduce import rendezvous as module
-from ring_allreduce.control import (
+from ring_allreduce.group import rendezvous as module
+from ring_allreduce.group.control_messages import (
     Committed,
     Finished,
     FrameReader,

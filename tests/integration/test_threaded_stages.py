@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from ravnest.driver import orders as o
+from ravnest.driver.in_process import LocalResult, LocalRun
+from ravnest.driver.state_handout import needed
 from ravnest.errors import NodeLost
-from ravnest.job import JobConfig
-from ravnest.launch import orders as o
-from ravnest.launch.handout import needed
-from ravnest.launch.local import LocalResult, LocalRun
-from ravnest.materials import make_weights
-from ravnest.runtime import messages as m
-from ravnest.runtime.executor import ThreadExecutor
-from ravnest.runtime.process import assemble, batch_source
-from ravnest.runtime.setup import StageSetup
-from ravnest.runtime.stage import StageRuntime
+from ravnest.job.config import JobConfig
+from ravnest.job.materials import make_weights
+from ravnest.stage import messages as m
+from ravnest.stage.executor import ThreadExecutor
+from ravnest.stage.process import assemble, batch_source
+from ravnest.stage.runtime import StageRuntime
+from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Lane, PeerAddress, ZmqEndpoint
 from tests.support.local import JOB_FILE, local_run, tiny_job
 

@@ -19,8 +19,8 @@ from ring_allreduce.transport import (
     TransportLimits,
     ZmqEndpoint,
 )
-from ring_allreduce.transport.doorkeeper import present_token
 from ring_allreduce.transport.frames import DTYPES
+from ring_allreduce.transport.security.doorkeeper import present_token
 
 pytestmark = pytest.mark.timeout(60)
 

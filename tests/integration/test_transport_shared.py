@@ -14,11 +14,11 @@ import torch
 import zmq
 
 from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
-from ring_allreduce.transport.keys import KeyPair, Keys
-from ring_allreduce.transport.lent_memory import MOST_LENT, LentMemory
-from ring_allreduce.transport.shared_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
-from ring_allreduce.transport.shared_line import OutgoingLine, line_name
-from ring_allreduce.transport.shared_listener import MOST_UNKNOWN, SharedListener, listen
+from ring_allreduce.transport.security.keys import KeyPair, Keys
+from ring_allreduce.transport.shared.lent_memory import MOST_LENT, LentMemory
+from ring_allreduce.transport.shared.line import OutgoingLine, line_name
+from ring_allreduce.transport.shared.line_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
+from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedListener, listen
 
 pytestmark = pytest.mark.timeout(60)
 

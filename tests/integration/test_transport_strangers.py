@@ -88,7 +88,7 @@ def test_an_endless_message_of_a_stranger_ends_its_connection_and_is_never_held(
 
 
 def test_silence_ends_a_connection(listener, monkeypatch):
-    monkeypatch.setattr("ring_allreduce.transport.doorkeeper.HANDSHAKE_S", 1)
+    monkeypatch.setattr("ring_allreduce.transport.security.doorkeeper.HANDSHAKE_S", 1)
     impatient = endpoint("c")
     with socket.create_connection((impatient.address.host, impatient.address.bulk_port), timeout=10) as stranger:
         stranger.sendall(greeting(b"PLAIN"))

@@ -24,16 +24,16 @@ from cluster_planner import (
     validate,
 )
 from cluster_planner.segments import common_refinement
-from ravnest.job import JobConfig, job_from_mapping
-from ravnest.launch.handout import StageState
-from ravnest.launch.local import LocalRun
-from ravnest.launch.session import run_control
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, make_weights, search_dirs
-from ravnest.pretrained import pretrained_weights
-from ravnest.runtime.setup import StageSetup
+from ravnest.driver.in_process import LocalRun
+from ravnest.driver.session import run_control
+from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.state_handout import StageState
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.materials import capture_job, load_data, make_weights, search_dirs
+from ravnest.job.pretrained import pretrained_weights
+from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel
-from ravnest.workload import workload
+from ravnest.stage.setup import StageSetup
 
 JOB_FILE = Path(__file__).parent / "jobs" / "job.yaml"
 

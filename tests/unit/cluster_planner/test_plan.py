@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.costs import ModelCosts, Workload
 from cluster_planner.errors import InvalidInput
-from cluster_planner.fleet import Fleet
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.plan import Cluster, Plan, Ring, Spare, Stage, validate
 from cluster_planner.planner import make_plan
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.constraints import Constraints, Pin
-from cluster_planner.costs import ModelCosts, Unit, Workload
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
-from cluster_planner.fleet import Fleet, Link, Node, RegionLink
-from cluster_planner.journal import Step
+from cluster_planner.inputs.constraints import Constraints, Pin
+from cluster_planner.inputs.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan
+from cluster_planner.search.journal import Step
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:

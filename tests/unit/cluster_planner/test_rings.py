@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.costs import ModelCosts, Workload
-from cluster_planner.fleet import Fleet, Link
+from cluster_planner.inputs.fleet import Fleet, Link
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.rings import EXACT_MEMBERS, best_tour, make_rings, tour_cost
-from cluster_planner.spans import SpanCosts
 
 
 def costs_of(seed: int, members: int) -> tuple[tuple[float, ...], ...]:

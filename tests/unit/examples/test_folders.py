@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.files import load_fleet
-from ravnest.job import load_job
+from cluster_planner.files.yaml_files import load_fleet
+from ravnest.job.config import load_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/nodes.yaml"))

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ravnest.job import JobConfig, job_from_mapping, load_job
-from ravnest.launch.handout import StageState
-from ravnest.launch.local import LocalResult, LocalRun
-from ravnest.launch.session import run_control
-from ravnest.launch.setups import stage_setups
-from ravnest.materials import capture_job, load_data, make_model, make_weights, search_dirs
-from ravnest.runtime.batches import fetch
+from ravnest.driver.in_process import LocalResult, LocalRun
+from ravnest.driver.session import run_control
+from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.state_handout import StageState
+from ravnest.job.config import JobConfig, job_from_mapping, load_job
+from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.training.batches import fetch
 from tests.support.local import plan_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.costs import ModelCosts, Unit, Workload
-from cluster_planner.fleet import Fleet, Node
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.plan import (
     Cluster,
     ClusterPrediction,
@@ -17,7 +17,7 @@ from cluster_planner.plan import (
     StagePrediction,
     validate,
 )
-from ravnest.launch.report import ClusterProgress, Progress, RunResult
+from ravnest.driver.observe.report import ClusterProgress, Progress, RunResult
 
 
 def _node(name: str) -> Node:

@@ -5,9 +5,9 @@ from matplotlib.image import imread
 
 from cluster_planner.plan import Plan
 from ravnest import pictures
-from ravnest.launch.report import Evaluated, Notice, Progress, as_plain, kind_of
+from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
+from ravnest.driver.observe.report import Evaluated, Notice, Progress, as_plain, kind_of
 from ravnest.pictures import draw_loss_curve, draw_plan
-from ravnest.training.metrics import MetricsWriter, read_metrics
 
 
 def drawn_share(path: Path) -> float:

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.simulation import simulate
 from ravnest.simulation_picture import draw_simulation, mean_of, time_unit
-from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
+from ravnest.simulator import simulate
+from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 
 @pytest.mark.parametrize(

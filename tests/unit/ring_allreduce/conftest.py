@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ring_allreduce.spare import Spare
+from ring_allreduce.ring.buffer_pool import Spare
 from ring_allreduce.transport import frames
 
 

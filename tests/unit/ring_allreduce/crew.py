@@ -6,9 +6,9 @@ whose parts it is made of. So two averages of a round are equal if and only if t
 
 from collections import defaultdict
 
-from ring_allreduce import round_events as ev
-from ring_allreduce.epoch_member import EpochMember
-from ring_allreduce.membership import Membership
+from ring_allreduce.group.epoch_member import EpochMember
+from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.membership import Membership
 
 
 class Player:

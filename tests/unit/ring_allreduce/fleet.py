@@ -2,10 +2,10 @@
 
 import torch
 
-from ring_allreduce.flight import RingSpec
-from ring_allreduce.messages import RING_KINDS, Chunk
-from ring_allreduce.reducer import RingReducer
-from ring_allreduce.transport.memory import InProcessNetwork
+from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.messages import RING_KINDS, Chunk
+from ring_allreduce.ring.reducer import RingReducer
+from ring_allreduce.transport.in_process import InProcessNetwork
 from ring_allreduce.transport.message import Codec, Message
 
 

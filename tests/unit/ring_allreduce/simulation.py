@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from ring_allreduce.flight import Flight, Payload, RingSpec
-from ring_allreduce.kept import Contribution
-from ring_allreduce.ring_events import ChunkArrived, ContributionReady, DropChunk, FinishRing, RefuseChunk, SendChunk
-from ring_allreduce.spare import Spare
+from ring_allreduce.ring.buffer_pool import Spare
+from ring_allreduce.ring.events import ChunkArrived, ContributionReady, DropChunk, FinishRing, RefuseChunk, SendChunk
+from ring_allreduce.ring.flight import Flight, Payload, RingSpec
+from ring_allreduce.ring.kept_rounds import Contribution
 
 
 class Case:

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, KINDS, WAYS, chunks_sent, scenario
 from experiments.allreduce.faults import QUICK, SCENARIOS, WIRES, plans
-from ring_allreduce import group_call
+from ring_allreduce.group import calls as group_call
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from experiments.convergence import summary
 from experiments.convergence.__main__ import PARTS
-from experiments.report import Claim, Panel, Part, Report, Series, draw_panel
+from experiments.harness.report import Claim, Panel, Part, Report, Series, draw_panel
 
 
 def test_it_names_every_claim_and_what_was_not_held(tmp_path):

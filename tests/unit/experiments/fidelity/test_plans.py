@@ -5,7 +5,7 @@ import pytest
 from cluster_planner import load_plan, save_plan, validate
 from experiments.fidelity.plans import job_folder, pairs, plan_of
 from experiments.fidelity.sites import Site, sites
-from experiments.paced_model import MICRO_BATCH
+from experiments.harness.paced_model import MICRO_BATCH
 
 
 @pytest.fixture(scope="module")

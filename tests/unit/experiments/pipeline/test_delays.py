@@ -4,8 +4,8 @@ from torch import nn
 from torch.nn import functional
 
 from experiments.pipeline.delays import Delayed, by_depth, uniform
-from ravnest.materials import load_data, make_model, make_weights
-from ravnest.runtime.batches import fetch
+from ravnest.job.materials import load_data, make_model, make_weights
+from ravnest.training.batches import fetch
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.sampler import Sampler
 from tests.support.local import JOB_FILE, local_run, tiny_job

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def paced() -> Iterator[None]:
-    """Let factories find experiments/paced_model.py."""
+    """Let factories find experiments/harness/paced_model.py."""
     before = sys.modules.pop("paced_model", None)
     yield
     sys.modules.pop("paced_model", None)

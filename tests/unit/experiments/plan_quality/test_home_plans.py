@@ -1,7 +1,7 @@
 import pytest
 
 from cluster_planner import Plan, validate
-from experiments.paced_model import MICRO_BATCH
+from experiments.harness.paced_model import MICRO_BATCH
 from experiments.plan_quality.home_plans import plan_of, shortest_stage_s, with_clusters
 from experiments.plan_quality.homes import DIVISIBLE, LEAST_LAYER_S, homes
 from experiments.plan_quality.rehearsing import simulated

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.scale.fleets import home_plan
 from experiments.scale.sizes import Expected, Found, Size, claims_of, expected_of, found_of, simulated
-from ravnest.simulation import Simulated, simulate
+from ravnest.simulator import Simulated, simulate
 
 EXPECTED = Expected(
     unaveraged_per_s=120.0, samples_per_s=100.0, interval_s=60.0, under_way_s=70.0, alone_s=10.0, max_staleness=1

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.files import save_plan
-from cluster_planner.outdated import predicted_again
+from cluster_planner.advice.outdated_plans import predicted_again
+from cluster_planner.files.yaml_files import save_plan
 from ravnest.cli.plan_file import read_plan
-from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 
 def test_a_plan_that_was_edited_is_told_as_such_and_predicted_anew(

@@ -7,15 +7,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cluster_planner.files import save_plan
-from cluster_planner.fleet import Fleet
+from cluster_planner.files.yaml_files import save_plan
+from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
 from ravnest.cli.main import app
-from ravnest.cli.simulation_view import show_simulation
+from ravnest.cli.views.simulation import show_simulation
 from ravnest.errors import InvalidInput
-from ravnest.simulation import simulate
-from tests.unit.ravnest.pipeline.test_virtual_plan import home_plan
+from ravnest.simulator import simulate
+from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 JOB = {
     "model": {"factory": "models:small"},

@@ -1,7 +1,7 @@
 """Clusters of stage machines joined by links that keep the order and nothing else: random delays, random
 compute.
 
-A minimal fleet for property tests, independent of `ravnest.pipeline.virtual`. It opens rounds at random
+A minimal fleet for property tests, independent of `ravnest.simulator.virtual_run`. It opens rounds at random
 times, commits each when all have contributed, drains, and finishes the rounds, as the driver of a run does.
 """
 
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cluster_planner.schedules import Schedule
+from cluster_planner.inputs.schedules import Schedule
 from ravnest.pipeline import StageMachine, StageShape
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins

@@ -1,0 +1,143 @@
+"""Whether fleet, model and workload fit each other at all, and what is lacking where they do not.
+
+Decides the words of `NoFeasiblePlan` only; what holds the model is decided in memory_fit.py.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_planner.errors import NoFeasiblePlan
+from cluster_planner.formatting import counted
+from cluster_planner.inputs.constraints import LAST
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import ModelCosts
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import Holding
+
+
+def require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> None:
+    """Raise `NoFeasiblePlan` where it can be told before any search. `able`: the nodes that can hold a unit."""
+    if len(costs.units) < least:
+        raise NoFeasiblePlan(
+            f"the model has {counted(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
+            f"a cluster has {least} at the least"
+        )
+    biggest = max(fleet.nodes, key=lambda node: node.memory_bytes)
+    has = f"the largest node, {biggest.name}, has {_gb(biggest.memory_bytes)}"
+    if not able:
+        raise NoFeasiblePlan(
+            f"no node has memory for any unit: the smallest needs {_gb(holding.smallest_unit_bytes)}, {has}"
+        )
+    if biggest.memory_bytes < holding.largest_unit_bytes:
+        raise NoFeasiblePlan(
+            f"no node has memory for the largest unit: it needs {_gb(holding.largest_unit_bytes)}, {has}"
+        )
+    if not holding.holds(able):
+        raise NoFeasiblePlan(no_fit(fleet, costs, holding, able, least))
+
+
+def no_fit(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> str:
+    """Why these nodes together hold no model."""
+    if len(able) < least:
+        return (
+            f"a cluster needs {least} nodes at the least, and {counted(len(able), 'node')} of "
+            f"{len(fleet.nodes)} can hold a unit ({_gb(holding.smallest_unit_bytes)})"
+        )
+    need = holding.whole_model_bytes
+    have = sum(fleet.node(name).memory_bytes for name in able)
+    own = min(have, holding.process_bytes * len(able))
+    return (
+        f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
+        f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
+        f"the {counted(len(able), 'node')} that can hold a unit have {_gb(have)}, {_gb(own)} of it for "
+        "their processes, and take whole units only; add nodes or memory, or lower micro_batch, max_staleness or "
+        "max_lag"
+    )
+
+
+def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least: int) -> None:
+    """Raise `NoFeasiblePlan`, with the key, for a constraint that no plan can meet, whatever else is demanded."""
+    demanded = fleet.constraints
+    if demanded.min_clusters > len(able) // least:
+        raise NoFeasiblePlan(
+            f"must be {len(able) // least} at most, not {demanded.min_clusters}: "
+            f"{counted(len(able), 'node')} can hold a unit, and a cluster has {counted(least, 'node')} at the least",
+            key="constraints.min_clusters",
+        )
+    able_names = frozenset(able)
+    for i, pin in enumerate(demanded.pins):
+        has = f"{pin.node} has {_gb(fleet.node(pin.node).memory_bytes)}"
+        if pin.node not in able_names:
+            raise NoFeasiblePlan(f"no unit fits: {has}", key=f"constraints.pin[{i}].node")
+        if pin.stage is None:
+            continue
+        if isinstance(pin.stage, int) and pin.stage >= spans.count:
+            raise NoFeasiblePlan(
+                f"must be 'last' or below {spans.count}, the number of the model's units, not {pin.stage}",
+                key=f"constraints.pin[{i}].stage",
+            )
+        need = _least_bytes(spans, pin.stage)
+        if need > fleet.node(pin.node).memory_bytes:
+            raise NoFeasiblePlan(
+                f"stage {pin.stage} needs {_gb(need)} at the least, {has}", key=f"constraints.pin[{i}].stage"
+            )
+    if least > 1:
+        _require_partners(fleet, able, least)
+
+
+def _require_partners(fleet: Fleet, able: Sequence[str], least: int) -> None:
+    """Raise `NoFeasiblePlan` for a node that has to run a stage and may share a cluster with no other."""
+    numbers = sorted(fleet.sites.number_of[name] for name in able)
+    parts = fleet.rules.atoms(numbers)
+    for i, pin in enumerate(fleet.constraints.pins):
+        own = (fleet.sites.number_of[pin.node],)
+        if own not in parts:
+            continue  # it is pinned to one cluster with others
+        if not any(part != own and fleet.rules.allows((*own, *part)) for part in parts):
+            raise NoFeasiblePlan(
+                f"{pin.node} would be alone: constraints and hours let no other node that can hold a unit join its "
+                f"cluster, and a cluster needs {least} nodes at the least",
+                key=f"constraints.pin[{i}].node",
+            )
+
+
+def _least_bytes(spans: SpanCosts, stage: int | str) -> int:
+    """What a stage of one unit needs there, with one micro-batch in flight."""
+    work = spans.workload
+    in_flight = work.update_every if work.schedule == "gpipe" else 1
+    table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
+    if work.activation_checkpointing == "auto":
+        table = np.minimum(table, spans.memory_table(in_flight, recomputes=True))
+    if stage == 0:
+        return int(table[0].min())
+    return int(table[:, -1].min() if stage == LAST else table[:, 1:].min())
+
+
+def no_fit_for_constraints(fleet: Fleet) -> str:
+    """What to try where a search with constraints found no plan."""
+    demanded, given = fleet.constraints, []
+    for key, states in (
+        ("min_clusters", demanded.min_clusters > 1),
+        ("forbid", demanded.forbid),
+        ("apart", demanded.apart),
+        ("pin", demanded.pins),
+    ):
+        given += [key] if states else []
+    given += ["nodes[].hours"] if fleet.rules.count_hours else []
+    return (
+        f"no plan was found that meets all of them ({', '.join(given)}); with fewer of them, or more memory, there may "
+        "be one"
+    )
+
+
+def no_common_hours() -> str:
+    """What to say where hours are all that keeps nodes apart."""
+    return (
+        "no cluster that holds the model has an hour of the day at which all its nodes are there (hours): let more "
+        "nodes be there at the same time"
+    )
+
+
+def _gb(amount: int) -> str:
+    return f"{amount / 1e9:.3g} GB"

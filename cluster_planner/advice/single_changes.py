@@ -1,0 +1,220 @@
+"""What one change would help most.
+
+Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else of the
+plan stays, and the whole is predicted again; where clusters wait for averaging, the machine or link that averaging
+keeps busiest. Beside these, longer hours (longer_hours.py) and other settings of the job (job_changes.py). The change
+after which the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest
+are looked at, and none that could not gain enough if all of its machines and links were twice as good.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster_planner.advice.better_fleets import with_host, with_link, with_memory, with_speed
+from cluster_planner.advice.job_changes import FEWEST_ROUNDS, KEYS, is_round_capped, job_changes
+from cluster_planner.advice.longer_hours import longer_hours
+from cluster_planner.advice.suggestion import WORTHWHILE, Suggestion, most_of
+from cluster_planner.formatting import rate
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
+from cluster_planner.plan import Cluster, Ring
+from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.predict.prediction import Forecast, Limit, predict
+from cluster_planner.predict.ring_traffic import circuits
+from cluster_planner.predict.stage_times import host_key
+
+MANY, TRIED = 12, 3
+
+MEMORY_FACTORS = (1.25, 1.5, 2.0)
+
+TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have fewer than {FEWEST_ROUNDS} rounds"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One line, and the index of the cluster whose machine or link it is about, if any."""
+
+    line: str
+    cluster: int | None = None
+
+
+def suggestions(
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    rings: Sequence[Ring],
+    forecast: Forecast,
+    most_round: float = math.inf,
+) -> list[Suggestion]:
+    """Changes that are worthwhile with the same cuts; the one that gains most first. `most_round`: no larger
+    average_every is tried, in samples.
+    """
+    now = forecast.prediction
+    fastest = sorted(range(len(clusters)), key=lambda i: -now.clusters[i].samples_per_s)
+    tried = [i for i in fastest if _may_gain(fleet, spans, clusters, forecast, i)]
+    changes = [
+        (change, index)
+        for index in sorted(tried if len(clusters) <= MANY else tried[:TRIED])
+        for change in _changes(fleet, clusters[index], forecast.limits[index])
+    ]
+    if any(limit.kind == "averaging" for limit in forecast.limits):
+        changes += _averaging_changes(fleet, spans, clusters, rings, forecast.limits)
+    found = []
+    for words, (changed, index) in {words: (changed, index) for (changed, words), index in changes}.items():
+        made = predict(changed, spans, clusters, rings).prediction
+        if made.objective > now.objective * (1 + WORTHWHILE):
+            found.append(Suggestion(words, made.samples_per_s, made.objective, index))
+    found += longer_hours(fleet, spans, clusters, now)
+    found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
+    return sorted(found, key=lambda one: -one.worth)
+
+
+def more_memory(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, averaging_per_s: float
+) -> list[Suggestion]:
+    """For each node that more memory would help, how much: the least of MEMORY_FACTORS that brings most of what the
+    largest does, with cuts and window of its cluster planned anew.
+    """
+    total, found = forecast.prediction, []
+    factor = averaging_factor(len(clusters), spans.workload)
+    for index, cluster in enumerate(clusters):
+        names = [stage.node for stage in cluster.stages]
+
+        def made(changed: Fleet, names: Sequence[str] = names) -> tuple[float, float]:
+            pipeline = plan_pipeline(changed, spans, names, averaging_per_s, len(names), in_order=True)
+            return (0.0, 0.0) if pipeline is None else (pipeline.samples_per_s, pipeline.value)
+
+        speed, value = made(fleet)
+        for name in names:
+            memory, sizes = fleet.node(name).memory_bytes, []
+            for times in MEMORY_FACTORS:
+                then, worth = made(with_memory(fleet, name, round(memory * times)))
+                words = f"{memory * times / 1e9:.3g} GB of memory instead of {memory / 1e9:.3g} in {name}"
+                gained = total.samples_per_s + then - speed, total.objective + (worth - value) * factor
+                sizes.append(Suggestion(words, *gained, index))
+            if (one := most_of(sizes, total.objective)) is not None:
+                found.append(one)
+    return sorted(found, key=lambda one: -one.worth)
+
+
+def advise(
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    rings: Sequence[Ring],
+    forecast: Forecast,
+    most_round: float = math.inf,
+) -> Advice:
+    """The change that helps most, in one line; where none does, what the fleet waits for."""
+    waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
+    capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
+    rest = TOO_FEW_ROUNDS if capped else ""
+    if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
+        machines = best[0].samples_per_s > forecast.prediction.samples_per_s
+        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None)
+    line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1 %"
+    if waiting is None:
+        return Advice(line)
+    keys = [key for key in KEYS[waiting] if not (capped and key == "average_every")]
+    return Advice(f"{line}, and so does another {' or '.join(keys)}{rest}")
+
+
+def _line(best: Suggestion, forecast: Forecast) -> str:
+    now = forecast.prediction
+    before, after = rate(now.samples_per_s), rate(best.samples_per_s)
+    worth = f"from {rate(now.objective)} to {rate(best.worth)}"
+    if best.samples_per_s == now.samples_per_s:
+        return f"{best.words} would raise what the plan is worth {worth} samples/s, at the same speed"
+    return f"{best.words} would raise the fleet from {before} to {after} samples/s with the same cuts (worth {worth})"
+
+
+def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, index: int) -> bool:
+    """Whether a cluster could gain enough: were everything in it twice as good, it would be at most twice as fast as
+    it is without averaging.
+    """
+    cluster, now = clusters[index], forecast.prediction
+    if any(fleet.node(stage.node).host is not None for stage in cluster.stages):
+        return True  # its uplink may be other clusters', too
+    most = 2 * timed(fleet, spans, cluster.stages, 0.0).samples_per_s - now.clusters[index].samples_per_s
+    counted = staleness_factor(cluster.window, len(cluster.stages), spans.workload)
+    counted *= fleet.rules.presence_of(stage.node for stage in cluster.stages)
+    return most * counted * averaging_factor(len(clusters), spans.workload) > WORTHWHILE * now.objective
+
+
+def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, str]]:
+    node = fleet.node(limit.node)
+    if limit.kind == "compute":
+        return [_faster(fleet, node.name)]
+    if limit.kind == "uplink":
+        return [_faster_uplink(fleet, node.name)]
+    if limit.kind == "downlink":
+        return [_faster_downlink(fleet, node.name)]
+    if limit.kind == "link" and limit.peer is not None:
+        return [_faster_link(fleet, node.name, limit.peer)]
+    if limit.kind == "round trip":
+        names = [stage.node for stage in cluster.stages]
+        hops = [fleet.link(a, b) for a, b in itertools.pairwise(names)]
+        if not hops:
+            return []
+        slowest = max(hops, key=lambda link: link.latency_s)
+        words = f"halving the latency between {slowest.a} and {slowest.b}"
+        return [(with_link(fleet, slowest.a, slowest.b, latency=0.5), words)]
+    return []
+
+
+def _averaging_changes(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[Limit]
+) -> list[tuple[tuple[Fleet, str], int]]:
+    """Of what averaging passes through: the host's uplink, its downlink and the link that it keeps busiest; and all of
+    the node at which it starves.
+    """
+    place = {(c.name, s): (stage.node, i) for i, c in enumerate(clusters) for s, stage in enumerate(c.stages)}
+    out = dict.fromkeys((host_key(fleet, node) for node, _ in place.values()), 0.0)
+    into = dict(out)
+    hops: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
+    for ring in circuits(spans, clusters, rings):
+        for sender, receiver in ring.hops:
+            here, there = place[sender], place[receiver]
+            if here[0] == there[0] or fleet.same_host(here[0], there[0]):
+                continue
+            out[host_key(fleet, here[0])] += ring.parameter_bytes
+            into[host_key(fleet, there[0])] += ring.parameter_bytes
+            seconds = ring.parameter_bytes / fleet.flow_bytes_per_s(here[0], there[0])
+            hops[here, there] = max(seconds, hops.get((here, there), 0.0))
+    if not hops:
+        return []
+    at = list(place.values())
+    up = max(at, key=lambda one: out[host_key(fleet, one[0])] / fleet.node(one[0]).up_bytes_per_s)
+    down = max(at, key=lambda one: into[host_key(fleet, one[0])] / fleet.node(one[0]).down_bytes_per_s)
+    (a, of), (b, _) = max(hops, key=lambda hop: hops[hop])
+    starved = next(limit.node for limit in limits if limit.kind == "averaging")
+    where = next(index for name, index in at if name == starved)
+    return [
+        (_faster(fleet, starved), where),
+        (_faster_uplink(fleet, starved), where),
+        (_faster_downlink(fleet, starved), where),
+        (_faster_uplink(fleet, up[0]), up[1]),
+        (_faster_downlink(fleet, down[0]), down[1]),
+        (_faster_link(fleet, a, b), of),
+    ]
+
+
+def _faster(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    return with_speed(fleet, name, 2 * fleet.node(name).flops_per_s), f"doubling {name}'s speed"
+
+
+def _faster_uplink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    words = f"doubling {name}'s uplink to {fleet.node(name).up_bytes_per_s * 16e-6:.4g} Mbit/s"
+    return with_host(fleet, name, up=2.0), words
+
+
+def _faster_downlink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
+    words = f"doubling {name}'s downlink to {fleet.node(name).down_bytes_per_s * 16e-6:.4g} Mbit/s"
+    return with_host(fleet, name, down=2.0), words
+
+
+def _faster_link(fleet: Fleet, a: str, b: str) -> tuple[Fleet, str]:
+    return with_link(fleet, a, b, rate=2.0), f"doubling the rate between {a} and {b}"

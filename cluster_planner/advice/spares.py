@@ -1,0 +1,112 @@
+"""Why a node is left out.
+
+Decides the reason that a plan gives for each spare: its memory holds nothing, it may join no cluster, or the nearest
+that it may join does better without it. Where the search is exact, the best pipeline that does use the node is found
+too, and both rates are named: of the pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
+"""
+
+from collections.abc import Sequence
+
+from cluster_planner.formatting import rate
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
+from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.node_order import is_exact
+from cluster_planner.plan import Cluster, Spare
+from cluster_planner.predict.objective import price_of_a_cluster
+
+MOST_REASONS = 32
+"""Of more spares than this, none is given figures of its own."""
+
+RATES_APART = " (rounds of averaging apart)"
+"""What the rates of one cluster among others leave out."""
+
+
+def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
+    """The nodes that have memory for no unit at all."""
+    need = holding.smallest_unit_bytes / 1e9
+    return tuple(
+        Spare(node.name, f"its {node.memory_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
+        for node in fleet.nodes
+        if not holding.holds_a_unit(node.name)
+    )
+
+
+def left_out(
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    idle: Sequence[str],
+    least: int,
+    objective: float,
+) -> tuple[Spare, ...]:
+    """The `idle` nodes, each with what it would do to the nearest cluster that it may join. `objective`: the plan's."""
+    if len(idle) > MOST_REASONS:
+        price = price_of_a_cluster(objective, len(clusters), spans.workload)
+        reason = (
+            f"no cluster was better with it, and none with {len(clusters)} others was worth {rate(price)} samples/s, "
+            "which is what the samples of the others lose when there is one more to average with"
+        )
+        return tuple(Spare(name, reason) for name in idle)
+    without: dict[str, Pipeline | None] = {}
+    spares = []
+    for name in idle:
+        broken = {cluster.name: _broken(fleet, name, cluster) for cluster in clusters}
+        nearest = sorted(clusters, key=lambda cluster: _latency_s(fleet, name, cluster))
+        cluster = next((cluster for cluster in nearest if broken[cluster.name] is None), None)
+        if cluster is None:
+            first = nearest[0].name
+            spares.append(Spare(name, f"may join no cluster: with it, {first} {broken[first]}"))
+            continue
+        if cluster.name not in without:
+            used = [stage.node for stage in cluster.stages]
+            without[cluster.name] = plan_pipeline(fleet, spans, used, 0.0, least)
+        reason = _reason(fleet, spans, cluster, name, without[cluster.name], least)
+        apart = RATES_APART if len(clusters) > 1 and "samples/s" in reason else ""
+        spares.append(Spare(name, reason + apart))
+    return tuple(spares)
+
+
+def _broken(fleet: Fleet, name: str, cluster: Cluster) -> str | None:
+    """Why the node may not join the cluster, after its name; None where it may."""
+    number_of = fleet.sites.number_of
+    return fleet.rules.broken([*(number_of[stage.node] for stage in cluster.stages), number_of[name]])
+
+
+def _latency_s(fleet: Fleet, name: str, cluster: Cluster) -> float:
+    number_of = fleet.sites.number_of
+    latency, _ = fleet.sites.between([number_of[name]], [number_of[stage.node] for stage in cluster.stages])
+    return float(latency.mean())
+
+
+def _reason(
+    fleet: Fleet,
+    spans: SpanCosts,
+    cluster: Cluster,
+    name: str,
+    without: Pipeline | None,
+    least: int,
+) -> str:
+    nodes = [*(stage.node for stage in cluster.stages), name]
+    including = None
+    if is_exact(len(nodes), len(spans.positions)):
+        including = plan_pipeline(fleet, spans, nodes, 0.0, least, required=name)
+    if including is None or without is None:
+        return f"{cluster.name} found no better use for it than to leave it out"
+    rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"
+    if including.samples_per_s < without.samples_per_s * (1 - 1e-9):
+        return f"would slow {cluster.name}: {rates}"
+    with_it, alone = _presence(fleet, including), _presence(fleet, without)
+    if with_it < alone and including.value < without.value:
+        rates = f"{rate(including.samples_per_s)} samples/s with it for {with_it:.0%} of the day"
+        return f"is away too long for {cluster.name}: {rates}, {rate(without.samples_per_s)} without for {alone:.0%}"
+    if including.value > without.value * (1 + 1e-9):
+        return f"would speed {cluster.name} up ({rates}), but no plan with it was found that is worth more"
+    if including.samples_per_s > without.samples_per_s * (1 + 1e-9):
+        return f"would make {cluster.name} staler than its speed is worth: {rates}"
+    return f"would not speed {cluster.name} up: {rates}"
+
+
+def _presence(fleet: Fleet, pipeline: Pipeline) -> float:
+    return fleet.rules.presence_of(stage.node for stage in pipeline.stages)

@@ -1,0 +1,228 @@
+"""The shape of nodes.yaml and plan.yaml, as typed, frozen models.
+
+Decides which keys exist, their types and the range of each value by itself; what needs two values at once
+(unique names, known peers, spans that join up) is checked by the nouns they become. Keys carry the units a
+user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced: text is no
+number, true is no 1.
+"""
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+from cluster_planner.inputs.hours import hours_from
+from cluster_planner.inputs.schedules import ActivationCheckpointing, Schedule, Tied
+
+SMALLEST, LARGEST = 1e-9, 1e15
+"""Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
+
+
+def _in_range(value: float) -> float:
+    if value and not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"must be from {SMALLEST:g} to {LARGEST:g}, not {value:g}: is its unit the one in the key?")
+    return value
+
+
+def _device(text: str) -> str:
+    if re.fullmatch(r"[a-z]+(:\d+)?", text) is None:
+        raise ValueError(f"must be a device such as cpu, cuda or cuda:1, not {text!r}")
+    return text
+
+
+def _reference(text: str) -> str:
+    module, colon, attribute = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise ValueError(f"expected package.module:attribute, not {text!r}")
+    return text
+
+
+def _hours(text: str) -> str:
+    hours_from(text)
+    return text
+
+
+def _cluster(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text) is None:
+        raise ValueError(f"must be a name of letters, digits, - and _, not {text!r}")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0)]
+AtLeastZero = Annotated[float, Field(ge=0)]
+Measured = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
+Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
+Count = Annotated[int, Field(ge=0)]
+OneOrMore = Annotated[int, Field(ge=1)]
+Pair = Annotated[tuple[Text, Text], Field(strict=False)]
+SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
+Member = Annotated[tuple[Text, Count], Field(strict=False)]
+
+
+class Strict(BaseModel):
+    """Frozen, without unknown keys, coercion, NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NodeDataEntry(Strict):
+    factory: Annotated[str, AfterValidator(_reference)] | None = None
+    args: dict[str, JsonValue] = {}
+
+
+class NodeEntry(Strict):
+    name: Text
+    gflops: Measured
+    memory_gb: Measured
+    up_mbps: Measured
+    down_mbps: Measured
+    host: Text | None = None
+    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    address: Text | None = None
+    region: Text | None = None
+    mtbf_hours: Measured | None = None
+    hours: Annotated[str, AfterValidator(_hours)] | None = None
+    data: NodeDataEntry | None = None
+
+
+class LinkEntry(Strict):
+    between: Pair
+    latency_ms: Latency
+    mbps: Measured
+    jitter_ms: Latency = 0.0
+
+
+class CapEntry(Strict):
+    node: Text
+    memory_gb: Measured | None = None
+    up_mbps: Measured | None = None
+
+
+class PinEntry(Strict):
+    node: Text
+    cluster: Annotated[str, AfterValidator(_cluster)] | None = None
+    stage: Count | Literal["last"] | None = None
+
+
+class ConstraintsEntry(Strict):
+    min_clusters: OneOrMore = 1
+    forbid: list[Pair] = []
+    groups: dict[Text, Annotated[list[Text], Field(min_length=1)]] = {}
+    apart: list[Pair] = []
+    cap: list[CapEntry] = []
+    pin: list[PinEntry] = []
+
+
+class FleetFile(Strict):
+    """nodes.yaml."""
+
+    FILE: ClassVar[str] = "a list of nodes"
+    """What the user is told that such a file is."""
+
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    links: list[LinkEntry] = []
+    regions: list[LinkEntry] = []
+    constraints: ConstraintsEntry = ConstraintsEntry()
+
+
+class StageEntry(Strict):
+    node: Text
+    units: SpanEntry
+    recomputes: bool = False
+
+
+class ClusterEntry(Strict):
+    name: Text
+    window: OneOrMore
+    stages: Annotated[list[StageEntry], Field(min_length=1)]
+
+
+class RingEntry(Strict):
+    units: SpanEntry
+    members: Annotated[list[Member], Field(min_length=1)]
+
+
+class SpareEntry(Strict):
+    node: Text
+    reason: str
+
+
+class StagePredictionEntry(Strict):
+    compute_s: AtLeastZero
+    up_s: AtLeastZero
+    down_s: AtLeastZero
+    occupancy_s: AtLeastZero
+    memory_bytes: Count
+
+
+class ClusterPredictionEntry(Strict):
+    samples_per_s: Positive
+    bottleneck_s: AtLeastZero
+    round_trip_s: AtLeastZero
+    bottleneck: str
+    stages: list[StagePredictionEntry]
+
+
+class PredictionEntry(Strict):
+    samples_per_s: Positive
+    averaging_s: AtLeastZero
+    objective: AtLeastZero
+    efficiency: AtLeastZero
+    bottleneck: str
+    advice: str
+    clusters: list[ClusterPredictionEntry]
+    best_possible: Positive | None = None
+
+
+class UnitEntry(Strict):
+    name: str
+    flops: AtLeastZero
+    parameter_bytes: Count
+    saved_bytes: Count
+    boundary_bytes: Count
+    boundary_gradient_bytes: Count
+    shared: list[str] = []
+    tied_bytes: Count = 0
+    borrowed_bytes: Count = 0
+
+
+class WorkloadEntry(Strict):
+    micro_batch: OneOrMore
+    update_every: OneOrMore
+    max_staleness: Count
+    average_every: OneOrMore
+    max_lag: OneOrMore
+    optimizer_state_bytes_per_parameter_byte: AtLeastZero
+    process_bytes: Count
+    averaged_bytes_per_parameter_byte: Positive = 1.0
+    activation_wire_ratio: Positive = 1.0
+    gradient_wire_ratio: Positive = 1.0
+    averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
+    schedule: Schedule = "async"
+    splits_backward: bool = False
+    cast_bytes_per_parameter_byte: AtLeastZero = 0.0
+    activation_checkpointing: ActivationCheckpointing = "never"
+    tied: Tied = "exact"
+
+
+class PlanFile(Strict):
+    """plan.yaml."""
+
+    FILE: ClassVar[str] = "a plan"
+
+    version: Literal[1]
+    job_file: str
+    seed: int
+    clusters: Annotated[list[ClusterEntry], Field(min_length=1)]
+    rings: list[RingEntry]
+    spares: list[SpareEntry] = []
+    predicted: PredictionEntry
+    job: dict[str, JsonValue]
+    workload: WorkloadEntry
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    links: list[LinkEntry] = []
+    regions: list[LinkEntry] = []
+    constraints: ConstraintsEntry = ConstraintsEntry()
+    fingerprint: str
+    units: Annotated[list[UnitEntry], Field(min_length=1)]

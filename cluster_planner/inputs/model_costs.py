@@ -1,0 +1,151 @@
+"""What a model costs, unit by unit, and what a run asks of it.
+
+Decides nothing: these are the planner's inputs beside the fleet. They come from outside (the capture of a
+model, a job file) and are checked here once, so that the formulas need not.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from cluster_planner.errors import InvalidInput
+from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, Tied, held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The smallest indivisible piece of the model, in execution order. All figures are for ONE sample."""
+
+    name: str
+    flops: float
+    """FLOPs of the forward pass; the backward is taken to cost twice that."""
+    parameter_bytes: int
+    """Weights the unit holds (not per sample)."""
+    saved_bytes: int
+    """Activations kept from forward to backward."""
+    boundary_bytes: int
+    """What is alive across the unit's end, so what a cut there sends forward, in the model's own precision."""
+    boundary_gradient_bytes: int
+    """The part of it that needs a gradient, so what a cut there sends back."""
+    shared: tuple[str, ...] = ()
+    """Ids of parameters that other units hold too."""
+    tied_bytes: int = 0
+    """Parameters used up to the unit's end and behind it, too (not per sample): once an update a cut there sends them
+    forward, and as much of gradients back; or, with `tied: averaged`, nothing."""
+    borrowed_bytes: int = 0
+    """Tied parameters that the unit uses and that units before it hold (not per sample)."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "flops",
+            "parameter_bytes",
+            "saved_bytes",
+            "boundary_bytes",
+            "boundary_gradient_bytes",
+            "tied_bytes",
+            "borrowed_bytes",
+        ):
+            _require(self.name, name, getattr(self, name), least=0)
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """All units of a model. A run whose captured model has another `fingerprint` must be refused."""
+
+    units: tuple[Unit, ...]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise InvalidInput("a model needs at least one unit", key="units")
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(unit.parameter_bytes for unit in self.units)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The parts of a job that change its cost."""
+
+    micro_batch: int
+    """Samples of one micro-batch."""
+    update_every: int
+    """Micro-batches of one update."""
+    max_staleness: int
+    """Updates; 0 is synchronous."""
+    average_every: int
+    """Samples of the whole fleet that make one round."""
+    max_lag: int
+    """Rounds."""
+    optimizer_state_bytes_per_parameter_byte: float
+    process_bytes: int
+    """Memory of a stage's process before it holds any tensor of the model."""
+    averaged_bytes_per_parameter_byte: float = 1.0
+    """What a parameter byte takes when it travels to be averaged: 1 as it is, less in a shorter form."""
+    averaging_state_bytes_per_parameter_byte: float = 0.0
+    """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
+    activation_wire_ratio: float = 1.0
+    """What a byte that needs a gradient takes on its way forward: 1 as it is, less in a shorter form. What needs none
+    (masks, integers) always travels as it is."""
+    gradient_wire_ratio: float = 1.0
+    """What a gradient's byte takes on its way back."""
+    schedule: Schedule = "async"
+    splits_backward: bool = False
+    """Whether stages may send input gradients before they compute weight gradients, where they have memory for it."""
+
+    cast_bytes_per_parameter_byte: float = 0.0
+    """Kept beside each live version of a weight: what it was cast to, where a run computes in another precision."""
+    activation_checkpointing: ActivationCheckpointing = "never"
+    """Whether stages may run their forwards twice, to keep fewer activations."""
+    tied: Tied = "exact"
+    """How parameters are trained that several stages of a cluster use."""
+
+    def __post_init__(self) -> None:
+        leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
+        for field in fields(self):
+            if field.name not in ("schedule", "splits_backward", "activation_checkpointing", "tied"):
+                _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
+        if self.is_synchronous and self.max_staleness:
+            raise InvalidInput(
+                f"must be 0 with schedule {self.schedule}, not {self.max_staleness}", key="workload.max_staleness"
+            )
+
+    def activation_bytes(self, unit: Unit) -> int:
+        """What a cut at the unit's end sends forward of each micro-batch."""
+        saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
+        return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
+
+    def gradient_bytes(self, unit: Unit) -> int:
+        """What it sends back."""
+        return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
+
+    def tied_bytes(self, unit: Unit) -> int:
+        """A micro-batch's share of the tied weights that such a cut sends forward, and of their gradients back."""
+        return math.ceil(unit.tied_bytes / self.update_every) if self.tied == "exact" else 0
+
+    def round_samples(self, clusters: float) -> float:
+        """Samples of the whole fleet from one round to the next: a round holds an update of each cluster at least."""
+        return max(self.average_every, clusters * self.update_every * self.micro_batch)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether forwards and backwards have a fixed order, with a flush at each update."""
+        return self.schedule in SYNCHRONOUS
+
+    def held(self, stages: int, index: int) -> int:
+        """Synchronous: micro-batches between forward and backward at stage `index` of `stages`, at most."""
+        return held(self.schedule, stages, index, self.update_every)
+
+    @property
+    def largest_window(self) -> int:
+        """The most micro-batches that `max_staleness` lets a cluster have in flight.
+
+        The first stage admits a micro-batch of update u only when update u − max_staleness − 1 is done, so at
+        most (max_staleness + 1) updates' micro-batches are on their way.
+        """
+        return (self.max_staleness + 1) * self.update_every
+
+
+def _require(owner: str, name: str, value: float, *, least: int) -> None:
+    if not (math.isfinite(value) and value >= least):
+        raise InvalidInput(f"must be a finite number, {least} or more, not {value!r}", key=f"{owner}.{name}")

@@ -1,0 +1,227 @@
+"""The cost of any span of units, per micro-batch.
+
+Decides how the costs of units add up to those of a stage: design §4.5.
+
+    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward
+    2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 gradient, optimizer state,
+              1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
+
+A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right
+after its forward, so it keeps those of one, and the inputs of the W − 1 that wait; no graph of its own is alive when
+it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
+synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
+(schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. A stage that recomputes keeps
+the inputs instead, the gradients that wait, and the activations of one; its forward counts twice.
+Tied parameters come on top where stages borrow them. Knows no node. A model of more than MAX_POSITIONS cut positions is
+offered only that many, spread evenly over its cost, each where few bytes cross.
+"""
+
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.schedules import SPLIT_KEEPS
+
+Floats: TypeAlias = NDArray[np.float64]
+
+MAX_POSITIONS = 128
+"""Cuts are searched among at most this many positions, so that tables stay small."""
+
+UPDATE_FLOPS = 12.0
+"""What one update costs per parameter byte: an estimate, for it is bound by memory rate (48 FLOPs a float32
+weight).
+"""
+
+
+class SpanCosts:
+    """Prefix sums over units: any half-open span [start, end) is a subtraction."""
+
+    def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
+        units = costs.units
+        self._costs, self._most_positions = costs, most_positions
+        self._memory_tables: dict[tuple[int, bool], Floats] = {}
+        self._flops_tables: dict[bool, Floats] = {}
+        self.count = len(units)
+        self.workload = workload
+        self._flops = _cumulative([unit.flops for unit in units])
+        self._parameters = _cumulative([unit.parameter_bytes for unit in units])
+        self._saved = _cumulative([unit.saved_bytes for unit in units])
+        self.forward_bytes = _at_cuts([workload.activation_bytes(unit) + workload.tied_bytes(unit) for unit in units])
+        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
+        """
+        self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) + workload.tied_bytes(unit) for unit in units])
+        """[cut position] → bytes that it sends back."""
+        self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
+        self._tied = _at_cuts([unit.tied_bytes for unit in units])
+        self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
+
+    def under(self, workload: Workload) -> "SpanCosts":
+        """The same model's, if the job asked for this."""
+        return SpanCosts(self._costs, workload, self._most_positions)
+
+    def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
+        """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
+        passes = 3.0 + recomputes
+        return passes * self.forward_flops(start, end) + self.step_flops(start, end) / self.workload.update_every
+
+    def forward_flops(self, start: int, end: int) -> float:
+        """FLOPs of one micro-batch's forward."""
+        return float(self._flops[end] - self._flops[start]) * self.workload.micro_batch
+
+    def step_flops(self, start: int, end: int) -> float:
+        """FLOPs of one update's optimizer step."""
+        return UPDATE_FLOPS * self.parameter_bytes(start, end)
+
+    def parameter_bytes(self, start: int, end: int) -> int:
+        return int(self._parameters[end] - self._parameters[start])
+
+    def borrowed_bytes(self, start: int, end: int) -> float:
+        """Tied parameters that a stage of that span uses and that belong to an earlier one; of several, each at most
+        as often as units use it."""
+        return float(min(self._borrowed[end] - self._borrowed[start], self._tied[start]))
+
+    def copied_bytes(self, start: int, end: int) -> float:
+        """Tied parameters that a stage of that span uses as others do, with `tied: averaged`: borrowed or lent."""
+        lent = max(0.0, float(self._tied[end] - self._tied[start]))
+        return 0.0 if self._is_exact else max(self.borrowed_bytes(start, end), lent)
+
+    def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
+        """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
+        saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
+        queued = float(self._arriving[start])
+        if recomputes:
+            in_flight = saved + (window + 1) * queued + window * float(self.gradient_bytes[end])
+        elif self.workload.is_synchronous:
+            in_flight = window * saved + queued
+        else:
+            in_flight = saved + (window - 1) * (queued if end == self.count else saved)
+        copies = self._copies(last=end == self.count)
+        tied = self._borrowed_copies(last=end == self.count) * self.borrowed_bytes(start, end)
+        tied += float(self._tied[end]) * self._is_exact
+        return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
+
+    def stage_memory_bytes(
+        self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
+    ) -> int:
+        """What a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no window."""
+        index, stages = place
+        work = self.workload
+        in_flight = work.held(stages, index) if work.is_synchronous else window
+        return self.memory_bytes(start, end, in_flight, recomputes=recomputes)
+
+    def split_bytes(self, start: int, end: int) -> int:
+        """What a split backward keeps in a stage of that span, beside `memory_bytes`."""
+        return round(SPLIT_KEEPS * float(self._saved[end] - self._saved[start]) * self.workload.micro_batch)
+
+    def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
+        """For how many micro-batches' saved activations a stage has memory when its backward may be split; 0 where it
+        may not: in the first stage, which sends no gradient, where `memory_bytes` are too few, and where gradients of
+        tied parameters come or leave (`tied: exact`), which have to be complete when an update's last gradient is.
+        """
+        index, stages = place
+        needed = self.stage_memory_bytes(start, end, place, window) + self.split_bytes(start, end)
+        tied = self._is_exact and (self._tied[start] > 0 or self._tied[end] > 0)
+        if index == 0 or tied or not self.workload.splits_backward or needed > memory_bytes:
+            return 0
+        if self.workload.is_synchronous:
+            return self.workload.held(stages, index) + SPLIT_KEEPS
+        return (1 if end == self.count else window) + SPLIT_KEEPS
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """The cut positions that a search considers, 0 and the number of units included."""
+        if self.count < self._most_positions:
+            return np.arange(self.count + 1)
+        return self._few_positions(self._most_positions)
+
+    def flops_table(self, *, recomputes: bool = False) -> Floats:
+        """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""
+        if recomputes not in self._flops_tables:
+            update = UPDATE_FLOPS / self.workload.update_every
+            passes = (3.0 + recomputes) * self.workload.micro_batch
+            flops = passes * self._between(self._flops) + update * self._between(self._parameters)
+            self._flops_tables[recomputes] = _forward_only(flops)
+        return self._flops_tables[recomputes]
+
+    @cached_property
+    def parameter_table(self) -> Floats:
+        """[i, j] → parameter bytes between two positions; negative where j < i."""
+        return self._between(self._parameters)
+
+    def memory_table(self, window: int, *, recomputes: bool = False) -> Floats:
+        """[i, j] → `memory_bytes(positions[i], positions[j], window)`; infinite where j ≤ i."""
+        if (window, recomputes) not in self._memory_tables:
+            self._memory_tables[window, recomputes] = self._memory_table(window, recomputes)
+        return self._memory_tables[window, recomputes]
+
+    def _memory_table(self, window: int, recomputes: bool) -> Floats:
+        saved = self._between(self._saved) * self.workload.micro_batch
+        queued = self._arriving[self.positions]
+        in_flight = saved * window
+        if recomputes:
+            in_flight = saved + (window + 1) * queued[:, None] + window * self.gradient_bytes[self.positions]
+        elif self.workload.is_synchronous:
+            in_flight += queued[:, None]
+        else:
+            in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
+        copies = np.full(len(self.positions), self._copies(last=False))
+        copies[-1] = self._copies(last=True)
+        tied = self._tied[self.positions]
+        borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
+        borrowed[-1] = self._borrowed_copies(last=True)
+        held = in_flight + borrowed * np.minimum(self._between(self._borrowed), tied[:, None]) + tied * self._is_exact
+        return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
+
+    def _copies(self, *, last: bool) -> float:
+        """How many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the anchor;
+        of each round on its way the contribution and its average).
+        """
+        work = self.workload
+        versions = 1 if last else work.max_staleness + 1
+        averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
+        weights = versions * (1 + work.cast_bytes_per_parameter_byte)
+        return weights + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+
+    def _borrowed_copies(self, *, last: bool) -> float:
+        """How many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one that
+        arrives, a gradient; a copy of its own takes what any parameter does. With `tied: exact` all before the last
+        borrower hold one more gradient, of those behind.
+        """
+        if not self._is_exact:
+            return self._copies(last=last)
+        return (1 if last else self.workload.max_staleness + 1) + 2
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.workload.tied == "exact"
+
+    def _between(self, prefix: Floats) -> Floats:
+        at = prefix[self.positions]
+        return at[None, :] - at[:, None]
+
+    def _few_positions(self, count: int) -> NDArray[np.int64]:
+        weight = sum((p / p[-1] if p[-1] > 0 else p) for p in (self._flops, self._parameters, self._saved))
+        weight = weight + np.linspace(0.0, 1e-3, self.count + 1)
+        bins = np.searchsorted(np.linspace(0.0, weight[-1], count), weight, side="right")
+        crossing = self.forward_bytes + self.gradient_bytes
+        inner = np.arange(1, self.count)
+        by_bytes = inner[np.lexsort((inner, crossing[inner], bins[inner]))]
+        _, first = np.unique(bins[by_bytes], return_index=True)
+        return np.concatenate(([0], np.sort(by_bytes[first]), [self.count]))
+
+
+def _cumulative(values: list[float] | list[int]) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(np.asarray(values, dtype=np.float64))))
+
+
+def _at_cuts(values: list[int]) -> Floats:
+    at = np.concatenate(([0.0], np.asarray(values, dtype=np.float64)))
+    at[-1] = 0.0
+    return at
+
+
+def _forward_only(table: Floats) -> Floats:
+    return np.where(np.tri(len(table), dtype=bool), np.inf, table)

@@ -1,0 +1,258 @@
+"""The best pipeline for one group of nodes.
+
+Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
+both by dynamic programming (node_order.py): the least bottleneck; then the shortest round trip among pipelines
+whose bottleneck is at most that, or a little more, or anything, or where neither waits for the other. A stage whose
+memory is too short for what it would keep recomputes it, if the workload allows, and takes longer. All results are
+timed by the exact formulas, in small fleets also walked (limited_window.py), and the most valuable one is taken.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from cluster_planner.inputs.constraints import LAST
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.cut_tables import (
+    GroupNodes,
+    both_ways,
+    bottleneck_tables,
+    ending,
+    first_that_fits,
+    round_trip_tables,
+)
+from cluster_planner.pipeline.cuts import Pinned, Solution, Tables
+from cluster_planner.pipeline.node_order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
+from cluster_planner.pipeline.recomputation import recomputing, ways_that_fit
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.limited_window import circulating_s, is_near
+from cluster_planner.predict.objective import staleness_factor
+from cluster_planner.predict.stage_times import bottleneck_s, flushed_s, loads_of, period_s, round_trip_s, wanted_window
+
+FASTEST = 32
+"""Of a group with more nodes than there can be stages, the fastest are looked at beside the largest."""
+
+SLACKS = (1.0, 1.25, np.inf)
+"""How much longer than the least bottleneck a stage may take when that shortens the round trip."""
+
+THOROUGH_NODES = 24
+"""In fleets of at most so many nodes pipelines are compared as walked (limited_window.py), more windows are tried, and
+orders are looked for on all cut positions."""
+
+FINER = 0.75
+"""Each of these windows over the one before, at most."""
+
+HALVINGS = 4
+"""Searches between two of these limits, at most."""
+
+Find = Callable[[Tables, np.ufunc], Solution | None]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline and its value: samples/s, discounted for staleness and for the hours when not all nodes are there."""
+
+    stages: tuple[Stage, ...]
+    window: int
+    samples_per_s: float
+    value: float
+
+
+def plan_pipeline(
+    fleet: Fleet,
+    spans: SpanCosts,
+    names: Sequence[str],
+    averaging_per_s: float,
+    least: int,
+    required: str | None = None,
+    *,
+    in_order: bool = False,
+) -> Pipeline | None:
+    """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
+
+    `averaging_per_s`: bytes that averaging moves each way a second per parameter byte. `required`: a node that must run
+    a stage, beside those that are pinned. `in_order`: only pipelines in the order of `names`.
+    """
+    needed = fleet.rules.required(names) | frozenset(() if required is None else (required,))
+    names = names if in_order else _shortlisted(fleet, names, len(spans.positions), needed)
+    group, pinned = GroupNodes(fleet, names), _pinned(fleet, names, needed)
+    ends = [i for i, name in enumerate(names) if fleet.rules.stage_of.get(name) == LAST]
+    longest = both_ways(spans, lambda flops: ending(bottleneck_tables(spans, group, averaging_per_s, flops), ends))
+    trips = both_ways(spans, lambda flops: ending(round_trip_tables(spans, group, flops), ends))
+    exact = is_exact(len(names), len(spans.positions)) and not in_order
+    orders: tuple[tuple[int, ...], ...] = (tuple(range(len(names))),)
+    if not exact and not in_order:
+        orders = candidate_orders(trips[0], group.flops_per_s, group.memory_bytes)
+        orders = tuple(dict.fromkeys(_arranged(order, pinned, ends) for order in orders))
+    find = partial(best_pipeline, least=least, orders=() if exact else orders, pinned=pinned)
+    cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
+    tried: list[bytes] = []
+    is_thorough = len(fleet.nodes) <= THOROUGH_NODES
+    for window in windows_to_try(spans.workload, len(names), finely=is_thorough):
+        fits = ways_that_fit(spans, group.memory_bytes, window)
+        if fits.tobytes() in tried:
+            continue
+        tried.append(fits.tobytes())
+        tables, seconds = first_that_fits(longest, fits), first_that_fits(trips, fits)
+        if not exact and len(orders) > SHORTLIST:
+            orders = shortlist(tables, orders, least, pinned)
+            find = partial(find, orders=orders)
+        fastest = find(tables, np.maximum)
+        if fastest is None:
+            continue
+        period = partial(period_s, window=window, workload=spans.workload)
+        for solution in (fastest, *_shorter_trips(tables, seconds, fastest.cost, period, find)):
+            cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
+    ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
+    found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
+    best = _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
+    if best is None or required is not None or len(best.stages) == len(names):
+        return best
+    # Nodes that are left out have set the limits of the search: it may find better cuts without them.
+    used = [stage.node for stage in best.stages]
+    again = plan_pipeline(fleet, spans, used, averaging_per_s, least, in_order=in_order)
+    return best if again is None else max(best, again, key=_worth)
+
+
+def _shorter_trips(
+    tables: Tables, seconds: Tables, least_s: float, period: Callable[[float, float], float], find: Find
+) -> Iterator[Solution]:
+    """The shortest round trips with bottlenecks of at most SLACKS times the least, then of what lies between: at the
+    best limit the round trip is waited for just as long as the bottleneck takes.
+    """
+
+    def within(limit_s: float) -> Solution | None:
+        most = limit_s * (1 + 1e-12)
+        stage = np.where(tables.stage <= most, seconds.stage, np.inf)
+        return find(Tables(stage, np.where(tables.hop <= most, seconds.hop, np.inf)), np.add)
+
+    too_low_s, too_high_s = 0.0, np.inf
+    for turn in range(len(SLACKS) + HALVINGS):
+        if turn < len(SLACKS):
+            limit_s = least_s * SLACKS[turn]
+            if np.isinf(limit_s) and np.isfinite(too_high_s):
+                continue  # a longer bottleneck does not wait for a shorter round trip
+        elif 0 < too_low_s < too_high_s < np.inf:
+            limit_s = math.sqrt(too_low_s * too_high_s)
+        else:
+            return
+        solution = within(limit_s)
+        if solution is None:
+            continue
+        yield solution
+        longest_s = tables.most(solution.steps)
+        if period(longest_s, solution.cost) > longest_s:
+            too_low_s = max(too_low_s, min(limit_s, too_high_s))
+        else:
+            too_high_s = min(too_high_s, longest_s)
+
+
+def _worth(pipeline: Pipeline) -> tuple[float, int]:
+    return pipeline.value, -len(pipeline.stages)
+
+
+def _best_walked(fleet: Fleet, spans: SpanCosts, found: Sequence[Pipeline]) -> Pipeline | None:
+    """The most valuable one as it is predicted: those that wait for their round trip are slower than the formulas say,
+    and never faster.
+    """
+    best: Pipeline | None = None
+    for one in sorted(found, key=_worth, reverse=True):
+        if best is not None and one.value <= best.value:
+            break
+        best = max((each for each in (best, _walked(fleet, spans, one)) if each is not None), key=_worth)
+    return best
+
+
+def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
+    stages, work = pipeline.stages, spans.workload
+    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), 0.0)
+    trip = round_trip_s(fleet, spans, stages)
+    if len(stages) == 1 or not is_near(work, *map(np.asarray, (bottleneck, trip, pipeline.window))):
+        return pipeline
+    rate = work.micro_batch / circulating_s(fleet, spans, Cluster("", pipeline.window, stages))
+    slower = min(1.0, rate / pipeline.samples_per_s)
+    return replace(pipeline, samples_per_s=pipeline.samples_per_s * slower, value=pipeline.value * slower)
+
+
+def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
+    """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
+    if work.schedule == "gpipe":
+        return (work.update_every,)  # every stage holds a whole update
+    most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)
+    if not finely:
+        return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
+    windows = [most]
+    while windows[-1] > 1:
+        windows.append(min(windows[-1] - 1, math.floor(FINER * windows[-1])))
+    return tuple(windows)
+
+
+def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
+    """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
+    return all(
+        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
+        <= fleet.node(stage.node).memory_bytes
+        for index, stage in enumerate(stages)
+    )
+
+
+def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
+    """The largest window up to `wanted` that every stage has memory for; at least 1."""
+    if _fit(fleet, spans, stages, wanted):
+        return wanted
+    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))
+
+
+def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
+    """These stages by the exact formulas, with the window that they want and have memory for."""
+    work = spans.workload
+    bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaging_per_s)
+    trip = round_trip_s(fleet, spans, stages)
+    if work.is_synchronous:
+        window = work.held(len(stages), 0)
+    else:
+        window = largest_fitting_window(fleet, spans, stages, wanted_window(bottleneck, trip, work))
+    period = max(period_s(bottleneck, trip, window, work), flushed_s(fleet, spans, stages))
+    rate = work.micro_batch / period
+    counted = staleness_factor(window, len(stages), work) * fleet.rules.presence_of(stage.node for stage in stages)
+    return Pipeline(stages, window, rate, rate * counted)
+
+
+def _stages(spans: SpanCosts, names: Sequence[str], steps: Sequence[tuple[int, int, int]]) -> tuple[Stage, ...]:
+    at = spans.positions
+    return tuple(Stage(names[i], (int(at[start]), int(at[end]))) for i, start, end in steps)
+
+
+def _pinned(fleet: Fleet, names: Sequence[str], needed: frozenset[str]) -> Pinned:
+    stages = ((i, fleet.rules.stage_of.get(name)) for i, name in enumerate(names))
+    return Pinned(
+        frozenset(i for i, name in enumerate(names) if name in needed),
+        {i: stage for i, stage in stages if isinstance(stage, int)},
+    )
+
+
+def _arranged(order: tuple[int, ...], pinned: Pinned, ends: Sequence[int]) -> tuple[int, ...]:
+    """The order with pinned nodes in their places."""
+    arranged = [i for i in order if i not in pinned.stage_of and i not in ends]
+    for node, stage in sorted(pinned.stage_of.items(), key=lambda item: item[1]):
+        arranged.insert(stage, node)
+    return (*arranged, *ends)
+
+
+def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: frozenset[str]) -> Sequence[str]:
+    """Of more nodes than there can be stages: the largest, with which the model fits if it does at all, the fastest,
+    and those that have to run a stage.
+    """
+    if len(names) <= positions:
+        return names
+    nodes = [fleet.node(name) for name in names]
+    largest = sorted(nodes, key=lambda node: (-node.memory_bytes, -node.flops_per_s))[: positions - 1]
+    fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
+    kept = needed | {node.name for node in (*largest, *fastest)}
+    return [name for name in names if name in kept]

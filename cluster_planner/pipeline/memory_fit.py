@@ -1,0 +1,85 @@
+"""Whether a group of nodes has the memory to hold the model at all.
+
+Decides it for the least demanding run: one micro-batch in flight, or with gpipe all of an update. Memory of a span
+grows with the span, so a chain of nodes that each take all they can reaches as far as any. Exact for up to
+EXACT_NODES nodes (the farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient:
+largest memory first, or last. Knows no link and no speed.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+
+EXACT_NODES = 6
+
+
+class Holding:
+    """Answers for one model and one fleet."""
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
+        self._fleet = fleet
+        work = spans.workload
+        in_flight = work.update_every if work.schedule == "gpipe" else 1
+        self._table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
+        if work.activation_checkpointing == "auto":
+            self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
+        self._least = least_stages
+        self.process_bytes = work.process_bytes
+        """What each stage needs before it holds anything."""
+        self._reach: dict[int, list[int]] = {}
+        self._known: dict[tuple[str, ...], bool] = {}
+
+    @property
+    def smallest_unit_bytes(self) -> int:
+        """What the least demanding unit alone needs."""
+        return int(np.diagonal(self._table, offset=1).min())
+
+    @property
+    def largest_unit_bytes(self) -> int:
+        """What the most demanding unit alone needs."""
+        return int(np.diagonal(self._table, offset=1).max())
+
+    @property
+    def whole_model_bytes(self) -> int:
+        """What the model needs as one stage."""
+        return int(self._table[0, -1])
+
+    def holds_a_unit(self, name: str) -> bool:
+        return self._fleet.node(name).memory_bytes >= self.smallest_unit_bytes
+
+    def holds(self, names: Sequence[str]) -> bool:
+        """Whether these nodes can hold the whole model, in at least the least number of stages."""
+        key = tuple(sorted(names))
+        if key not in self._known:
+            reaches = [self._reach_of(self._fleet.node(name).memory_bytes) for name in key]
+            end = len(self._table) - 1
+            far = _farthest(reaches) if len(reaches) <= EXACT_NODES else _by_size(reaches)
+            self._known[key] = len(key) >= self._least and far >= end
+        return self._known[key]
+
+    def _reach_of(self, memory_bytes: int) -> list[int]:
+        """[position] → the farthest position that a span from there can end at."""
+        if memory_bytes not in self._reach:
+            fits = self._table <= memory_bytes
+            self._reach[memory_bytes] = [int(row.nonzero()[0].max(initial=start)) for start, row in enumerate(fits)]
+        return self._reach[memory_bytes]
+
+
+def _farthest(reaches: Sequence[Sequence[int]]) -> int:
+    best = [0] * (1 << len(reaches))
+    for used in range(1, len(best)):
+        best[used] = max(reach[best[used & ~(1 << i)]] for i, reach in enumerate(reaches) if used >> i & 1)
+    return best[-1]
+
+
+def _by_size(reaches: Sequence[Sequence[int]]) -> int:
+    farthest = 0
+    for reverse in (True, False):
+        at = 0
+        for reach in sorted(reaches, key=lambda reach: reach[0], reverse=reverse):
+            at = reach[at]
+        farthest = max(farthest, at)
+    return farthest

@@ -1,0 +1,51 @@
+"""The objective that a plan maximises: samples per second, each counted for what it is worth.
+
+    objective = Σ over clusters of samples/s · s · a
+    s = 1 / (1 + STALENESS_COST · τ)                  τ: mean staleness of the cluster's gradients, in updates
+    a = 1 / (1 + ROUND_COST · (C − 1) · log2(1 + h))  C: clusters; h: updates a cluster makes apart from the
+    others
+
+τ = min((W − 1) / (2·U), max_staleness): a window of W delays the first stage by (W − 1)/U updates and the
+last by none. h = (1 + max_lag) · E / (C · micro_batch · U): what it does between two rounds and while one is on
+its way; E = max(average_every, C · micro_batch · U) samples make a round, which holds an update of each. Synchronous
+training by one cluster counts 1. `a` has the form of the law of large batches, 1 / (1 + B / B_critical): each further
+cluster adds to the samples behind one common step, at falling returns.
+
+Both constants are assumptions, not measurements. The simulation in design §6 says that delay costs loss, but
+not how many samples that is; STALENESS_COST is a guess at it. ROUND_COST, and that `a` falls with C − 1 and
+not with log2(C), were chosen with the six-node example in view, where they decide: with STALENESS_COST 0.2 it
+gets three clusters up to a ROUND_COST of 0.010, two from 0.012 to 0.03, one at 0.05. Where values lie that
+close, the number of clusters is a judgement of this file, not a finding; experiments must measure both. Knows
+no machine.
+"""
+
+import math
+
+from cluster_planner.inputs.model_costs import Workload
+
+STALENESS_COST = 0.2
+ROUND_COST = 0.015
+
+
+def staleness_factor(window: int, stages: int, workload: Workload) -> float:
+    """What a sample of a cluster is worth, for its staleness. A lone stage has none: backward follows
+    forward.
+    """
+    if stages == 1:
+        return 1.0
+    mean_delay = min((window - 1) / (2 * workload.update_every), float(workload.max_staleness))
+    return 1.0 / (1.0 + STALENESS_COST * mean_delay)
+
+
+def averaging_factor(clusters: float, workload: Workload) -> float:
+    """What a sample is worth, for being made by one of so many clusters."""
+    update = clusters * workload.micro_batch * workload.update_every
+    apart = (1 + workload.max_lag) * workload.round_samples(clusters) / update
+    return 1.0 / (1.0 + ROUND_COST * (clusters - 1) * math.log2(1.0 + apart))
+
+
+def price_of_a_cluster(objective: float, clusters: int, workload: Workload) -> float:
+    """What one cluster more must be worth (samples/s, discounted for staleness) to make up for what its being there
+    takes off the samples of all others.
+    """
+    return objective / averaging_factor(clusters + 1, workload) - objective / averaging_factor(clusters, workload)

@@ -1,0 +1,239 @@
+"""What a plan will do: samples per second, memory, and what limits it.
+
+Decides how the clusters' pipelines and the averaging between them share links (design §4.5): pipelines first, as in a
+run, so clusters wait where averaging starves. While nobody waits, each cluster runs as if nothing were averaged:
+
+    T_c    = max over stages of compute, flows, host bytes / uplink, host bytes / downlink
+    R      = Σ micro_batch / period_c(T_c),    t = average_every / R from one round's opening to the next
+
+Where window or staleness limit what is in flight, or nearly, period_c is at least what a walk of the pipeline takes
+(limited_window.py). A round takes ring_time.py's bytes of each host's links. They fit into what pipelines leave of t,
+or
+clusters come to their lag limit and wait, all of them, until they have: then rounds are an interval I > t apart, and
+R·t / I is made. steady_state.py says what I is. Where nodes of one host serve several clusters, each cluster is timed
+as if
+all had its period, which is never too fast.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.spans import Floats, SpanCosts
+from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
+from cluster_planner.predict.limited_window import no_faster_than_walked
+from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.predict.ring_time import Exchange, exchange_of
+from cluster_planner.predict.ring_traffic import Circuit, circuits
+from cluster_planner.predict.stage_times import Load, flushed_s, host_key, loads_of, round_trip_s
+from cluster_planner.predict.steady_state import Alone, Occupancy, Pace, Pipelines
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
+
+    `node` (and `peer`, for a link) say where; with "averaging", which any node of the fleet may hold up, at whose links
+    it starves or is slowest, or, where clusters wait for one with long updates, what that one's are limited by.
+    """
+
+    kind: str
+    node: str
+    peer: str | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A prediction without advice, each cluster's limit, and the part of a round that is its longest ring's latency."""
+
+    prediction: Prediction
+    limits: tuple[Limit, ...]
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Pipe:
+    cluster: Cluster
+    loads: tuple[Load, ...]
+    round_trip_s: float
+    flushed_s: float
+
+
+def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
+    """Time and memory of every stage, the speed of every cluster and of the fleet."""
+    work = spans.workload
+    pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
+    exchanges = _exchanges(fleet, spans, clusters, circuits(spans, clusters, rings))
+    stages = no_faster_than_walked(fleet, spans, clusters, _pipelines(fleet, pipes, exchanges))
+    alone = _alone(exchanges)
+    pace = stages.pace(work, alone)
+    averaging_s, latency_s = _round_s(stages, alone)
+    occupied, waits = stages.occupancy(), _waits(stages, pipes, exchanges, pace)
+    periods, rates = stages.periods_s(work).tolist(), pace.rates.tolist()
+    stage_s = _stage_seconds(stages, work, pace)
+    limits, predictions = [], []
+    for pipe, first, period, rate in zip(pipes, stages.first.tolist(), periods, rates, strict=True):
+        limit = _limit(spans, pipe, occupied, first, period) if waits is None else waits[0]
+        limits.append(limit)
+        seconds = [tuple(each[first : first + len(pipe.loads)].tolist()) for each in stage_s]
+        predicted = _stages(fleet, spans, pipe, *seconds)
+        most = max(stage.occupancy_s for stage in predicted)
+        words = _words(limit, most, period, pipe) if waits is None else waits[1]
+        predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
+    total = sum(rates)
+    factor = averaging_factor(len(clusters), work)
+    worth = sum(
+        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
+        for rate, c in zip(rates, clusters, strict=True)
+    )
+    slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
+    return Forecast(
+        Prediction(
+            samples_per_s=total,
+            averaging_s=averaging_s,
+            objective=worth * factor,
+            efficiency=worth * factor / total,
+            bottleneck=f"{clusters[slowest].name}: {predictions[slowest].bottleneck}",
+            advice="",
+            clusters=tuple(predictions),
+        ),
+        tuple(limits),
+        latency_s,
+    )
+
+
+def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
+    given = (fleet, spans, cluster.stages)
+    return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
+
+
+def _exchanges(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit]) -> list[Exchange]:
+    """Of the rings in which anything is sent."""
+    stages = {cluster.name: cluster.stages for cluster in clusters}
+    moved = spans.workload.averaged_bytes_per_parameter_byte
+    return [
+        exchange_of(fleet, [stages[name][index].node for name, index in ring.members], moved * ring.parameter_bytes)
+        for ring in rings
+        if len(ring.members) > 1
+    ]
+
+
+def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange]) -> Pipelines:
+    names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    loads = [load for pipe in pipes for load in pipe.loads]
+    out = dict.fromkeys(names, 0.0)
+    into = dict(out)
+    for exchange in exchanges:
+        for sender, receiver, amount in exchange.flows:
+            if not fleet.same_host(sender, receiver):
+                out[sender] += amount
+                into[receiver] += amount
+    hosts: dict[tuple[bool, str], int] = {}
+    return Pipelines(
+        compute_s=np.array([load.compute_s for load in loads]),
+        send_s=np.array([load.send_s for load in loads]),
+        up_bytes=np.array([load.up_bytes for load in loads]),
+        down_bytes=np.array([load.down_bytes for load in loads]),
+        averaged_up=np.array([out[name] for name in names]),
+        averaged_down=np.array([into[name] for name in names]),
+        up_bytes_per_s=np.array([fleet.node(name).up_bytes_per_s for name in names]),
+        down_bytes_per_s=np.array([fleet.node(name).down_bytes_per_s for name in names]),
+        host=np.array([hosts.setdefault(host_key(fleet, name), len(hosts)) for name in names]),
+        first=np.cumsum([0, *(len(pipe.loads) for pipe in pipes[:-1])]),
+        round_trip_s=np.array([pipe.round_trip_s for pipe in pipes]),
+        flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
+        window=np.array([pipe.cluster.window for pipe in pipes]),
+    )
+
+
+def _alone(exchanges: Sequence[Exchange]) -> Alone | None:
+    if not exchanges:
+        return None
+    return Alone(
+        max(exchange.sending_s for exchange in exchanges),
+        max(exchange.last_hop_s for exchange in exchanges),
+        max(exchange.way_s for exchange in exchanges),
+    )
+
+
+def _round_s(stages: Pipelines, alone: Alone | None) -> tuple[float, float]:
+    """(seconds of one round on idle links, the part of them that is latency)."""
+    if alone is None:
+        return 0.0, 0.0
+    up_s = stages.through_host(stages.averaged_up) / stages.up_bytes_per_s
+    down_s = stages.through_host(stages.averaged_down) / stages.down_bytes_per_s
+    sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
+    averaging_s = max(sending_s + alone.last_hop_s, alone.way_s)
+    return averaging_s, averaging_s - sending_s
+
+
+def _stage_seconds(stages: Pipelines, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
+    """Of each stage's host: how long its uplink and its downlink are busy per micro-batch, averaging with it."""
+    rounds = work.micro_batch / pace.rates / pace.interval_s
+    rounds = np.repeat(rounds, np.diff(stages.first, append=len(stages.host)))
+    up = stages.through_host(stages.up_bytes) + stages.through_host(stages.averaged_up) * rounds
+    down = stages.through_host(stages.down_bytes) + stages.through_host(stages.averaged_down) * rounds
+    return np.maximum(up / stages.up_bytes_per_s, stages.send_s), down / stages.down_bytes_per_s
+
+
+def _waits(
+    stages: Pipelines, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
+) -> tuple[Limit, str] | None:
+    """What all clusters wait for, and in words; None where none waits."""
+    if not pace.waits:
+        return None
+    waiting = "waits for the averaging between clusters"
+    nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    if pace.waits_at is not None:
+        node = nodes[pace.waits_at]
+        return Limit("averaging", node), f"{waiting}, for which {node}'s links have too little room"
+    if pace.joins_last is not None:
+        pipe, first = pipes[pace.joins_last], int(stages.first[pace.joins_last])
+        worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
+        said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
+        return Limit("averaging", pipe.cluster.stages[worst].node), said
+    slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
+    return Limit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
+
+
+def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float) -> Limit:
+    stages = pipe.cluster.stages
+    worst = int(occupied.most[first : first + len(stages)].argmax())
+    node, at = stages[worst].node, first + worst
+    most = occupied.most[at]
+    if period_s > most * (1 + 1e-9):
+        return Limit("flush" if spans.workload.is_synchronous else "round trip", node)
+    for kind, seconds in (("compute", occupied.compute_s), ("uplink", occupied.up_s), ("downlink", occupied.down_s)):
+        if seconds[at] >= most:
+            return Limit(kind, node)
+    return Limit("link", node, pipe.loads[worst].send_to)
+
+
+def _stages(
+    fleet: Fleet, spans: SpanCosts, pipe: _Pipe, up_s: Sequence[float], down_s: Sequence[float]
+) -> tuple[StagePrediction, ...]:
+    predicted = []
+    stages, window = pipe.cluster.stages, pipe.cluster.window
+    for index, (stage, load, up, down) in enumerate(zip(stages, pipe.loads, up_s, down_s, strict=True)):
+        place, most = (index, len(stages)), max(load.compute_s, up, down)
+        memory = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
+        room_bytes = fleet.node(stage.node).memory_bytes
+        if not stage.recomputes and spans.room_to_split(*stage.units, place, window, room_bytes):
+            memory += spans.split_bytes(*stage.units)
+        predicted.append(StagePrediction(load.compute_s, up, down, most, memory))
+    return tuple(predicted)
+
+
+def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
+    each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
+    if limit.kind == "flush":
+        return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
+    if limit.kind == "round trip":
+        trip = f"the round trip of {pipe.round_trip_s * 1e3:.3g} ms"
+        return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most"
+    if limit.kind == "link":
+        return f"the link from {limit.node} to {limit.peer}: {each}"
+    return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"

@@ -1,0 +1,135 @@
+"""How fast all clusters run together, when rounds are averaged over the uplinks that pipelines fill.
+
+On an uplink the pipeline's lane goes first. So a stage whose uplink its pipeline fills sends next to nothing of a
+round, until its cluster comes to its lag limit and waits, as all clusters do for that round: then links are free and
+the round goes on at their full rate. With R the samples/s without averaging, E those of a round, and of each host's
+uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
+
+    opened    t = E / R                     E = average_every, or one update of every cluster if that is more
+    interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
+
+so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
+around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an update, one
+earlier than another: where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
+t, the last of C moments spread evenly about it, as far as that does not double the wait. Arrays over all stages, so
+that ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
+chunk of averaging that is leaving, and that uplinks are free for a moment after each wait.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.spans import Floats
+from cluster_planner.predict.stage_times import SHORTEST_S
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Seconds per micro-batch of each stage, one entry each: computing, its slowest flow, its host's links."""
+
+    compute_s: Floats
+    send_s: Floats
+    up_s: Floats
+    down_s: Floats
+
+    @property
+    def most(self) -> Floats:
+        return np.maximum(np.maximum(self.compute_s, self.send_s), np.maximum(self.up_s, self.down_s))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What rounds take beside the hosts' links, in seconds: the longest flow, the latency of the last hop, a chunk's
+    way around.
+    """
+
+    sending_s: float
+    last_hop_s: float
+    way_s: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """`rates`: samples/s of each cluster. `interval_s`: from one round to the next; infinite without rounds. Where
+    clusters wait for averaging, `waits_at` is the number of the stage whose host has too little room for it,
+    `joins_last` that of the cluster whose updates are too long; neither where a ring by itself takes too long.
+    """
+
+    rates: Floats
+    interval_s: float
+    waits: bool = False
+    waits_at: int | None = None
+    joins_last: int | None = None
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """All clusters' stages one after the other. Bytes are each stage's own: per micro-batch, and per round of
+    averaging. `host`: stages with the same number share an uplink and a downlink. `first`: where each cluster's stages
+    begin; the last three have one entry per cluster.
+    """
+
+    compute_s: Floats
+    send_s: Floats
+    up_bytes: Floats
+    down_bytes: Floats
+    averaged_up: Floats
+    averaged_down: Floats
+    up_bytes_per_s: Floats
+    down_bytes_per_s: Floats
+    host: NDArray[np.int64]
+    first: NDArray[np.int64]
+    round_trip_s: Floats
+    flushed_s: Floats
+    window: NDArray[np.int64]
+
+    def through_host(self, own: Floats) -> Floats:
+        """Each stage's sum over its host."""
+        return np.bincount(self.host, weights=own).astype(np.float64)[self.host]
+
+    def occupancy(self) -> Occupancy:
+        """With nothing averaged, and all clusters of a host as fast as each other."""
+        up_s = self.through_host(self.up_bytes) / self.up_bytes_per_s
+        down_s = self.through_host(self.down_bytes) / self.down_bytes_per_s
+        return Occupancy(self.compute_s, self.send_s, up_s, down_s)
+
+    def periods_s(self, work: Workload) -> Floats:
+        """Seconds per micro-batch of each cluster while none waits: timing.period_s, and what a flush costs."""
+        bottleneck = np.maximum.reduceat(self.occupancy().most, self.first)
+        others = (work.update_every - 1) * bottleneck if work.update_every > 1 else 0.0
+        admitted = (others + self.round_trip_s) / work.largest_window
+        waiting = np.maximum(self.round_trip_s / self.window, np.maximum(admitted, self.flushed_s))
+        return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
+
+    def pace(self, work: Workload, alone: Alone | None) -> Pace:
+        """Of the whole fleet. `alone` None: nothing is averaged."""
+        periods = self.periods_s(work)
+        rates = work.micro_batch / periods
+        if alone is None:
+            return Pace(rates, float("inf"))
+        updates = work.update_every * periods
+        opened_s = work.round_samples(len(rates)) / float(rates.sum())
+        last_hop_s = alone.last_hop_s / work.max_lag
+        sends = self.through_host(self.averaged_up + self.averaged_down) > 0
+        busy_s = self._busy_s(periods, opened_s)
+        later = (len(rates) - 1) / (2 * (len(rates) + 1))
+        stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
+        busy_s += np.where(sends, last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s), 0.0)
+        at, late = int(busy_s.argmax()), int(updates.argmax())
+        by_itself = max(alone.sending_s + last_hop_s, alone.way_s / work.max_lag)
+        interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]))
+        if interval_s <= opened_s * (1 + 1e-9):
+            return Pace(rates, opened_s)
+        waits_at = at if busy_s[at] >= max(by_itself, updates[late]) else None
+        joins_last = late if waits_at is None and updates[late] > by_itself else None
+        return Pace(rates * (opened_s / interval_s), interval_s, True, waits_at, joins_last)
+
+    def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
+        """How long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""
+        micro_batches = np.repeat(trained_s / periods_s, np.diff(self.first, append=len(self.host)))
+        up = self.through_host(self.up_bytes * micro_batches + self.averaged_up) / self.up_bytes_per_s
+        down = self.through_host(self.down_bytes * micro_batches + self.averaged_down) / self.down_bytes_per_s
+        return np.maximum(up, down)

@@ -1,0 +1,103 @@
+"""A whole plan but for its words: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
+
+Decides how a grouping is worked out exactly. Averaging's bytes depend on how fast all clusters are, so it is planned
+again with the rate that came out, until that gains nothing. Knows no search over groupings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
+from cluster_planner.pipeline.node_order import is_exact
+from cluster_planner.plan import Cluster, Ring
+from cluster_planner.predict.prediction import Forecast, predict
+from cluster_planner.rings import make_rings
+
+PASSES = 3
+MANY = 24
+"""More clusters than this are planned once with the load expected of averaging, after once without where none is."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`groups[i]`: the nodes among which `clusters[i]` was planned. `averaging_per_s`: see `plan_pipeline`."""
+
+    groups: tuple[tuple[str, ...], ...]
+    clusters: tuple[Cluster, ...]
+    rings: tuple[Ring, ...]
+    forecast: Forecast
+    averaging_per_s: float
+
+    @property
+    def objective(self) -> float:
+        return self.forecast.prediction.objective
+
+
+def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
+    """Bytes a second that averaging moves each way per parameter byte a stage holds."""
+    moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
+    return moved * samples_per_s / work.round_samples(clusters)
+
+
+class Assembler:
+    """Works groupings out, and remembers the pipelines of groups it has seen."""
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
+        """`few`: the same costs on few cut positions."""
+        self._fleet, self._spans, self._few, self._least = fleet, spans, few, least
+        self._known: dict[tuple[tuple[str, ...], float], Pipeline | None] = {}
+
+    def candidate(self, groups: Sequence[tuple[str, ...]], samples_per_s: float = 0.0) -> Candidate | None:
+        """The best plan with these clusters; None where one of them cannot hold the model. `samples_per_s`: what the
+        fleet is expected to make.
+        """
+        best: Candidate | None = None
+        passes = PASSES if len(groups) <= MANY else 1 + (samples_per_s <= 0)
+        for _ in range(passes if len(groups) > 1 else 1):
+            load = averaging_per_s(len(groups), samples_per_s, self._spans.workload)
+            found = self._once(groups, float(f"{load:.2g}"))
+            if found is None or (best is not None and found.objective <= best.objective * (1 + 1e-6)):
+                break
+            best = found
+            samples_per_s = found.forecast.prediction.samples_per_s
+        return best
+
+    def pipeline(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
+        """The best pipeline of these nodes."""
+        key = (group, averaging_per_s)
+        if key not in self._known:
+            self._known[key] = self._planned(group, averaging_per_s)
+        return self._known[key]
+
+    def _planned(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
+        given = (averaging_per_s, self._least)
+        if len(self._fleet.nodes) <= THOROUGH_NODES or not is_exact(len(group), len(self._few.positions)):
+            return plan_pipeline(self._fleet, self._spans, group, *given)
+        rough = plan_pipeline(self._fleet, self._few, group, *given)
+        if rough is None:
+            return plan_pipeline(self._fleet, self._spans, group, *given)
+        order = [stage.node for stage in rough.stages]
+        fine = plan_pipeline(self._fleet, self._spans, order, *given, in_order=True)
+        return rough if fine is None or fine.value <= rough.value else fine
+
+    def _once(self, groups: Sequence[tuple[str, ...]], averaging_per_s: float) -> Candidate | None:
+        planned = []
+        for group in groups:
+            pipeline = self.pipeline(group, averaging_per_s)
+            if pipeline is None:
+                return None
+            planned.append((pipeline, group))
+        planned.sort(key=lambda entry: (-entry[0].samples_per_s, entry[1]))
+        labels = [self._fleet.rules.label(group) for _, group in planned]
+        free = (name for i in count() if (name := f"c{i}") not in labels)
+        clusters = tuple(
+            Cluster(next(free) if label is None else label, pipeline.window, pipeline.stages)
+            for label, (pipeline, _) in zip(labels, planned, strict=True)
+        )
+        rings = make_rings(self._fleet, self._spans, clusters)
+        forecast = predict(self._fleet, self._spans, clusters, rings)
+        return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)

@@ -1,0 +1,156 @@
+"""Which nodes form clusters: from k-means for every feasible number of them to groups that no small change betters.
+
+Decides the phases. For each number of clusters k, k-means (kmeans.py) on the embedding, repaired for memory; groups
+are compared by estimates (estimates.py) under the objective. From the best of them a local search (local_search.py);
+what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's load for the next
+search. The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
+blocks.LARGEST nodes are searched block by block (large_fleets.py).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from cluster_planner.formatting import counted
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.search.averaging_conditions import Conditions, conditions_of
+from cluster_planner.search.candidates import Assembler, Candidate, averaging_per_s
+from cluster_planner.search.estimates import Group
+from cluster_planner.search.exhaustive import EXHAUSTIVE_NODES, best_partitions
+from cluster_planner.search.fleet_blocks import LARGEST
+from cluster_planner.search.journal import Step
+from cluster_planner.search.kmeans import RESTARTS
+from cluster_planner.search.large_fleets import by_blocks
+from cluster_planner.search.local_search import Totals
+from cluster_planner.search.search_problem import Ground, Problem
+
+EVERY_K = 8
+LARGEST_MEAN = 12
+"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
+
+STARTS = 3
+FEW_NODES = 24
+"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
+
+ROUNDS = 3
+"""Local searches in a row, each with the figures of the plan before."""
+
+PER_NODE = 40
+"""How many groups a local search may estimate for each node."""
+
+Tell = Callable[[Step], None]
+
+
+class Search:
+    """One search over groupings."""
+
+    def __init__(self, problem: Problem, spans: SpanCosts, holding: Holding, tell: Tell) -> None:
+        self._problem, self._tell = problem, tell
+        self._ground = Ground(problem, holding)
+        self._rules = problem.fleet.rules
+        self._assembler = Assembler(problem.fleet, spans, self._ground.few, problem.least)
+        self._best: Candidate | None = None
+
+    def best(self) -> Candidate | None:
+        """The best plan found; None where none is."""
+        able = self._problem.able
+        if len(able) > LARGEST and by_blocks(self._ground, self._work_out) is not None:
+            return self._best
+        starts = self._starts(able, _counts(len(able), self._problem.least))
+        if starts:
+            self._work_out("k-means", starts[0][1], "")
+        conditions = Conditions() if self._best is None else conditions_of(self._best)
+        for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
+            self._improve(groups, conditions)
+        if len(able) <= EXHAUSTIVE_NODES:
+            self._all_partitions()
+        return self._best
+
+    def _starts(self, nodes: Group, counts: Iterator[int]) -> list[tuple[float, tuple[Group, ...]]]:
+        """(score, groups) for each number of clusters that is feasible, best first."""
+        found: list[tuple[float, tuple[Group, ...]]] = []
+        estimator = self._ground.estimator(1, Conditions())
+        score = self._ground.score(Conditions(), Totals())
+        for k in counts:
+            if len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
+                break
+            groups = self._ground.grouped(nodes, k, RESTARTS)
+            if groups is None:
+                words = f"{counted(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
+            else:
+                found.append((score(Totals().plus(estimator.of(groups))), groups))
+                words = f"{counted(k, 'cluster')}: worth about {found[-1][0]:.4g}"
+            self._tell(Step("k-means", words, self._best_objective, 0.0))
+        return sorted(found, key=lambda one: (-one[0], len(one[1])))
+
+    def _improve(self, groups: tuple[Group, ...], conditions: Conditions) -> None:
+        for _ in range(ROUNDS):
+            groups, words = self._ground.searched(self._problem.able, groups, conditions, Totals(), PER_NODE)
+            before = self._best_objective
+            found = self._work_out("local search", groups, words)
+            if found is None or found.objective <= before * (1 + 1e-6):
+                return
+            conditions = conditions_of(found)
+
+    def _all_partitions(self) -> None:
+        if self._best is None and not self._rules.are_any:
+            return
+        conditions = Conditions() if self._best is None else conditions_of(self._best)
+        names, work, rules = self._problem.fleet.names, self._problem.work, self._rules
+        optional = set(self._problem.able) - rules.pinned if rules.are_any else set()
+        for clusters in range(1, len(self._problem.able) // self._problem.least + 1):
+            load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, work):.2g}")
+
+            def value_of(group: Group, load: float = load) -> float:
+                if not rules.allows(group):
+                    return 0.0
+                found = self._assembler.pipeline(tuple(names[i] for i in group), load)
+                return 0.0 if found is None else found.value
+
+            for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
+                self._work_out("all partitions", groups, counted(clusters, "cluster"))
+
+    def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
+        """`expected`: samples/s of the fleet, as far as no plan has told them yet."""
+        names = self._problem.fleet.names
+        named = [tuple(names[i] for i in group) for group in groups]
+        rate = expected if self._best is None else self._best.forecast.prediction.samples_per_s
+        found = self._assembler.candidate(named, rate) if named and self._is_allowed(groups) else None
+        before = self._best
+        if found is not None and found.objective > self._best_objective * (1 + 1e-9):
+            self._best = found
+        gained = self._best_objective - (0.0 if before is None else before.objective)
+        self._tell(
+            Step(
+                phase,
+                f"{words}: {_outcome(before, found)}" if words else _outcome(before, found),
+                self._best_objective,
+                gained,
+            )
+        )
+        return found
+
+    def _is_allowed(self, groups: Sequence[Group]) -> bool:
+        rules = self._rules
+        runs = {node for group in groups for node in group}
+        return len(groups) >= rules.min_clusters and rules.pinned <= runs and all(map(rules.allows, groups))
+
+    @property
+    def _best_objective(self) -> float:
+        return 0.0 if self._best is None else self._best.objective
+
+
+def _outcome(before: Candidate | None, found: Candidate | None) -> str:
+    if found is None:
+        return "no plan"
+    stages = sum(len(cluster.stages) for cluster in found.clusters)
+    words = f"{counted(len(found.clusters), 'cluster')} of {counted(stages, 'node')}, worth {found.objective:.4g}"
+    return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
+
+
+def _counts(nodes: int, least: int) -> Iterator[int]:
+    """Numbers of clusters to try, from many to few."""
+    counts, k = [], 1
+    while k <= nodes // least:
+        counts.append(k)
+        k = k + 1 if k < EVERY_K else k + k // 4
+    return reversed(counts)

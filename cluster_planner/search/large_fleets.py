@@ -1,0 +1,184 @@
+"""Clusters of a large fleet, block by block, so that time grows with the number of nodes and not with its square.
+
+Decides the phases. First every block is grouped by k-means for several numbers of clusters. Which clusters of which
+grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and is worth having
+only where its value is above that price; the price with the best score is taken, and what is not worth it stays spare.
+What a round of averaging takes is known only of a plan that has been worked out: so the price is found again with the
+figures of the plan before.
+Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
+nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
+on two sides of a border can come together. Knows estimates only.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_planner.formatting import counted
+from cluster_planner.search.averaging_conditions import Conditions, conditions_of
+from cluster_planner.search.candidates import Candidate
+from cluster_planner.search.estimates import Estimate, Group
+from cluster_planner.search.fleet_blocks import blocks_of, joined
+from cluster_planner.search.local_search import Totals
+from cluster_planner.search.search_problem import Ground
+
+PRICES = 40
+"""Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
+LEAST_PRICE = 0.02
+
+FIRST = 24
+"""Clusters that are worked out first, for the rings' figures without which no price can be judged."""
+PRICED = 3
+"""How often prices are tried, each time with the figures of the plan before."""
+
+HOPEFUL = 0.7
+"""A block is searched if its best cluster is worth this part of the price of a cluster."""
+
+CUTS = (0.5, 0.38)
+"""Where blocks are cut in each round."""
+
+PER_NODE = 4
+"""How many groups a search in a block may estimate for each node."""
+
+LARGEST_MEAN, STEP = 14, 0.4
+"""Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
+
+Cluster = tuple[Group, Estimate]
+WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
+
+    nodes: Group
+    menu: tuple[tuple[Cluster, ...], ...]
+    needed: frozenset[int] = frozenset()
+
+    def bought(self, price: float) -> tuple[Cluster, ...]:
+        """Of the grouping that is worth most at that price, the clusters that are worth it."""
+        offers = [
+            tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
+            for grouping in self.menu
+        ]
+        return max(offers, key=lambda offer: sum(one.value - price for _, one in offer), default=())
+
+    @property
+    def dearest(self) -> tuple[Cluster, ...]:
+        """The cluster that is worth most, if there is any."""
+        every = [one for grouping in self.menu for one in grouping]
+        return (max(every, key=lambda one: one[1].value),) if every else ()
+
+
+def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
+    """The best plan found, or None. `work_out` plans groups exactly; it is told what they make, about."""
+    problem = ground.problem
+    cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
+    blocks = [_surveyed(ground, nodes) for nodes in cut]
+    best, conditions = None, Conditions()
+    starts: list[tuple[Group, ...]] = []
+    tried: set[float] = set()
+    for most in (FIRST, *(PRICED - 1) * (len(problem.able),)):
+        price, chosen = _priced(ground, blocks, conditions, most)
+        groups = [group for offer in chosen for group, _ in offer]
+        if not groups:
+            return None
+        if price in tried:
+            break
+        tried.add(price)
+        rate = sum(one.samples_per_s for offer in chosen for _, one in offer)
+        words = f"{counted(len(blocks), 'block')}, clusters worth {price:.3g} or more"
+        found = work_out("blocks", groups, words, rate)
+        if starts and (found is None or (best is not None and found.objective <= best.objective)):
+            break
+        starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
+        best = found
+        conditions = Conditions() if best is None else conditions_of(best)
+    cut = [block.nodes for block in blocks]
+    groups = [group for start in starts for group in start]
+    searched = []
+    for number, fraction in enumerate(CUTS):
+        if number:
+            cut, starts = _cut_again(ground, groups, fraction)
+        groups, asked = _round(ground, cut, starts, conditions)
+        searched.append(asked)
+    words = f"in {' and then '.join(counted(each, 'block') for each in searched)}"
+    found = work_out("local search", groups, words, conditions.samples_per_s)
+    return found if best is None or (found is not None and found.objective > best.objective) else best
+
+
+def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tuple[list[Group], list[tuple[Group, ...]]]:
+    """(other blocks, each cluster whole in one of them; the clusters in each)."""
+    able, running = ground.problem.able, {node for group in groups for node in group}
+    atoms = [*groups, *ground.rules.atoms([node for node in able if node not in running])]
+    cut = joined(blocks_of(ground.points, able, fraction), atoms)
+    home = {node: i for i, nodes in enumerate(cut) for node in nodes}
+    starts: list[list[Group]] = [[] for _ in cut]
+    for group in groups:
+        starts[home[group[0]]].append(group)
+    return cut, [tuple(start) for start in starts]
+
+
+def _surveyed(ground: Ground, nodes: Group) -> _Block:
+    estimator = ground.estimator(1, Conditions())
+    menu: list[tuple[Cluster, ...]] = []
+    for k in _counts(len(nodes), ground.problem.least):
+        groups = ground.grouped(nodes, k, 1)
+        if groups is None and menu:
+            break  # more clusters hold the model no better
+        if groups is not None:
+            found = zip(groups, estimator.of(groups), strict=True)
+            menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))
+    return _Block(nodes, tuple(menu), ground.rules.pinned)
+
+
+def _priced(
+    ground: Ground, blocks: Sequence[_Block], conditions: Conditions, most: int
+) -> tuple[float, list[tuple[Cluster, ...]]]:
+    """(the best price found, the clusters of each block that are worth it); of prices at which more than `most`
+    clusters are, only the highest is tried, and no lower one.
+    """
+    dearest = max((one.value for block in blocks for _, one in block.dearest), default=0.0)
+    score = ground.score(conditions, Totals())
+    best_score, answer = -1.0, (0.0, [block.bought(0.0) for block in blocks])
+    for price in (*np.geomspace(dearest, dearest * LEAST_PRICE, PRICES).tolist(), 0.0) if dearest > 0 else ():
+        chosen = [block.bought(price) for block in blocks]
+        worth = score(Totals().plus(one for offer in chosen for _, one in offer))
+        if worth > best_score:
+            best_score, answer = worth, (price, chosen)
+        if sum(map(len, chosen)) > most:
+            break
+    return answer
+
+
+def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Group, ...]:
+    """Where a search in the block begins; nowhere, if that is hopeless."""
+    hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
+    return tuple(group for group, _ in hopeful)
+
+
+def _round(
+    ground: Ground, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: Conditions
+) -> tuple[list[Group], int]:
+    """(all clusters after a search in each block that has any, how many were searched)."""
+    estimator = ground.estimator(sum(map(len, starts)), conditions)
+    mine = [Totals().plus(estimator.of(groups)) for groups in starts]
+    everyone = Totals().plus(one for groups in starts for one in estimator.of(groups))
+    found: list[tuple[Group, ...]] = []
+    for nodes, groups, before in zip(blocks, starts, mine, strict=True):
+        if not groups:
+            continue
+        others = everyone.minus(before)
+        groups, _ = ground.searched(nodes, groups, conditions, others, PER_NODE)
+        everyone = Totals(*(a + b for a, b in zip(others, Totals().plus(estimator.of(groups)), strict=True)))
+        found.append(groups)
+    return [group for groups in found for group in groups], len(found)
+
+
+def _counts(nodes: int, least: int) -> Iterator[int]:
+    """Numbers of clusters to try, from few to many."""
+    k = max(1, nodes // LARGEST_MEAN)
+    while k <= nodes // least:
+        yield k
+        k += max(1, int(k * STEP))

@@ -1,0 +1,44 @@
+"""The crew of `profile` and `doctor`: agents on a Ray cluster's nodes, or this process alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ravnest.job.config import JobConfig
+    from ravnest.profiling.crew import Crew
+
+
+@contextmanager
+def crew_at(
+    address: str | None, job: JobConfig | None, job_file: Path | None, names: Mapping[str, str]
+) -> Iterator[Crew]:
+    """`job`: whose code the nodes get. `names`: what nodes of given addresses are called. Raises InvalidInput where
+    nothing listens at `address`, RunFailed where Ray cannot be joined."""
+    if address is None:
+        from ravnest.profiling.crew import LocalCrew
+
+        name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
+        yield LocalCrew(name, len(os.sched_getaffinity(0)))
+        return
+    from ravnest.driver.ray.code_shipping import job_code
+    from ravnest.driver.ray.node_agents import RayCrew
+    from ravnest.driver.ray.session import RaySession, check_address
+
+    check_address(address)
+    code = None if job is None or job_file is None else job_code(job, job_file)
+    if code is not None and code.notice is not None:
+        typer.echo(code.notice, err=True)
+    session = RaySession(address, code)
+    try:
+        with RayCrew(session, names) as crew:
+            yield crew
+    finally:
+        session.close()

@@ -1,0 +1,219 @@
+"""Shows a plan: one table per cluster, then the rings, the spares, and what limits the fleet; or all of it
+as JSON.
+
+Decides the words and the layout only; every figure is the plan's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster_planner.advice.single_node import ByItself, better_alone
+from cluster_planner.formatting import counted, rate
+from cluster_planner.inputs.hours import ALL_DAY, common, hours_to, part_of_day
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from ravnest.cli.views.link_notes import assumed_links, capped_links, link_notes
+from ravnest.formatting import duration, size
+
+_WIDE = 110
+LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
+SPAN_WORDS = 36
+
+NEARLY = 0.005
+"""Plans that are worth less than the bound by no more than this part of it reach it."""
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print the plan for a person."""
+    of = ((plan.fleet.nodes, "node"), (plan.clusters, "cluster"), (plan.costs.units, "unit"))
+    parts = " · ".join(counted(len(several), word) for several, word in of)
+    console.print(f"{parts}, {size(plan.costs.parameter_bytes)} of weights", highlight=False)
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        console.print()
+        console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
+        console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
+    console.print()
+    averaged = ", averaging included" if len(plan.clusters) > 1 else ""
+    console.print(LEGEND.format(averaged), style="dim", highlight=False)
+    console.print()
+    if len(plan.clusters) > 1:
+        console.print(_rings_table(plan))
+    for spare in plan.spares:
+        console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
+    for note in link_notes(plan):
+        console.print(note, markup=False, highlight=False)
+    console.print()
+    console.print(_fleet_table(plan))
+    if (sentence := whole_models(plan)) is not None:
+        console.print()
+        console.print(sentence, style="bold", markup=False, highlight=False)
+    if (one := _better_alone(plan)) is not None:
+        console.print()
+        console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
+
+
+def alone_words(one: ByItself, objective: float) -> str:
+    """That a node would be better off without the others; `objective`: the plan's."""
+    worth = "" if one.worth == one.samples_per_s else f", worth {rate(one.worth)} as it is not always there"
+    return (
+        f"{one.node} alone would make {rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
+        f" {rate(objective)}: plan a nodes.yaml that lists it alone."
+    )
+
+
+def _better_alone(plan: Plan) -> ByItself | None:
+    spans = SpanCosts(plan.costs, plan.workload)
+    return better_alone(plan.fleet, spans, plan.clusters, plan.predicted.objective)
+
+
+def whole_models(plan: Plan) -> str | None:
+    """What it means that machines hold the whole model alone; None where each cluster is a pipeline."""
+    nodes = [cluster.stages[0].node for cluster in plan.clusters if len(cluster.stages) == 1]
+    if not nodes:
+        return None
+    if len(plan.clusters) == 1:
+        return f"{nodes[0]} holds the whole model: it trains alone, without a pipeline, and no tensor leaves it."
+    if len(nodes) == len(plan.clusters):
+        return (
+            "Each machine holds the whole model: this is data-parallel training, without a pipeline. Nothing travels"
+            " but what is averaged."
+        )
+    holds = f"{nodes[0]} holds" if len(nodes) == 1 else f"{', '.join(nodes[:-1])} and {nodes[-1]} each hold"
+    return (
+        f"{holds} the whole model: without a pipeline, data-parallel with the other clusters, and nothing travels"
+        " there but what is averaged."
+    )
+
+
+def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
+    """The plan as JSON takes it, with the paths of what was written; the job, nodes and units are in
+    plan.yaml.
+    """
+    return {
+        "plan": str(plan_path),
+        "picture": str(picture_path),
+        "clusters": [asdict(cluster) for cluster in plan.clusters],
+        "rings": [asdict(ring) for ring in plan.rings],
+        "spares": [asdict(spare) for spare in plan.spares],
+        "predicted": asdict(plan.predicted),
+        "better_alone": None if (one := _better_alone(plan)) is None else asdict(one),
+        "assumed_links": assumed_links(plan),
+        "capped_links": capped_links(plan),
+        "workload": asdict(plan.workload),
+        "unit_names": [unit.name for unit in plan.costs.units],
+        "fingerprint": plan.costs.fingerprint,
+        "seed": plan.seed,
+    }
+
+
+def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *, wide: bool) -> Table:
+    """`wide`: there is room for the names of each stage's first and last unit."""
+    title = (
+        f"[bold]{escape(cluster.name)}[/bold]: {rate(predicted.samples_per_s)} samples/s, "
+        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
+    )
+    table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
+    table.add_column("  stage", no_wrap=True)
+    table.add_column(
+        "node", style="bold", overflow="fold", min_width=max(len(s.node) for s in cluster.stages) if wide else None
+    )
+    table.add_column("units", no_wrap=True)
+    for name in ("compute", "up", "down", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
+    for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+        start, end = stage.units
+        slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
+        cells = [
+            f"  {i}",
+            escape(stage.node),
+            f"[{start}, {end}){' twice forward' if stage.recomputes else ''}",
+            duration(costs.compute_s),
+            duration(costs.up_s),
+            duration(costs.down_s),
+            f"{size(costs.memory_bytes)} of {size(plan.fleet.node(stage.node).memory_bytes)}",
+        ]
+        if wide:
+            cells.append(escape(_span_words(plan, start, end)))
+        table.add_row(*cells, style="yellow" if slowest else "")
+    return table
+
+
+def _hours(plan: Plan, cluster: Cluster) -> str:
+    """When all its nodes are there, where that is not always."""
+    hours = common(plan.fleet.node(stage.node).hours for stage in cluster.stages)
+    return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
+
+
+def _span_words(plan: Plan, start: int, end: int) -> str:
+    first, last = plan.costs.units[start].name, plan.costs.units[end - 1].name
+    return first if first == last else f"{first} … {last}"
+
+
+def _rings_table(plan: Plan) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("  ring")
+    table.add_column("units")
+    table.add_column("weights", justify="right")
+    table.add_column("passes chunks along")
+    for i, ring in enumerate(plan.rings):
+        start, end = ring.units
+        weights = sum(unit.parameter_bytes for unit in plan.costs.units[start:end])
+        nodes = [plan.cluster(name).stages[stage].node for name, stage in ring.members]
+        table.add_row(f"  {i}", f"[{start}, {end})", size(weights), escape(" → ".join(nodes)))
+    return table
+
+
+def _worth(plan: Plan) -> str:
+    """What its samples count, and what is taken to cost the rest."""
+    predicted, away = plan.predicted, any(_hours(plan, cluster) for cluster in plan.clusters)
+    costs = [
+        *(["staleness"] if _is_stale(plan) else []),
+        *(["rarer averaging"] if len(plan.clusters) > 1 else []),
+        *(["absence"] if away else []),
+    ]
+    if not costs:
+        return f"{rate(predicted.objective)}: all of its samples/s count, as those of one synchronous cluster do"
+    listed = costs[0] if len(costs) == 1 else f"{', '.join(costs[:-1])} and {costs[-1]}"
+    return (
+        f"{rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
+        f" {'is' if len(costs) == 1 else 'are'} assumed to cost, beside one synchronous cluster"
+    )
+
+
+def _is_stale(plan: Plan) -> bool:
+    """Whether any gradient may be."""
+    return plan.workload.max_staleness > 0 and any(len(c.stages) > 1 and c.window > 1 for c in plan.clusters)
+
+
+def _bound(objective: float, best_possible: float) -> str:
+    """How far from the most that a plan could be worth."""
+    reached = objective / best_possible
+    words = f"no plan can be worth more than {rate(best_possible)}"
+    if reached > 1 - NEARLY:
+        return f"{words}, and this one is worth as much"
+    return f"{words}: with {rate(objective)} this one reaches {reached:.0%} of that"
+
+
+def _fleet_table(plan: Plan) -> Table:
+    predicted = plan.predicted
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]")
+    table.add_row("worth", _worth(plan))
+    if predicted.best_possible is not None:
+        table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
+    if len(plan.clusters) > 1:
+        round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
+        table.add_row("averaging", round_words)
+    table.add_row("bottleneck", escape(predicted.bottleneck))
+    table.add_row("advice", escape(predicted.advice))
+    return table

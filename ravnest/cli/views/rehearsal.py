@@ -1,0 +1,150 @@
+"""Shows a rehearsal: predicted against achieved for the fleet, each cluster and each stage, and whether to believe it.
+
+Decides the words and the layout, which fits 80 columns; the figures are ravnest.rehearsal.comparison's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster_planner.formatting import rate
+from ravnest.formatting import duration, size
+from ravnest.rehearsal.comparison import MOST_LATE, Compared, Rehearsal
+
+_NOTHING = "–"
+
+
+def show_rehearsal(rehearsal: Rehearsal, console: Console) -> None:
+    """Print it."""
+    console.print()
+    console.print(_clusters(rehearsal))
+    console.print()
+    console.print(_times(rehearsal))
+    console.print()
+    console.print(_states(rehearsal))
+    console.print()
+    for line in verdict(rehearsal):
+        console.print(line, markup=False, highlight=False)
+
+
+def verdict(rehearsal: Rehearsal) -> list[str]:
+    """What a reader should know before believing the figures: one line for each thing."""
+    lines = []
+    if not rehearsal.steady:
+        lines.append(
+            "Too short for a steady state: every stage must make an update after its first one. Rehearse for longer"
+            " (--minutes, --samples) or faster (--speed)."
+        )
+    late = rehearsal.most_late_share
+    if late is None:
+        lines.append("How late this machine was is not known: no stage has come to a computation.")
+    elif "computing" not in rehearsal.unfaithful_in:
+        whole = "This machine kept up" if rehearsal.faithful else "In computing, this machine kept up"
+        lines.append(
+            f"{whole}: the latest stage took {late:.1%} more than the imitated computing"
+            f" (up to {MOST_LATE:.0%} is taken as faithful)."
+        )
+    else:
+        late_ones = [stage for stage in rehearsal.stages if stage.stage in rehearsal.late_stages]
+        named = ", ".join(f"{each.stage} on {each.node} {each.late_share or 0.0:.1%}" for each in late_ones)
+        lines.append(
+            f"NOT FAITHFUL: this machine is too small to imitate the plan at speed {rehearsal.speed:g}. Of the imitated"
+            f" computing it was late by: {named} (more than {MOST_LATE:.0%}); what was achieved is too slow by about"
+            f" as much. Try --speed {rehearsal.suggested_speed:g}."
+        )
+    if "merges" in rehearsal.unfaithful_in:
+        more = "more" if rehearsal.merges_late_share > 0 else "less"
+        lines.append(
+            f"NOT FAITHFUL: snapshots and merges go at this machine's own speed, not at speed {rehearsal.speed:g}: up"
+            f" to {abs(rehearsal.merges_late_share):.0%} of a stage's time {more} than at speed 1. No stage counts it"
+            " as late; nearer to --speed 1 it is less."
+        )
+    if "links" in rehearsal.unfaithful_in:
+        lines.append(
+            f"NOT FAITHFUL: messages came up to {duration(rehearsal.links_late_s or 0.0)} later than the plan's links"
+            f" bring them (the mean of the latest stage, in the plan's time): {rehearsal.links_late_share:.0%} of a"
+            " micro-batch. What waits for messages is that much too slow; at a lower --speed it is less."
+        )
+    return lines
+
+
+def _clusters(rehearsal: Rehearsal) -> Table:
+    speed = "" if rehearsal.speed == 1 else f" (rehearsed at {rehearsal.speed:g} times the speed; in the plan's time)"
+    table = _table(f"predicted → achieved{speed}")
+    for name in ("samples/s", "per micro-batch", "bottleneck busy", "staleness"):
+        table.add_column(name, justify="right")
+    for each in rehearsal.clusters:
+        table.add_row(
+            escape(each.name),
+            _pair(each.samples_per_s, rate),
+            _pair(each.step_s, duration),
+            _pair(each.busy, _percent),
+            _staleness(each.mean_staleness, each.max_staleness),
+        )
+    if len(rehearsal.clusters) > 1:
+        table.add_row("fleet", f"[bold]{_pair(rehearsal.samples_per_s, rate)}[/bold]", "", "", "")
+        averaging = _pair(rehearsal.averaging_s, duration)
+        table.caption = (
+            f"a round of averaging: {averaging} (predicted on idle links; achieved from opening to commit, with the"
+            f" wait for each cluster's next update). Staleness: mean, and the most of {rehearsal.staleness_bound}"
+            " allowed."
+        )
+    else:
+        table.caption = f"Staleness: mean, and the most of {rehearsal.staleness_bound} allowed."
+    table.caption_justify = "left"
+    return table
+
+
+def _times(rehearsal: Rehearsal) -> Table:
+    table = _table("each stage's time")
+    table.add_column("node", overflow="fold")
+    for name in ("per micro-batch", "busy", "waited for"):
+        table.add_column(name, justify="left" if name == "waited for" else "right")
+    for each in rehearsal.stages:
+        causes = sorted(each.waiting.items(), key=lambda item: -item[1])
+        waits = ", ".join(f"{cause} {share:.0%}" for cause, share in causes if share >= 0.005)
+        cells = (_pair(each.step_s, duration), _pair(each.busy, _percent), waits or _NOTHING)
+        table.add_row(each.stage, escape(each.node), *cells)
+    return table
+
+
+def _states(rehearsal: Rehearsal) -> Table:
+    table = _table("each stage's staleness and tensors, and by how much this machine was late")
+    table.add_column("node", overflow="fold")
+    for name in ("staleness", "tensors", "late"):
+        table.add_column(name, justify="right")
+    for each in rehearsal.stages:
+        late = _NOTHING if each.late_share is None else f"{each.late_share:.1%}"
+        staleness = _staleness(each.mean_staleness, each.max_staleness)
+        style = "yellow" if each.stage in rehearsal.late_stages else ""
+        cells = (staleness, _pair(each.memory_bytes, size), late)
+        table.add_row(each.stage, escape(each.node), *cells, style=style)
+    tuned = [each for each in rehearsal.clusters if each.window.achieved not in (None, each.window.predicted)]
+    if tuned:
+        windows = ", ".join(f"{each.name} {_pair(each.window, '{:.0f}'.format)}" for each in tuned)
+        table.caption = f"tensors: predicted for the largest window that the run tuned itself to ({escape(windows)})."
+        table.caption_justify = "left"
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    return table
+
+
+def _pair(compared: Compared, words: Callable[[float], str]) -> str:
+    sides = [_NOTHING if side is None else words(side) for side in (compared.predicted, compared.achieved)]
+    return " → ".join(sides)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _staleness(mean: float | None, most: int | None) -> str:
+    return _NOTHING if mean is None or most is None else f"{mean:.2f}, {most}"

@@ -1,0 +1,124 @@
+"""Shows a simulated run: simulated against predicted, each stage's time, and what to know before believing it.
+
+Decides the words and the layout, which fits 80 columns; the figures are ravnest.simulator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster_planner.formatting import rate
+from cluster_planner.plan import Plan
+from ravnest.formatting import duration, size
+from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
+from ravnest.simulator import Simulated
+from ravnest.simulator.steadiness import too_short
+
+MOST_ROWS = 24
+"""Of stages; of more, those that waited least, which limit the others, are shown."""
+_LEAST_SHARE = 0.0005
+_COMPUTING = frozenset(KIND_OF_COMPUTE.values())
+
+
+def show_simulation(
+    result: Simulated, plan: Plan, console: Console, extent: str = "", unreached: Sequence[str] = ()
+) -> None:
+    """Print it. `extent`: why it ended where it did; `unreached`: what of the scenario would have come later."""
+    console.print(_clusters(result, plan))
+    console.print()
+    console.print(_facts(result, plan))
+    console.print()
+    console.print(_stages(result))
+    if len(result.stages) > MOST_ROWS:
+        console.print(f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
+    console.print()
+    for line in remarks(result, plan, extent, unreached):
+        console.print(line, markup=False, highlight=False)
+
+
+def remarks(result: Simulated, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
+    """What a reader should know: one line for each thing."""
+    lines = [
+        f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
+        f" {result.events_per_minute / 1e6:.1f} million a minute."
+    ]
+    if extent:
+        lines.append(f"{result.samples:,} samples: {extent}.")
+    if unreached:
+        lines.append(
+            f"WITHOUT EFFECT, for training ended after {duration(result.drain_s)}: {', '.join(unreached)} of the"
+            " scenario. Simulate more samples or hours."
+        )
+    if (short := too_short(result, plan)) is not None:
+        lines.append(f"Too short for a steady state: {short}. Simulate more samples or hours.")
+    if result.first_lost is not None:
+        lost = result.first_lost
+        lines.append(
+            f"A RUN WOULD HAVE ENDED after {duration(lost.given_up_s)}: {lost.node} stands still for"
+            f" {duration(lost.silent_s)} from {duration(lost.silent_from_s)} on, and a run gives up a node that is"
+            f" silent for {duration(lost.given_up_s - lost.silent_from_s)}; `ravnest run --resume` goes on from its"
+            " last checkpoint; what was trained since then is lost. The figures above are of a run that waits and loses"
+            " nothing: goodput too."
+        )
+    return lines
+
+
+def _clusters(result: Simulated, plan: Plan) -> Table:
+    table = Table("", "predicted", "simulated", "difference", title="Samples per second, in the steady state")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    known = too_short(result, plan) is None
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        if len(plan.clusters) <= MOST_ROWS:
+            _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name], known=known)
+    _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s, known=known)
+    return table
+
+
+def _compare(table: Table, name: str, predicted: float, simulated: float, *, known: bool) -> None:
+    difference = f"{simulated / predicted - 1:+.1%}" if known else "–"
+    table.add_row(escape(name), rate(predicted), rate(simulated) if known else "–", difference)
+
+
+def _facts(result: Simulated, plan: Plan) -> Table:
+    table = Table(show_header=False)
+    table.add_row("from start to end", f"{rate(result.overall_samples_per_s)} samples/s")
+    whole = ", as nothing is lost" if result.first_lost is None else ", had the run waited"
+    table.add_row("goodput: in the anchor at the end", f"{rate(result.goodput_per_s)} samples/s{whole}")
+    total = sum(result.staleness.values())
+    shares = ", ".join(f"{stale}: {count / total:.1%}" for stale, count in result.staleness.items()) if total else "–"
+    table.add_row("staleness of gradients, in updates", shares)
+    several = len(plan.clusters) > 1  # one averages with nobody: its rounds only commit
+    if several and result.averaging_s is not None and result.longest_averaging_s is not None:
+        table.add_row("rounds of averaging", f"{result.rounds}")
+        table.add_row(
+            "from opening to commit",
+            f"{duration(result.averaging_s)}, at most {duration(result.longest_averaging_s)}"
+            f" (alone on its links, as planned: {duration(plan.predicted.averaging_s)})",
+        )
+    averaged = f", {size(result.averaging_bytes)} by averaging" if several else ""
+    table.add_row("sent", f"{size(result.pipeline_bytes)} by pipelines{averaged}")
+    lost = sorted(result.lost.items(), key=lambda each: -abs(each[1]))
+    words = ", ".join(f"{cause} {share:.1%}" for cause, share in lost if abs(share) >= _LEAST_SHARE)
+    table.add_row("time of all stages lost to", words or "nothing")
+    if result.stalls:
+        table.add_row("stalls", str(result.stalls))
+    return table
+
+
+def _stages(result: Simulated) -> Table:
+    table = Table("stage", "node", "computes", "waits most for", title="Where each stage's time went, start to drain")
+    table.columns[2].justify = "right"
+    busiest = sorted(result.stages, key=lambda stage: -stage.utilisation)[:MOST_ROWS]
+    for stage in [stage for stage in result.stages if stage in busiest]:
+        total_s = sum(stage.seconds.values())
+        causes = {cause: spent_s for cause, spent_s in stage.seconds.items() if cause in result.lost and spent_s > 0}
+        worst = max(causes, key=lambda cause: causes[cause], default=None)
+        waits = "–" if worst is None else f"{worst} {causes[worst] / total_s:.1%}"
+        computes = sum(stage.seconds.get(kind, 0.0) for kind in _COMPUTING) / total_s if total_s > 0 else 0.0
+        table.add_row(escape(stage.name), escape(stage.node), f"{computes:.1%}", waits)
+    return table

@@ -1,0 +1,260 @@
+"""What a run does next: its phases from training to the last evaluation. Pure; the driver does what it says.
+
+Takes the stages' messages and the clock; returns messages to send, and marks (an evaluation came, a checkpoint is due).
+When a round opens and is committed is RoundOwner's decision (design §7); when the run ends, evaluates and saves is
+decided here. Knows no socket, no Ray and no file.
+
+    TRAINING ──stop──► DRAINING ──all drained──► FINISHING ──last round merged and saved──► EVALUATING ──► DONE
+"""
+
+from collections.abc import Mapping
+
+from ravnest.driver.orders import (
+    CheckpointArrived,
+    CheckpointBegun,
+    EvaluationDone,
+    Instruction,
+    Phase,
+    PhaseEntered,
+    RoundBegun,
+    RoundDone,
+    RunShape,
+    Tell,
+)
+from ravnest.errors import RunFailed
+from ravnest.stage import messages as m
+from ring_allreduce import (
+    CommitRound,
+    FailRun,
+    FinishRequested,
+    MemberFinished,
+    OpenRound,
+    OwnerInstruction,
+    RoundOwner,
+)
+from ring_allreduce import SamplesReported as OwnerSamples
+from ring_allreduce.transport import Message
+
+
+class RunControl:
+    """One run's course. `rounds` must own rings named by their number: the plan's, then those of averaged copies."""
+
+    def __init__(self, shape: RunShape, rounds: RoundOwner) -> None:
+        self._shape = shape
+        self._rounds = rounds
+        self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
+        self._snapshots: dict[int, dict[str, int]] = {}
+        self._drained: dict[str, m.Drained] = {}
+        self._rounds_finished: dict[str, int] = {}  # stage → the newest round it has finished with
+        self._saving: dict[int, set[str]] = {}  # round → stages that still send
+        self._next_save = shape.start_samples
+        self._next_evaluation = shape.start_samples + shape.evaluate_every
+        self._evaluation = 0
+        self._evaluated_at = shape.start_samples
+        self._evaluating = False
+        self._last_round = 0
+        self._abandon = False
+        self.stopped_early = False
+        """Whether an order to stop, and not the job's own `stop`, cut something off."""
+        self.phase = Phase.TRAINING
+
+    @property
+    def samples(self) -> int:
+        """What the fleet has trained on, earlier sessions of the run included."""
+        return self._shape.start_samples + self.session_samples
+
+    @property
+    def session_samples(self) -> int:
+        return self._samples_of(self._updates) - self._shape.start_samples
+
+    def _samples_of(self, updates: Mapping[str, int]) -> int:
+        """What the fleet has trained on when each cluster has made so many `updates`."""
+        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
+        return self._shape.start_samples + made * self._shape.samples_per_update
+
+    @property
+    def updates(self) -> Mapping[str, int]:
+        """Each cluster's updates so far."""
+        return self._updates
+
+    @property
+    def rounds_committed(self) -> int:
+        """In this session."""
+        return self._rounds.committed
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is on its way."""
+        return bool(self._saving)
+
+    def stop(self, *, evaluate: bool) -> list[Instruction]:
+        """End the run: drain, one last round, save. `evaluate`: and pass the held-out set through the anchor."""
+        self._abandon = self._abandon or not evaluate
+        if self.phase is not Phase.TRAINING:
+            return []
+        self.stopped_early = not evaluate
+        self.phase = Phase.DRAINING
+        firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
+        return [PhaseEntered(self.phase), *(Tell(first, m.Drain()) for first in firsts)]
+
+    def tick(self, elapsed_s: float) -> list[Instruction]:
+        """The clock's part: stop by time."""
+        limit_s = self._shape.stop_s
+        return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
+
+    def handle(self, sender: str, message: Message) -> list[Instruction]:
+        """What follows from a stage's message. Raises RunFailed for one that contradicts the run's state."""
+        cluster, index = _parse(sender)
+        match message:
+            case m.Updated() if index == self._shape.clusters[cluster] - 1:
+                # Drained may have come first: it travels from another stage.
+                self._updates[cluster] = max(self._updates[cluster], message.update + 1)
+                return self._after_update(cluster)
+            case m.SnapshotTaken():
+                self._snapshots.setdefault(message.round, {})[cluster] = message.update
+                return []
+            case m.RingFinished():
+                event = MemberFinished(message.round, sender, str(message.ring))
+                return self._follow(self._rounds.handle(event, 0.0))
+            case m.Drained():
+                expected = self.phase is Phase.DRAINING and index == 0 and cluster not in self._drained
+                _require(expected, sender, message)
+                self._drained[cluster] = message
+                self._updates[cluster] = message.updates
+                counted = self._count(cluster)
+                return counted + self._finish_rounds(cluster) + self._when_all_drained()
+            case m.RoundsFinished():
+                _require(cluster in self._drained and message.up_to <= self._rounds.opened, sender, message)
+                self._rounds_finished[sender] = message.up_to
+                return self._when_finished()
+            case m.StateSent():
+                _require(message.round in self._saving, sender, message)
+                return self._state_sent(sender, message.round) + self._when_finished()
+            case m.Evaluated():
+                evaluator = self._shape.evaluator
+                expected = self._evaluating and message.evaluation == self._evaluation
+                expected = expected and sender == m.stage_name(evaluator, self._shape.clusters[evaluator] - 1)
+                _require(expected, sender, message)
+                return self._evaluated(message)
+            case _:
+                return []
+
+    def _count(self, cluster: str) -> list[Instruction]:
+        """Tell the rounds' owner what the cluster has made by now."""
+        made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
+        event = OwnerSamples(cluster, made * self._shape.samples_per_update)
+        return self._follow(self._rounds.handle(event, 0.0))
+
+    def _after_update(self, cluster: str) -> list[Instruction]:
+        out = self._count(cluster)
+        if self.phase is not Phase.TRAINING:
+            return out
+        if self._shape.stop_samples is not None and self.samples >= self._shape.stop_samples:
+            return out + self.stop(evaluate=True)
+        if self.samples >= self._next_evaluation and not self._evaluating:
+            self._next_evaluation += self._shape.evaluate_every * (
+                1 + (self.samples - self._next_evaluation) // self._shape.evaluate_every
+            )
+            out += self._evaluate()
+        return out
+
+    def _evaluate(self) -> list[Instruction]:
+        if not self._shape.held_out_batches:
+            return []
+        self._evaluating = True
+        self._evaluation += 1
+        self._evaluated_at = self.samples
+        order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
+        return [Tell(m.stage_name(self._shape.evaluator, 0), order)]
+
+    def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
+        final = self.phase is Phase.EVALUATING and message.evaluation == self._evaluation
+        self._evaluating = False
+        done = EvaluationDone(self._evaluated_at, message, final)
+        return [done, *self._end()] if final else [done, *self._when_finished()]
+
+    def _follow(self, orders: list[OwnerInstruction]) -> list[Instruction]:
+        out: list[Instruction] = []
+        for order in orders:
+            match order:
+                case OpenRound(final=False):
+                    out.append(RoundBegun(order.round, final=False))
+                    for name, count in self._shape.clusters.items():
+                        if name in self._drained:  # no gradient flows there that could carry a stamp
+                            out += self._finish_rounds(name)
+                        else:
+                            last = m.stage_name(name, count - 1)
+                            out.append(Tell(last, m.RoundOpened(round=order.round)))
+                case CommitRound():
+                    out += self._commit(order.round)
+                case FailRun():
+                    raise RunFailed(order.reason)
+        return out
+
+    def _commit(self, round_: int) -> list[Instruction]:
+        taken = self._snapshots.pop(round_, {})
+        for stale in [r for r in self._snapshots if r < round_]:
+            del self._snapshots[stale]
+        last = round_ == self._last_round
+        save = last or (not self.saving and self.samples >= self._next_save and not self._last_round)
+        out: list[Instruction] = [RoundDone(round_, self.samples)]
+        if save:
+            self._next_save = self.samples + self._shape.evaluate_every
+            self._saving[round_] = set(self._shape.stages)
+            out.append(CheckpointBegun(round_, self._samples_of(taken), taken))
+        order = m.RoundCommitted(round=round_, save=save)
+        return out + [Tell(stage, order) for stage in self._shape.stages]
+
+    def _state_sent(self, sender: str, round_: int) -> list[Instruction]:
+        self._saving[round_].discard(sender)
+        if self._saving[round_]:
+            return []
+        del self._saving[round_]
+        return [CheckpointArrived(round_)]
+
+    def _when_all_drained(self) -> list[Instruction]:
+        if self.phase is not Phase.DRAINING or len(self._drained) < len(self._shape.clusters):
+            return []
+        self.phase = Phase.FINISHING
+        out: list[Instruction] = [PhaseEntered(self.phase)]
+        before = self._rounds.opened
+        self._rounds.handle(FinishRequested(), 0.0)  # opens the last round, which every stage hears of here
+        self._last_round = self._rounds.opened
+        if self._last_round > before:
+            out.append(RoundBegun(self._last_round, final=True))
+        for name in self._shape.clusters:
+            out += self._finish_rounds(name)
+        return out
+
+    def _finish_rounds(self, cluster: str) -> list[Instruction]:
+        """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
+        order = m.FinishRounds(
+            up_to=self._rounds.opened,
+            updates=self._drained[cluster].updates,
+            final=self.phase is Phase.FINISHING,
+        )
+        return [Tell(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
+
+    def _when_finished(self) -> list[Instruction]:
+        finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)
+        if self.phase is not Phase.FINISHING or not finished or self.saving or self._evaluating:
+            return []
+        if self._abandon or not self._shape.held_out_batches:
+            self.stopped_early = self._abandon
+            return self._end()
+        self.phase = Phase.EVALUATING
+        return [PhaseEntered(self.phase), *self._evaluate()]
+
+    def _end(self) -> list[Instruction]:
+        self.phase = Phase.DONE
+        return [PhaseEntered(self.phase), *(Tell(stage, m.Stop()) for stage in self._shape.stages)]
+
+
+def _require(expected: bool, sender: str, message: Message) -> None:
+    if not expected:
+        raise RunFailed(f"{sender} sent {message}, which contradicts the state of the run")
+
+
+def _parse(name: str) -> tuple[str, int]:
+    cluster, _, index = name.rpartition(".s")
+    return cluster, int(index)

@@ -1,0 +1,101 @@
+"""What of the plan's machines is imitated here, and how fast: what each stage is told of its node and its links.
+
+Decides how a plan's figures become what a stage pads and shapes. Deadlines stay real, whatever the speed. Pure: knows
+no clock and no socket.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+from cluster_planner import Plan
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Stage
+from cluster_planner.predict.stage_times import WorkTimes, work_times
+from ravnest.errors import InvalidInput
+from ravnest.stage.messages import DRIVER, stage_name
+from ravnest.stage.setup import MemoryCap
+from ring_allreduce.transport import LinkShape, NodeShape
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """What is imitated. Raises InvalidInput for a `speed` that is no finite number above 0."""
+
+    compute: bool = True
+    """Pad each stage's work to its node's speed."""
+    links: bool = True
+    """Rates, latency and jitter of links; uplinks and downlinks of nodes."""
+    memory: bool = True
+    """A stage that takes more than its node has ends the run."""
+    speed: float = 1.0
+    """Everything that is imitated goes so many times as fast."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.speed) and self.speed > 0):
+            raise InvalidInput(f"must be a finite number above 0, not {self.speed!r}", key="speed")
+
+
+@dataclass(frozen=True)
+class Imitated:
+    """What one stage is told of its node. `device`: torch's name of where it computes."""
+
+    device: str
+    links: Mapping[str, LinkShape] = field(default_factory=dict)
+    node: NodeShape | None = None
+    pace: WorkTimes | None = None
+    memory: MemoryCap | None = None
+
+
+def imitated(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> Imitated:
+    """`spans`: of the plan. Without an imitation nothing is imitated. Imitated computing is done on the processor,
+    whatever the node has.
+    """
+    node = plan.fleet.node(stage.node)
+    if imitation is None:
+        return Imitated(node.device)
+    return Imitated(
+        device="cpu" if imitation.compute else node.device,
+        links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
+        node=_node(plan, stage.node, imitation.speed) if imitation.links else None,
+        pace=_pace(plan, stage, spans, imitation.speed) if imitation.compute else None,
+        memory=MemoryCap(node.name, node.memory_bytes, plan.workload.process_bytes) if imitation.memory else None,
+    )
+
+
+def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
+    """From this node to every other stage. The driver stands beside each: it is no node.
+
+    A flow never goes faster than the receiver's downlink alone would let it, so that what is too much waits where it is
+    sent: there the pipeline still goes first.
+    """
+    links = {}
+    for name, other in stages_elsewhere(plan, node):
+        link = plan.fleet.link(node, other)
+        rate = plan.fleet.flow_bytes_per_s(node, other)
+        links[name] = LinkShape(rate * speed, link.latency_s / speed, link.jitter_s / speed)
+    assert DRIVER not in links
+    return links
+
+
+def _node(plan: Plan, node: str, speed: float) -> NodeShape:
+    """Stages of one host have equal parts of its uplink and downlink: each imitates its own, and they do not confer."""
+    fleet, this = plan.fleet, plan.fleet.node(node)
+    others = list(stages_elsewhere(plan, node))
+    beyond = [(name, other) for name, other in others if not fleet.same_host(node, other)]
+    part = speed / (1 + len(others) - len(beyond))
+    arriving = {name: fleet.flow_bytes_per_s(other, node) * speed for name, other in beyond}
+    return NodeShape(this.up_bytes_per_s * part, this.down_bytes_per_s * part, arriving)
+
+
+def stages_elsewhere(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
+    """Every stage of another node, by transport name, and that node."""
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            if stage.node != node:
+                yield stage_name(cluster.name, index), stage.node
+
+
+def _pace(plan: Plan, stage: Stage, spans: SpanCosts, speed: float) -> WorkTimes:
+    times = asdict(work_times(plan.fleet, spans, stage))
+    return WorkTimes(**{piece: seconds / speed for piece, seconds in times.items()})

@@ -1,0 +1,124 @@
+"""A whole run in one thread and one process: the real stages, machines and rings, over the in-process transport.
+
+Deterministic: every stage takes its turn in order, computations happen inline, and time is a counter. What differs from
+a real run is only who carries the bytes and who schedules. For tests and experiments; nothing is written to disk.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ravnest.driver import control as c
+from ravnest.driver import orders as o
+from ravnest.driver.state_handout import StageState, needed
+from ravnest.errors import RunFailed
+from ravnest.stage import messages as m
+from ravnest.stage.executor import InlineExecutor
+from ravnest.stage.process import assemble, batch_source
+from ravnest.stage.runtime import StageRuntime
+from ravnest.stage.setup import StageSetup
+from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message
+
+_TURNS_WITHOUT_NEWS = 10_000
+_TURN_S = 1e-3
+
+
+@dataclass
+class LocalResult:
+    """What the stages reported, in order, and their final weights."""
+
+    losses: dict[str, list[float]] = field(default_factory=dict)  # by cluster, one per micro-batch
+    staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
+    evaluations: list[m.Evaluated] = field(default_factory=list)
+    checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
+    begun: list[o.CheckpointBegun] = field(default_factory=list)  # and what they are of
+
+
+class LocalRun:
+    """Drives stages until control says that the run is over."""
+
+    def __init__(
+        self,
+        setups: Mapping[str, StageSetup],
+        states: Mapping[str, StageState],
+        control: c.RunControl,
+        *,
+        order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
+    ) -> None:
+        """`order` says which of the stages take their turn, and in which order, each time anew: all, in the plan's."""
+        self._now_s = 0.0
+        network = InProcessNetwork(now=self.now)
+        self._driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
+        endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
+        network.connect_all()
+        self.stages: dict[str, StageRuntime] = {
+            name: assemble(
+                setup,
+                endpoints[name],
+                InlineExecutor(),
+                batch_source(setup),
+                {tensor: states[name].weights[tensor] for tensor in needed(setup)},
+                states[name].optimizer,
+                states[name].version,
+                now=self.now,
+            )
+            for name, setup in setups.items()
+        }
+        self.control = control
+        self._order = order
+        self.result = LocalResult()
+        self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
+        self._anchor: dict[str, Tensor] = {}
+        for name, setup in setups.items():
+            if setup.is_first:
+                self._driver.send(name, Lane.PIPELINE, m.Go())
+
+    def now(self) -> float:
+        return self._now_s
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
+        """To the end, or until `until` says so. Raises RunFailed when nothing happens any more."""
+        quiet = 0
+        while self.control.phase is not o.Phase.DONE and not until():
+            quiet = 0 if self.turn() else quiet + 1
+            if quiet > _TURNS_WITHOUT_NEWS:
+                raise RunFailed(f"the run stands still in phase {self.control.phase.name}")
+        return self.result
+
+    def turn(self) -> bool:
+        """The stages in their order, then the driver. Whether any stage reported anything but that it lives."""
+        self._now_s += _TURN_S
+        for name in self._order(list(self.stages)):
+            self.stages[name].turn(0.0)
+        news = False
+        for delivery in self._driver.poll(0.0):
+            news = news or not isinstance(delivery.message, m.Alive)
+            self._note(delivery.sender, delivery.message, delivery.tensors)
+            self.follow(self.control.handle(delivery.sender, delivery.message))
+        self.follow(self.control.tick(self._now_s))
+        for name in self.stages:
+            self._driver.send(name, Lane.PIPELINE, m.Alive())
+        return news
+
+    def _note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
+        match message:
+            case m.Updated():
+                self.result.staleness.setdefault(sender, []).extend(message.staleness)
+                if sender in self._clusters:
+                    self.result.losses.setdefault(self._clusters[sender], []).extend(message.losses)
+            case m.StateTensor(part="weight"):
+                self._anchor[message.name] = tensors[0]
+
+    def follow(self, instructions: list[o.Instruction]) -> None:
+        """Do what control says."""
+        for instruction in instructions:
+            match instruction:
+                case o.Tell():
+                    self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
+                case o.EvaluationDone():
+                    self.result.evaluations.append(instruction.evaluated)
+                case o.CheckpointBegun():
+                    self.result.begun.append(instruction)
+                case o.CheckpointArrived():
+                    self.result.checkpoints.append(dict(self._anchor))

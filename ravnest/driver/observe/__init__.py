@@ -1,0 +1,4 @@
+"""What is recorded of a run while it goes: events, metrics, times and traces.
+
+In: what stages report. Out: events for an observer, metrics.jsonl and trace.json.
+"""

@@ -1,0 +1,243 @@
+"""What is written down of a run while it goes: metrics.jsonl, the observer's events, the logs of failed stages.
+
+Decides how stages' reports become progress (rates, mean losses, staleness). Knows no transport and steers nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ravnest.driver import control as c
+from ravnest.driver import orders as o
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.stage import messages as m
+from ravnest.training.losses import Measure, Metric
+
+PROGRESS_EVERY_S = 1.0
+_PHASE_NAMES = {
+    o.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    o.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    o.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    o.Phase.DONE: ("saving", ""),
+}
+
+
+@dataclass
+class _ClusterTally:
+    """One cluster's figures since the last progress event, and in all."""
+
+    losses: list[float] = field(default_factory=list)
+    max_staleness: int = 0
+    rounds_merged: int = 0
+    samples_before: int | None = None  # None before the first event: a resumed run does not begin at 0
+
+
+class RunRecord:
+    """Listens to the run and tells the observer."""
+
+    def __init__(
+        self,
+        out_dir: Path,
+        observer: report.Observer,
+        writer: MetricsWriter,
+        *,
+        stages: Sequence[str],
+        last_stages: Mapping[str, str],
+        samples_per_update: int,
+        total_samples: int | None,
+        metrics: Sequence[Metric],
+        rounds_before: int = 0,
+    ) -> None:
+        """`last_stages`: those that compute the loss, and their clusters. `rounds_before`: of earlier sessions."""
+        self.stages = tuple(stages)
+        self.evaluations: list[report.Evaluated] = []
+        self.checkpoint_path: Path | None = None
+        self.training_s = 0.0
+        self.staleness_sum = 0
+        self.staleness_count = 0
+        self.staleness_max = 0
+        self.staleness: dict[str, list[int]] = {}
+        """Of each stage: how many of its gradients were 0, 1, 2… updates old."""
+        self.rounds_s: list[float] = []
+        """How long each round took from being opened to its commit, but for the one that ends the run."""
+        self.windows: dict[str, int] = {}
+        """Of each cluster whose window was tuned: the last."""
+        self.largest_windows: dict[str, int] = {}
+        """The same: the largest, which its stages' memory had to hold. One that began with a larger one has that."""
+        self.splits: dict[str, bool] = {}
+        """Of each stage that has tried to split its backward: whether it does."""
+        self.times = StageTimes()
+        self.tensor_bytes: dict[str, Mapping[str, int]] = {}
+        """The most that each stage's tensors took, by part."""
+        self.imitated: dict[str, m.Imitated] = {}
+        """How late this machine was, by stage, where anything was imitated."""
+        self.drawn = False
+        """Whether the run's timeline has been written."""
+        self._out_dir = out_dir
+        self._observer = observer
+        self._writer = writer
+        self._last_stages = last_stages
+        self._samples_per_update = samples_per_update
+        self._total_samples = total_samples
+        self._metrics = metrics
+        self._rounds_before = rounds_before
+        self._tallies = {cluster: _ClusterTally(rounds_merged=rounds_before) for cluster in last_stages.values()}
+        self._next_progress_s = 0.0
+        self._progress_at_s: float | None = None
+        self._now_s = 0.0
+        self._ended = False
+        self._opened_s: dict[int, float] = {}
+        self._last_round: int | None = None
+
+    def at(self, elapsed_s: float) -> None:
+        """What is told from now on happened at this moment, in seconds since the training began."""
+        self._now_s = elapsed_s
+
+    def started(self, stage: str, message: m.Started) -> None:
+        cluster, _, index = stage.rpartition(".s")
+        self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
+
+    def training(self) -> None:
+        self._emit(report.Phase("training"))
+
+    def phase(self, phase: o.Phase) -> None:
+        if phase is o.Phase.DRAINING:
+            self.times.draining()
+        name, detail = _PHASE_NAMES[phase]
+        self._emit(report.Phase(name, detail))
+
+    def stopping(self) -> None:
+        self._emit(report.Notice("stopping with a checkpoint; Ctrl-C once more ends it at once"))
+
+    def updated(self, stage: str, message: m.Updated) -> None:
+        """Each stage's update: its gradients' staleness, and from a last stage the losses."""
+        self.times.told(stage, message.spent, message.update)
+        cluster, _, index = stage.rpartition(".s")
+        tally = self._tallies[cluster]
+        tally.max_staleness = max(tally.max_staleness, *message.staleness, 0)
+        self.staleness_max = max(self.staleness_max, *message.staleness, 0)
+        self.staleness_sum += sum(message.staleness)
+        self.staleness_count += len(message.staleness)
+        counts = self.staleness.setdefault(stage, [])
+        for each in message.staleness:
+            counts += [0] * (each + 1 - len(counts))
+            counts[each] += 1
+        fields: dict[str, object] = {
+            "cluster": cluster,
+            "stage": int(index),
+            "update": message.update,
+            "staleness": list(message.staleness),
+            "lr": message.lr,
+        }
+        if stage in self._last_stages:
+            tally.losses += message.losses
+            fields["loss"] = sum(message.losses) / len(message.losses)
+            fields["samples"] = (message.update + 1) * self._samples_per_update
+        self._writer.write("update", self._now_s, **fields)
+
+    def held(self, stage: str, message: m.Held) -> None:
+        """A stage's tensors take more than ever before."""
+        self.tensor_bytes[stage] = message.tensor_bytes
+        cluster, _, index = stage.rpartition(".s")
+        self._writer.write("memory", self._now_s, cluster=cluster, stage=int(index), tensor_bytes=message.tensor_bytes)
+
+    def finished(self, stage: str, message: m.RoundsFinished) -> None:
+        self.times.told(stage, message.spent)
+
+    def merged(self, stage: str, message: m.RoundMerged) -> None:
+        cluster = self._last_stages.get(stage)
+        if cluster is not None:
+            self._tallies[cluster].rounds_merged = self._rounds_before + message.round
+
+    def window_tuned(self, stage: str, message: m.WindowTuned) -> None:
+        cluster, _, _ = stage.rpartition(".s")
+        self.windows[cluster] = message.window
+        self.largest_windows[cluster] = max(self.largest_windows.get(cluster, 0), message.window)
+        fields = {"window": message.window, "round_trip_s": message.round_trip_s, "pace_s": message.pace_s}
+        self._writer.write("window", self._now_s, cluster=cluster, **fields)
+
+    def backward_split(self, stage: str, message: m.BackwardSplit) -> None:
+        cluster, _, index = stage.rpartition(".s")
+        self.splits[stage] = message.splits
+        fields: dict[str, object] = {"cluster": cluster, "stage": int(index), "splits": message.splits}
+        if message.refused:
+            fields["refused"] = message.refused
+        else:
+            fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
+        self._writer.write("split", self._now_s, **fields)
+
+    def round_begun(self, begun: o.RoundBegun) -> None:
+        self._opened_s[begun.round] = self._now_s
+        if begun.final:
+            self._last_round = begun.round
+
+    def round_done(self, done: o.RoundDone) -> None:
+        opened_s = self._opened_s.pop(done.round, None)
+        seconds = None if opened_s is None else self._now_s - opened_s
+        if seconds is not None and done.round != self._last_round:
+            self.rounds_s.append(seconds)
+        self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples, seconds))
+
+    def checkpoint(self, path: Path, round_: int) -> None:
+        self.checkpoint_path = path
+        self.times.saved()
+        self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
+
+    def evaluated(self, done: o.EvaluationDone) -> None:
+        loss = Measure(*done.evaluated.loss).mean
+        metrics = {
+            metric.name: metric.finish(Measure(*sums).mean)
+            for metric, sums in zip(self._metrics, done.evaluated.metrics, strict=True)
+        }
+        event = report.Evaluated(done.samples, loss, metrics, done.final)
+        self.evaluations.append(event)
+        self._emit(event)
+
+    def tick(self, control: c.RunControl, elapsed_s: float) -> None:
+        """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
+        self._now_s = elapsed_s
+        self.training_s = elapsed_s
+        done = control.phase is o.Phase.DONE
+        if self._ended or (elapsed_s < self._next_progress_s and not done):
+            return
+        self._ended = done
+        before_s = self._progress_at_s
+        span_s = elapsed_s - before_s if before_s is not None else 0.0
+        self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
+        clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
+        if before_s is not None:  # the first time there are no rates yet
+            self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
+        shares = {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}
+        if shares:
+            self._writer.write("time", self._now_s, stages=shares)
+
+    def timeline(self, dropped: int) -> None:
+        """The timeline is written, without `dropped` spans."""
+        self.drawn = True
+        if dropped:
+            text = f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit"
+            self._emit(report.Notice(text))
+
+    def write_log(self, stage: str, text: str) -> Path:
+        """Keep what a failed stage said."""
+        folder = self._out_dir / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{stage}.log"
+        path.write_text(text)
+        return path
+
+    def _progress_of(self, name: str, updates: int, span_s: float) -> report.ClusterProgress:
+        tally = self._tallies[name]
+        samples = updates * self._samples_per_update
+        before = samples if tally.samples_before is None else tally.samples_before
+        rate = (samples - before) / span_s if span_s > 0 else 0.0
+        tally.samples_before = samples
+        loss = sum(tally.losses) / len(tally.losses) if tally.losses else None
+        tally.losses = []
+        return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
+
+    def _emit(self, event: report.RunEvent) -> None:
+        self._writer.write(report.kind_of(event), self._now_s, **report.as_plain(event))
+        self._observer.on(event)

@@ -1,0 +1,218 @@
+"""What a run tells whoever watches it: one event per thing that happened, and the result at the end.
+
+Decides the schema of these events and of the lines of metrics.jsonl. Knows neither who emits them (the
+driver) nor who shows them (the terminal, a picture, a test). Counts are of the whole fleet unless a cluster
+is named; losses are in nats for cross-entropy, and None where there is none yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ravnest.json_values import plain
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where a run ends that is to end before its job says: whichever comes first. None: no such limit.
+
+    The job's own end still counts for its schedule of learning rates. A run that this limit has ended can be resumed.
+    """
+
+    samples: int | None = None
+    """Of the whole fleet."""
+    seconds: float | None = None
+    """Of training, by this machine's clock."""
+
+
+NO_LIMIT = Limit()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The run has entered a phase: "starting Ray", "placing 6 stages", "training", "draining", "saving"."""
+
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterProgress:
+    """One cluster so far. `loss`: mean training loss since the event before. `max_staleness`: updates,
+    highest seen.
+    """
+
+    name: str
+    samples: int
+    samples_per_s: float
+    loss: float | None
+    max_staleness: int
+    updates: int
+    rounds_merged: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the fleet is. `total_samples` is None for a run that stops by time."""
+
+    elapsed_s: float
+    samples: int
+    total_samples: int | None
+    clusters: tuple[ClusterProgress, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The held-out data has passed through the stages. `final`: with the anchor, after the last round."""
+
+    samples: int
+    loss: float
+    metrics: Mapping[str, float]
+    final: bool
+
+
+@dataclass(frozen=True)
+class RoundCommitted:
+    """A round of averaging has been committed: every member merges it."""
+
+    round: int
+    samples: int
+    seconds: float | None = None
+    """Since it was opened."""
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """A checkpoint is complete on disk, as of a committed round."""
+
+    path: Path
+    round: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the user should know and need not act on at once."""
+
+    text: str
+
+
+RunEvent = Phase | Progress | Evaluated | RoundCommitted | CheckpointWritten | Notice
+
+
+class Observer(Protocol):
+    """Whoever watches a run. `on` is called from the driver's thread and must return soon."""
+
+    def on(self, event: RunEvent) -> None: ...
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """Where a stage's time went, as shares of `seconds`. `compute`, `averaging`, `evaluation`, `handoff` and `bubble`
+    make the whole.
+    """
+
+    seconds: float
+    compute: float
+    """Forward, backward and update together."""
+    forward: float
+    backward: float
+    update: float
+    averaging: float
+    """Taking snapshots and merging; the rings themselves move beside the computing."""
+    evaluation: float
+    handoff: float
+    """Between the stage's threads: neither computing nor waiting for anybody."""
+    bubble: float
+    """Waiting, whatever for."""
+    waiting: Mapping[str, float]
+    """The bubble by cause, as in ravnest/pipeline/time_ledger.py: input, window, staleness, lag, norm, drain."""
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """What a stage's tensors took at most, beside what the plan's arithmetic says. Both without the process itself."""
+
+    planned_bytes: int
+    """With `window` micro-batches in flight."""
+    tensor_bytes: int
+    parts: Mapping[str, int]
+    """Each at its own peak, as in ravnest/stage/memory.py; `tensor_bytes` is their sum."""
+    window: int | None = None
+    """The largest that the run used, the plan's or one that it was tuned to. None: not known."""
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """What one stage came to. `steady`: between its first update and the drain, None where that was too short."""
+
+    stage: str
+    node: str
+    steady: TimeShares | None
+    overall: TimeShares | None
+    memory: StageMemory | None = None
+    step_s: float | None = None
+    """Seconds per micro-batch in the steady state, by the stage's own clock."""
+    mean_staleness: float | None = None
+    max_staleness: int | None = None
+    """Of all gradients of the stage, in updates."""
+    late_share: float | None = None
+    """By how much this machine was late, of the computing that it imitated; None where it imitated none."""
+    link_late_s: float | None = None
+    """How much later than it should a message was handed on by emulated links, in the mean; None without these."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to. `baselines`: held-out losses to compare with. `stopped_early`: by Ctrl-C, and
+    resumable. `encrypted`: the mode in which its speed was measured.
+    """
+
+    out_dir: Path
+    weights_path: Path
+    metrics_path: Path
+    checkpoint_path: Path
+    loss_curve_path: Path | None
+    held_out_loss: float | None
+    metrics: Mapping[str, float]
+    baselines: Mapping[str, float]
+    samples: int
+    updates: int
+    rounds: int
+    seconds: float
+    samples_per_s: float
+    max_staleness: int
+    mean_staleness: float
+    sample_text: str | None
+    stopped_early: bool
+    stages: tuple[StageFigures, ...] = ()
+    trace_path: Path | None = None
+    encrypted: bool = False
+    windows: Mapping[str, int] = field(default_factory=dict)
+    """Of each cluster, as it was at the end."""
+    averaging_s: float | None = None
+    """From the opening of a round to its commit, mean over this session's rounds but the last, which ends the run."""
+    session_samples: int | None = None
+    """Of a run that was resumed: how many of `samples` were made since, in `seconds`."""
+
+
+_KINDS = {
+    Phase: "phase",
+    Progress: "progress",
+    Evaluated: "evaluated",
+    RoundCommitted: "round",
+    CheckpointWritten: "checkpoint",
+    Notice: "notice",
+}
+
+
+def kind_of(event: RunEvent) -> str:
+    """The event's `kind` in metrics.jsonl."""
+    return _KINDS[type(event)]
+
+
+def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
+    """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
+    return {name: plain(item) for name, item in asdict(value).items()}

@@ -1,0 +1,134 @@
+"""What a run leaves behind: the final weights, the loss curve, the summary, a sample from the trained model.
+
+Decides nothing about training. The final weights are the anchor of the last checkpoint, under the original names.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cluster_planner import Plan
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Stage
+from ravnest.checkpoints.checkpoint import load_latest, write_final_weights
+from ravnest.driver import control as c
+from ravnest.driver.checkpoint_parts import parts_of_plan
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.preparation import Prepared
+from ravnest.errors import Interrupted, InvalidInput, RunFailed
+from ravnest.factories import FactoryConfig, call
+from ravnest.job.config import JobConfig
+from ravnest.job.materials import baselines_of, make_model, search_dirs
+from ravnest.pictures import draw_loss_curve
+from ravnest.stage.messages import stage_name
+
+
+def finish(
+    prepared: Prepared, record: RunRecord, control: c.RunControl, *, encrypted: bool = False
+) -> report.RunResult:
+    """Write what remains and return the result. Raises Interrupted or RunFailed where nothing was trained."""
+    folder, plan, job, data = prepared.folder, prepared.plan, prepared.job, prepared.data
+    if record.checkpoint_path is None:
+        if control.stopped_early:
+            raise Interrupted("stopped before the first update: there is nothing to save")
+        raise RunFailed("the run ended before its first update: `stop` is too short")
+    weights = load_latest(folder.checkpoints, parts_of_plan(plan)).weights(None)
+    for name, others in prepared.captured.aliases.items():  # a file of weights has all names of the model's state
+        weights |= {other: weights[name].clone() for other in others}
+    write_final_weights(folder.weights, weights)
+    baselines = baselines_of(data)
+    final = next((event for event in reversed(record.evaluations) if event.final), None)
+    draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
+    seconds = record.training_s
+    result = report.RunResult(
+        out_dir=folder.path,
+        weights_path=folder.weights,
+        metrics_path=folder.metrics,
+        checkpoint_path=record.checkpoint_path,
+        loss_curve_path=folder.loss_curve,
+        held_out_loss=None if final is None else final.loss,
+        metrics={} if final is None else final.metrics,
+        baselines=baselines,
+        samples=control.samples,
+        updates=sum(control.updates.values()),
+        rounds=prepared.rounds_before + control.rounds_committed,
+        seconds=seconds,
+        samples_per_s=control.session_samples / seconds if seconds > 0 else 0.0,
+        max_staleness=record.staleness_max,
+        mean_staleness=record.staleness_sum / record.staleness_count if record.staleness_count else 0.0,
+        sample_text=None,
+        stopped_early=control.stopped_early,
+        session_samples=None if prepared.resumed is None else control.session_samples,
+        encrypted=encrypted,
+        stages=stage_figures(plan, record),
+        trace_path=folder.trace if record.drawn else None,
+        averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
+        windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
+    )
+    _write_summary(folder.summary, result)  # now: the user's own code below may fail
+    if job.sample is None or control.stopped_early:
+        return result
+    result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
+    _write_summary(folder.summary, result)
+    return result
+
+
+def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
+    figures = []
+    spans = SpanCosts(plan.costs, plan.workload)
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            name, memory = stage_name(cluster.name, index), None
+            if name in record.tensor_bytes:
+                parts = record.tensor_bytes[name]
+                window = max(cluster.window, record.largest_windows.get(cluster.name, 0))
+                planned = _planned_bytes(plan, spans, stage, (index, len(cluster.stages)), window)
+                memory = report.StageMemory(planned, sum(parts.values()), parts, window)
+            times, counts = record.times, record.staleness.get(name, [])
+            update_s, late = times.update_s(name), record.imitated.get(name)
+            figures.append(
+                report.StageFigures(
+                    name,
+                    stage.node,
+                    times.steady(name),
+                    times.overall(name),
+                    memory,
+                    step_s=None if update_s is None else update_s / plan.workload.update_every,
+                    mean_staleness=sum(age * n for age, n in enumerate(counts)) / sum(counts) if counts else None,
+                    max_staleness=len(counts) - 1 if counts else None,
+                    late_share=late.late_s / late.imitated_s if late is not None and late.imitated_s else None,
+                    link_late_s=late.links_late_s / late.messages if late is not None and late.messages else None,
+                )
+            )
+    return tuple(figures)
+
+
+def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> int:
+    """What the planner counts for a stage's tensors when its cluster has this window: its own is tuned in the run."""
+    planned = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
+    node = plan.fleet.node(stage.node)
+    if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+        planned += spans.split_bytes(*stage.units)
+    return planned - plan.workload.process_bytes
+
+
+def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:
+    """The text that the job's `sample` makes of the trained model. Raises InvalidInput when it makes none."""
+    model = make_model(job, plan.job_file)
+    model.load_state_dict(weights, strict=True)
+    model.eval()
+    text = call(sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"{sample.factory!r} returned {type(text).__name__}, expected text", path=plan.job_file, key="sample"
+        )
+    return text
+
+
+def _write_summary(path: Path, result: report.RunResult) -> None:
+    path.write_text(json.dumps(report.as_plain(result), indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,140 @@
+"""The stages of a run as Ray's actors: the node that each must run on, their starting, their ends.
+
+How Ray is joined, and what it carries, is session.py's.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cluster_planner import Plan
+from ravnest.driver.ray.actor import StageActor, StageOutcome
+from ravnest.driver.ray.code_shipping import JobCode
+from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
+from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.job.config import data_of_node
+from ravnest.stage.setup import StageAddress, StageSetup
+from ring_allreduce.transport import PeerAddress
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stage's `run` call has returned, or its process is gone (`outcome` None, `reason` says how)."""
+
+    stage: str
+    outcome: StageOutcome | None
+    reason: str = ""
+
+
+class RayCluster:
+    """A connection to Ray, and the actors placed on it. Use as a context manager: leaving kills them all."""
+
+    def __init__(self, address: str | None, code: JobCode | None = None) -> None:
+        """Join the Ray cluster at `address`, whose nodes get the job's `code`, or start one on this machine.
+
+        Raises RunFailed or InvalidInput.
+        """
+        self._session = RaySession(address, code)
+        self._ray = self._session.ray
+        self._actors: dict[str, Any] = {}
+        self._running: dict[Any, str] = {}
+
+    def __enter__(self) -> "RayCluster":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._session.close()
+
+    @property
+    def host(self) -> str:
+        """The address at which this process is reached by the stages."""
+        return self._session.host
+
+    def cores(self) -> int:
+        """CPU cores of this machine."""
+        return len(os.sched_getaffinity(0))
+
+    def threads(self, plan: Plan) -> dict[str, int]:
+        """Torch threads for each planned node: its machine's cores shared among the stages that run there."""
+        nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+        if self._session.is_local:
+            return dict.fromkeys(nodes, max(1, self.cores() // len(nodes)))
+        found = self._ray_nodes(plan, nodes)
+        shared = [node.node_id for node in found.values()]
+        return {name: max(1, node.cores // shared.count(node.node_id)) for name, node in found.items()}
+
+    def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
+        """Ask for one actor per stage on the node that `nodes` names (by stage); they start together."""
+        remote = self._ray.remote(StageActor)
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        if self._session.is_local:
+            for stage, setup in setups.items():
+                self._actors[stage] = remote.options(**options).remote(setup, LOOPBACK)
+            return
+        found = self._ray_nodes(plan, list(nodes.values()))
+        shipped = Path(plan.job_file).name if self._session.ships_code else None
+        for stage, setup in setups.items():
+            node = found[nodes[stage]]
+            at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]).data)
+            there = remote.options(**options, **self._session.on_node(node))
+            self._actors[stage] = there.remote(replace(setup, job=at_node), node.address, shipped)
+
+    def prepare(self, timeout_s: float) -> dict[str, StageAddress]:
+        """Wait until every stage listens. Raises NodeLost naming the stages that did not come up in time."""
+        calls = {actor.prepare.remote(): stage for stage, actor in self._actors.items()}
+        ready, late = self._ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
+        addresses = {}
+        for call in ready:
+            try:
+                addresses[calls[call]] = self._ray.get(call)
+            except self._ray.exceptions.RayTaskError as error:
+                cause = error.cause if error.cause is not None else error
+                if isinstance(cause, InvalidInput):
+                    raise cause from None
+                raise RunFailed(f"{calls[call]} could not start: {one_line(cause)}") from error
+            except self._ray.exceptions.RayActorError as error:
+                raise NodeLost(f"{calls[call]} died while starting: {one_line(error)}") from error
+        if late:
+            names = ", ".join(sorted(calls[call] for call in late))
+            raise NodeLost(f"not ready after {timeout_s:.0f} s: {names}")
+        return addresses
+
+    def start(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Let every stage enter its loop."""
+        self._running = {actor.run.remote(peers): stage for stage, actor in self._actors.items()}
+
+    def ended(self, timeout_s: float = 0.0) -> list[Ended]:
+        """The stages whose processes have ended since the last call, each reported once."""
+        if not self._running:
+            return []
+        done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout_s)
+        ends = []
+        for call in done:
+            stage = self._running.pop(call)
+            try:
+                ends.append(Ended(stage, self._ray.get(call)))
+            except self._ray.exceptions.RayError as error:
+                ends.append(Ended(stage, None, one_line(error)))
+        return ends
+
+    def _ray_nodes(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:
+        alive = [node for node in self._session.nodes() if node.alive]
+        return {name: _ray_node(plan, name, alive) for name in names}
+
+
+def _ray_node(plan: Plan, name: str, alive: Sequence[RayNode]) -> RayNode:
+    """The live Ray node for a planned node: by its address, else by the custom resource `ravnest-NAME`."""
+    wanted = plan.fleet.node(name).address
+    found = next((node for node in alive if node.is_of(name, wanted)), None)
+    if found is None:
+        here = ", ".join(sorted(node.address for node in alive))
+        raise InvalidInput(
+            f"no live Ray node is {name!r} (address {wanted or 'not given'}); Ray has {here}. Start it there with"
+            f" `ray start --address … --resources '{{\"{RESOURCE_PREFIX}{name}\": 1}}'`",
+            key=f"nodes.{name}.address",
+        )
+    return found

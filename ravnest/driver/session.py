@@ -1,0 +1,214 @@
+"""One session of a run: Ray starts its actors, the weights go out, the loop runs until the stages have left.
+
+Holds the whole model's weights once, in this process, where they are made from the seed (docs/limits.md).
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from cluster_planner import Plan
+from ravnest.driver import control as c
+from ravnest.driver import orders as o
+from ravnest.driver.imitation import Imitation
+from ravnest.driver.interrupt import StopOnInterrupt
+from ravnest.driver.loop import DriverLoop
+from ravnest.driver.membership import FailStop
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.trace import RunTrace
+from ravnest.driver.preparation import Prepared, check_same_data
+from ravnest.driver.ray.code_shipping import job_code
+from ravnest.driver.ray.stage_actors import RayCluster
+from ravnest.driver.resume import states_for, writer_opener
+from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.state_collection import CheckpointCollector
+from ravnest.driver.state_handout import hand_out
+from ravnest.job.config import JobConfig
+from ravnest.job.materials import search_dirs
+from ravnest.stage import messages as m
+from ravnest.stage.deadlines import START_DEADLINE_S
+from ravnest.stage.outbox import Outbox
+from ravnest.stage.setup import StageSetup
+from ravnest.training.losses import build_metrics
+from ravnest.training.sampler import evaluation_batches
+from ring_allreduce import RoundOwner
+from ring_allreduce.transport import KeyPair, Keys, TransportLimits, ZmqEndpoint
+
+_QUEUE_MESSAGES = 4096
+_TOKEN_BYTES = 16
+T = TypeVar("T", int, float)
+
+
+def train(
+    prepared: Prepared,
+    address: str | None,
+    *,
+    imitate: Imitation | None = None,
+    encrypt: bool = False,
+    timeline: bool = False,
+    limit: report.Limit = report.NO_LIMIT,
+    observer: report.Observer,
+    interrupt: StopOnInterrupt,
+) -> tuple[RunRecord, c.RunControl]:
+    """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
+    plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
+    nodes = {
+        m.stage_name(cluster.name, index): stage.node
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+    keys = run_keys([*nodes, m.DRIVER]) if encrypt else None
+    observer.on(report.Phase("starting Ray", address or "on this machine"))
+    elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
+    code = None if address is None else job_code(job, plan.job_file, elsewhere)
+    if code is not None and code.notice is not None:
+        observer.on(report.Notice(code.notice))
+    with RayCluster(address, code) as ray:
+        interrupt.arm()  # again: Ray has set a handler of its own
+        setups = stage_setups(
+            plan,
+            job,
+            prepared.captured,
+            search_dirs=search_dirs(plan.job_file),
+            threads=ray.threads(plan),
+            total_samples=prepared.total_samples,
+            token=secrets.token_bytes(_TOKEN_BYTES),
+            keys=keys,
+            imitate=imitate,
+            timeline=timeline,
+        )
+        observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
+        ray.place(plan, setups, nodes)
+        states = states_for(setups, plan, job, resumed, prepared.pretrained)  # while the actors import torch
+        found = ray.prepare(START_DEADLINE_S)
+        check_same_data(prepared, {stage: at.samples for stage, at in found.items()}, nodes)
+        peers = {stage: at.peer for stage, at in found.items()}
+        endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
+        try:
+            endpoint.connect(peers)
+            ray.start({**peers, m.DRIVER: endpoint.address})
+            with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
+                record = _record(prepared, observer, writer, setups)
+                observer.on(report.Phase("handing out weights"))
+                outbox = Outbox(endpoint)
+                hand_out(outbox, endpoint, setups.values(), states)
+                del states
+                held_out = len(prepared.data.held_out)
+                speed = 1.0 if imitate is None else imitate.speed
+                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
+                trace = RunTrace(nodes) if timeline else None
+                loop = DriverLoop(
+                    endpoint=endpoint,
+                    news=ray,
+                    outbox=outbox,
+                    control=control,
+                    membership=run_membership(plan, nodes, time.monotonic(), speed=speed),
+                    collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
+                    record=record,
+                    firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+                    stop_wanted=lambda: interrupt.wanted,
+                    trace=trace,
+                )
+                interrupt.gracefully = True
+                try:
+                    loop.run()
+                finally:
+                    if trace is not None:  # of a run that failed, too
+                        trace.write(folder.trace)
+                        record.timeline(trace.dropped)
+        finally:
+            endpoint.close()
+    return record, control
+
+
+def run_keys(names: Sequence[str]) -> dict[str, Keys]:
+    """Keys for one run: a new pair for each name, and an allow-list of all of them."""
+    pairs = {name: KeyPair.make() for name in names}
+    allowed = {name: pair.public for name, pair in pairs.items()}
+    return {name: Keys(pair, allowed) for name, pair in pairs.items()}
+
+
+def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None) -> ZmqEndpoint:
+    return ZmqEndpoint(
+        m.DRIVER,
+        codec=m.codec(),
+        token=any_setup.token,
+        host=host,
+        limits=TransportLimits(max_message_bytes=any_setup.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
+        keys=None if keys is None else keys[m.DRIVER],
+    )
+
+
+def _record(
+    prepared: Prepared, observer: report.Observer, writer: MetricsWriter, setups: Mapping[str, StageSetup]
+) -> RunRecord:
+    job = prepared.job
+    return RunRecord(
+        prepared.folder.path,
+        observer,
+        writer,
+        stages=list(setups),
+        last_stages={name: setup.cluster for name, setup in setups.items() if setup.is_last},
+        samples_per_update=job.micro_batch * job.update_every,
+        total_samples=prepared.total_samples,
+        metrics=build_metrics(job.metrics, search_dirs(prepared.plan.job_file)),
+        rounds_before=prepared.rounds_before,
+    )
+
+
+class Position(Protocol):
+    """How far a resumed run has come."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def updates(self) -> Mapping[str, int]: ...
+
+
+def run_control(
+    plan: Plan,
+    job: JobConfig,
+    setups: Mapping[str, StageSetup],
+    held_out: int,
+    total_samples: int | None,
+    resumed: Position | None,
+    limit: report.Limit = report.NO_LIMIT,
+    *,
+    speed: float = 1.0,
+) -> c.RunControl:
+    """`speed`: how many times as fast as the job's minutes this run goes, where it imitates its machines."""
+    rates = {
+        cluster.name: predicted.samples_per_s
+        for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
+    }
+    any_setup = next(iter(setups.values()))
+    batches = evaluation_batches(held_out, any_setup.evaluation_batch, short_last=any_setup.evaluation_short_last)
+    shape = o.RunShape(
+        clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
+        evaluator=max(rates, key=lambda name: rates[name]),
+        samples_per_update=job.micro_batch * job.update_every,
+        stop_samples=_earlier(total_samples, limit.samples),
+        stop_s=_earlier(None if job.stop.minutes is None else 60.0 * job.stop.minutes / speed, limit.seconds),
+        evaluate_every=job.evaluate_every,
+        held_out_batches=len(batches),
+        start_samples=0 if resumed is None else resumed.samples,
+        start_updates={} if resumed is None else resumed.updates,
+    )
+    rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
+    return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
+
+
+def run_membership(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
+    """`nodes`: by stage. `speed`: as for `run_control`; a slow one makes round trips longer, but a fast one no deadline
+    shorter, since this machine may be slower than what it imitates."""
+    round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
+    return FailStop(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
+
+
+def _earlier(a: T | None, b: T | None) -> T | None:
+    return min((each for each in (a, b) if each is not None), default=None)

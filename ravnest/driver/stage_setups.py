@@ -1,0 +1,198 @@
+"""From a plan and a captured model to what each stage is told: programs, segments, rings, threads, shares.
+
+Decides which ring member keeps each segment for checkpoints (the one with the fastest uplink); what the rings are is
+ring_specs.py's. Pure: knows no Ray, no socket, no weights.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cluster_planner import Cluster, Plan, Ring
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import largest_fitting_window
+from cluster_planner.predict.ring_traffic import Member
+from ravnest.driver.bytes_in_flight import in_flight
+from ravnest.driver.imitation import Imitation, imitated
+from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
+from ravnest.driver.tied_copies import Copies, copies
+from ravnest.errors import InvalidInput
+from ravnest.job.config import JobConfig
+from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
+from ravnest.stage.messages import stage_name
+from ravnest.stage.setup import SegmentSetup, StageSetup
+from ravnest.stage.tied_setup import TiedSetup, tied_setups
+from ravnest.training.schedule import expected_updates
+from ring_allreduce.transport import Keys
+
+_HEADER_ALLOWANCE_BYTES = 1 << 20
+_EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
+
+
+def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> None:
+    """Raises InvalidInput when the job's factories now make another model than the one that was planned."""
+    if plan.costs.fingerprint != captured.costs.fingerprint:
+        raise InvalidInput(
+            "the model that the job makes is not the one that was planned (its graph or shapes differ): plan again",
+            path=str(plan_path),
+            key="fingerprint",
+        )
+
+
+def evaluation_batch(job: JobConfig, captured: CapturedModel) -> int:
+    """Samples of one held-out batch."""
+    return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
+
+
+def evaluating_cluster(plan: Plan) -> Cluster:
+    """The fastest by the plan."""
+    rates = [predicted.samples_per_s for predicted in plan.predicted.clusters]
+    return plan.clusters[rates.index(max(rates))]
+
+
+def stage_setups(
+    plan: Plan,
+    job: JobConfig,
+    captured: CapturedModel,
+    *,
+    search_dirs: Sequence[Path],
+    threads: Mapping[str, int],
+    total_samples: int | None,
+    token: bytes,
+    keys: Mapping[str, Keys] | None = None,
+    imitate: Imitation | None = None,
+    timeline: bool = False,
+) -> dict[str, StageSetup]:
+    """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
+
+    `token`: the run's secret, by which its messages are known. `keys`: of an encrypted run, by transport name.
+    `imitate`: what of the plan's machines; None: nothing.
+    """
+    programs = {
+        stage_name(cluster.name, index): captured.span(*stage.units)
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+    limit = _largest_message_bytes(plan, programs.values())
+    by_cluster = {
+        cluster.name: [programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))]
+        for cluster in plan.clusters
+    }
+    copied = dict(enumerate(copies(by_cluster), len(plan.rings))) if job.tied == "averaged" else {}
+    apart = {name for each in copied.values() for name in each.names}
+    setups = {}
+    spans = SpanCosts(plan.costs, plan.workload)
+    for cluster in plan.clusters:
+        share = plan.share(cluster.name)
+        largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
+        tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
+        for index, stage in enumerate(cluster.stages):
+            name, node = stage_name(cluster.name, index), imitated(plan, stage, spans, imitate)
+            setups[name] = StageSetup(
+                cluster=cluster.name,
+                index=index,
+                stages=len(cluster.stages),
+                window=cluster.window,
+                largest_window=max(cluster.window, largest),
+                share=share,
+                total_updates=None
+                if total_samples is None
+                else expected_updates(total_samples * (share[1] - share[0]), job.micro_batch, job.update_every),
+                job=job,
+                job_file=plan.job_file,
+                search_dirs=tuple(str(path) for path in search_dirs),
+                program=programs[name],
+                evaluation_batch=evaluation_batch(job, captured),
+                evaluation_short_last=captured.batch_is_dynamic,
+                segments=(
+                    *(
+                        _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured, apart)
+                        for units in plan.stage_segments(cluster.name, index)
+                    ),
+                    *(
+                        _copies_segment(plan, job, ring, each, (cluster.name, index))
+                        for ring, each in copied.items()
+                        if (cluster.name, index) in each.members
+                    ),
+                ),
+                threads=threads[stage.node],
+                device=node.device,
+                max_message_bytes=limit,
+                recomputes=stage.recomputes,
+                room_to_split=0
+                if stage.recomputes
+                else spans.room_to_split(
+                    *stage.units,
+                    (index, len(cluster.stages)),
+                    max(cluster.window, largest),
+                    plan.fleet.node(stage.node).memory_bytes,
+                ),
+                token=token,
+                keys=None if keys is None else keys[name],
+                links=node.links,
+                node=node.node,
+                pace=node.pace,
+                memory=node.memory,
+                tied=tied[index],
+                in_flight_bytes=in_flight(plan, stage.node),
+                timeline=timeline,
+            )
+    return setups
+
+
+def _segment(
+    plan: Plan, job: JobConfig, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+) -> SegmentSetup:
+    """`apart`: tied parameters that have a ring of their own."""
+    program = captured.span(*ring.units)
+    # Only persistent buffers learn: the others are constants of the model that every stage has already.
+    learning = [spec for spec in program.buffers if spec.persistent]
+    trained = [spec for spec in program.parameters if spec.requires_grad and spec.name not in apart]
+    buffers = [spec for spec in learning if spec.dtype.is_floating_point]
+    return SegmentSetup(
+        ring=plan.rings.index(ring),
+        parameters=tuple(spec.name for spec in trained),
+        buffers=tuple(spec.name for spec in buffers),
+        counters=tuple(spec.name for spec in learning if spec not in buffers),
+        frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
+        progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire),
+        averaged_buffers=buffers_ring(plan, ring, _elements(buffers)) if buffers else None,
+        keeper=stage == _keeper(plan, ring.members),
+    )
+
+
+def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
+    """One of the copies of tied parameters, averaged as a segment is."""
+    return SegmentSetup(
+        ring=ring,
+        parameters=copied.names,
+        buffers=(),
+        counters=(),
+        frozen=(),
+        progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
+        averaged_buffers=None,
+        keeper=stage == _keeper(plan, copied.members),
+        copies=sum(cluster == stage[0] for cluster, _ in copied.members),
+    )
+
+
+def _keeper(plan: Plan, members: Sequence[Member]) -> Member:
+    """The first of those with the fastest uplink."""
+
+    def uplink(member: Member) -> float:
+        return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
+
+    return max(members, key=uplink)
+
+
+def _elements(specs: Sequence[TensorSpec]) -> int:
+    return sum(math.prod(spec.shape) for spec in specs)
+
+
+def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:
+    """A bound on one message: twice the largest tensor or boundary that a stage may send, and room for its header."""
+    tensors = [spec.size_bytes for program in programs for spec in (*program.parameters, *program.buffers)]
+    boundaries = [
+        unit.boundary_bytes * plan.workload.micro_batch * _EVALUATION_MICRO_BATCHES for unit in plan.costs.units
+    ]
+    return 2 * max([*tensors, *boundaries, 0]) + _HEADER_ALLOWANCE_BYTES

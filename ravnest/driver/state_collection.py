@@ -1,0 +1,111 @@
+"""State on its way from the stages to a checkpoint on disk.
+
+Decides when a stage's part is whole: it has sent as many tensors as it said. The format and its atomicity are
+training.checkpoint's. Each segment comes from one keeper, optimizer state from every stage. Files are written by
+`disk`, one after another, while the driver goes on listening.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from ravnest.checkpoints.checkpoint import CheckpointWriter
+from ravnest.driver import orders as o
+from ravnest.driver.checkpoint_parts import parts_of_stages
+from ravnest.errors import RunFailed
+from ravnest.stage import messages as m
+from ravnest.stage.setup import StageSetup
+
+
+@dataclass
+class _Part:
+    """What one stage has sent so far."""
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.weights) + len(self.optimizer)
+
+
+class CheckpointCollector:
+    """Gathers the checkpoints that are under way, by round."""
+
+    def __init__(
+        self,
+        setups: Mapping[str, StageSetup],
+        begin: Callable[[o.CheckpointBegun], CheckpointWriter],
+        disk: Executor,
+    ) -> None:
+        """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
+        self._setups = setups
+        self._complete = parts_of_stages(setups.values())
+        self._begin = begin
+        self._writers: dict[int, CheckpointWriter] = {}
+        self._parts: dict[tuple[int, str], _Part] = {}
+        self._disk = disk
+        self._writing: deque[tuple[int, Future[Path | None]]] = deque()
+
+    def begin(self, begun: o.CheckpointBegun) -> None:
+        self._writers[begun.round] = self._begin(begun)
+
+    def take(self, stage: str, message: m.StateTensor, tensors: tuple[Tensor, ...]) -> None:
+        """One tensor of a stage's state. Raises RunFailed when it is none of that stage's to send."""
+        if message.round not in self._writers or len(tensors) != 1:
+            raise RunFailed(f"{stage} sent {message.name} for a checkpoint of round {message.round}, which is not open")
+        part = self._parts.setdefault((message.round, stage), _Part())
+        if message.part == "weight":
+            if message.name not in _kept_names(self._setups[stage]):
+                raise RunFailed(f"{stage} sent {message.name}, which it does not keep")
+            part.weights[message.name] = tensors[0]
+        else:
+            if not any(message.name in segment.parameters for segment in self._setups[stage].segments):
+                raise RunFailed(f"{stage} sent optimizer state of {message.name}, which it does not train")
+            part.optimizer[message.name, message.key] = tensors[0]
+
+    def finish(self, stage: str, message: m.StateSent) -> None:
+        """A stage has sent all it has: let its files be written. Raises RunFailed when something is missing."""
+        part = self._parts.pop((message.round, stage), _Part())
+        if message.round not in self._writers:
+            raise RunFailed(f"{stage} finished its state for a checkpoint of round {message.round}, which is not open")
+        if len(part) != message.tensors:
+            raise RunFailed(f"{stage} sent {len(part)} tensors of its state, not {message.tensors} as it says")
+        setup, writer = self._setups[stage], self._writers[message.round]
+        missing = sorted(_kept_names(setup) - part.weights.keys())
+        if missing:
+            raise RunFailed(f"{stage} did not send {', '.join(missing)}, of which it keeps the only copy")
+        self._writing.append((message.round, self._disk.submit(_write_part, writer, setup, part)))
+
+    def commit(self, round_: int) -> None:
+        """Every stage has finished: once all its files are written, the checkpoint becomes the latest."""
+        self._writing.append((round_, self._disk.submit(self._writers.pop(round_).commit, self._complete)))
+
+    def written(self) -> list[tuple[Path, int]]:
+        """The checkpoints that became whole since the last call, with their rounds. Raises what the disk raised."""
+        whole = []
+        while self._writing and self._writing[0][1].done():
+            round_, done = self._writing.popleft()
+            path = done.result()
+            if path is not None:
+                whole.append((path, round_))
+        return whole
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._writing)
+
+
+def _write_part(writer: CheckpointWriter, setup: StageSetup, part: _Part) -> None:
+    for segment in setup.segments:
+        if segment.keeper:
+            writer.add_segment(segment.ring, {name: part.weights[name] for name in segment.names})
+    writer.add_optimizer(setup.cluster, setup.index, part.optimizer)
+
+
+def _kept_names(setup: StageSetup) -> set[str]:
+    return {name for segment in setup.segments if segment.keeper for name in segment.names}

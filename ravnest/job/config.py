@@ -1,0 +1,259 @@
+"""What the user wants trained: the job file as one typed, frozen object.
+
+Decides which keys a job may hold, their defaults and limits (design §4). Does not call the user's factories,
+nor know what machines there are.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
+
+from cluster_planner.errors import PlannerError
+from cluster_planner.files.complaints import problems_of
+from cluster_planner.files.yaml_files import read_validated
+from cluster_planner.inputs.fleet import NodeData
+from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
+from ravnest.errors import InvalidInput
+from ravnest.factories import FactoryConfig, Reference
+from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from ravnest.training.averaging import AveragingConfig
+from ravnest.training.losses import LOSSES, METRICS, check_name
+from ravnest.training.optimizer import OptimizerConfig
+from ravnest.training.precision import Precision
+from ravnest.training.schedule import ScheduleConfig
+from ravnest.training.wires import WireConfig
+
+__all__ = [
+    "AveragingConfig",
+    "FactoryConfig",
+    "InitialWeightsConfig",
+    "JobConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "StopConfig",
+    "data_of_node",
+    "differs",
+    "job_from_mapping",
+    "load_job",
+]
+
+
+class ModelConfig(Section):
+    """The model: either a factory of the user's, or a Hugging Face configuration."""
+
+    factory: Reference | None = None
+    """`package.module:attribute` of a callable that returns the torch.nn.Module."""
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of the factory."""
+
+    huggingface: dict[str, JsonValue] | None = None
+    """`model_type` and the other keys of a transformers configuration."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.factory is None) == (self.huggingface is None):
+            raise ValueError("give either factory (with its args) or huggingface")
+        if self.huggingface is not None and self.args:
+            raise ValueError("args belong to a factory; a huggingface model takes its keys directly")
+        if self.huggingface is not None and not isinstance(self.huggingface.get("model_type"), str):
+            raise ValueError("huggingface needs a model_type, such as llama")
+        return self
+
+
+class InitialWeightsConfig(Section):
+    """Files that a new run takes its weights from, instead of the seed."""
+
+    path: str
+    """A .safetensors file, a Hugging Face folder, a run's folder or a checkpoint; from the job file's folder."""
+
+    new: tuple[str, ...] = ()
+    """Patterns (`classifier.*`) of weights that the files may lack: they start from the seed."""
+
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors in the files that the model does not take."""
+
+
+def _initial_weights(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class StopConfig(Section):
+    """When the run ends: exactly one of the three, counted over the whole fleet."""
+
+    samples: PositiveInt | None = None
+    """Training samples."""
+
+    epochs: PositiveFloat | None = None
+    """Passes over the training set."""
+
+    minutes: PositiveFloat | None = None
+    """Minutes of training, from the first micro-batch on."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none"
+            raise ValueError(f"give exactly one of samples, epochs or minutes, not {found}")
+        return self
+
+
+def _loss(value: object) -> object:
+    return _named_or_made(value, LOSSES, "loss")
+
+
+def _metric(value: object) -> object:
+    return _named_or_made(value, METRICS, "metric")
+
+
+def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
+    if isinstance(value, FactoryConfig):
+        return value
+    if isinstance(value, Mapping):
+        return FactoryConfig.model_validate(value)
+    if not isinstance(value, str):
+        raise ValueError(f"expected the name of a {kind} ({', '.join(known)}) or {{factory: ..., args: ...}}")
+    try:
+        check_name(value, known, kind)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+class JobConfig(Section):
+    """A whole job file. `model_dump(mode="json")` gives the mapping that `job_from_mapping` reads back."""
+
+    model: ModelConfig
+    """What is trained."""
+
+    initial_weights: Annotated[InitialWeightsConfig | None, BeforeValidator(_initial_weights)] = None
+    """What it starts from; None: weights made from the seed."""
+
+    data: FactoryConfig
+    """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target)."""
+
+    loss: Annotated[str | FactoryConfig, BeforeValidator(_loss)] = "cross_entropy"
+    """cross_entropy, mse, or a factory of a callable (output, target) → mean over the samples."""
+
+    metrics: tuple[Annotated[str | FactoryConfig, BeforeValidator(_metric)], ...] = ()
+    """Shown at evaluations beside the loss: accuracy, perplexity, or factories."""
+
+    micro_batch: PositiveInt = 8
+    """Samples that one forward and one backward of a stage handle."""
+
+    update_every: PositiveInt = 8
+    """Micro-batches that a stage accumulates for one update."""
+
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """A torch.optim class, its arguments, its schedule and clipping."""
+
+    schedule: Schedule = "async"
+    """async, or a synchronous baseline: 1f1b or gpipe, which finish each update before they begin the next."""
+
+    max_staleness: NonNegativeInt = 1
+    """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply."""
+
+    split_backward: SplitBackward = "auto"
+    """Whether stages send input gradients before they compute weight gradients: auto (where it pays; not in 1f1b and
+    gpipe, which are baselines), always, never."""
+
+    precision: Precision = "float32"
+    """What operations compute in where it is safe: float32, bfloat16, float16. Weights stay float32."""
+
+    activation_checkpointing: ActivationCheckpointing = "auto"
+    """Whether stages forget activations and run forwards again: auto (where memory is short), always, never."""
+
+    tied: Tied = "exact"
+    """How parameters are trained that several stages of a cluster use: exact (one stage owns each and applies the
+    gradients of all in each update), averaged (each stage has a copy of its own, and every round averages them)."""
+
+    average_every: PositiveInt = 4096
+    """Samples of the whole fleet that make one round of averaging."""
+
+    max_lag: PositiveInt = 1
+    """Rounds that a stage may have contributed to and not yet merged."""
+
+    averaging: AveragingConfig = Field(default_factory=AveragingConfig)
+    """How clusters are weighed, the outer optimizer, and the form in which progress travels."""
+
+    wire: WireConfig = Field(default_factory=WireConfig)
+    """The form in which activations and gradients travel between stages."""
+
+    stop: StopConfig
+    """When the run ends."""
+
+    evaluate_every: PositiveInt = 20_000
+    """Samples of the whole fleet between evaluations on the held-out set."""
+
+    seed: NonNegativeInt = 0
+    """Of the initial weights, the order of samples and dropout."""
+
+    sample: FactoryConfig | None = None
+    """Called with (model, data) after training; the text it returns is shown."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imply_no_staleness(cls, data: object) -> object:
+        if isinstance(data, Mapping) and data.get("schedule") in SYNCHRONOUS and "max_staleness" not in data:
+            return {**data, "max_staleness": 0}
+        return data
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if self.schedule in SYNCHRONOUS and self.max_staleness:
+            raise ValueError(
+                f"max_staleness: schedule {self.schedule} is synchronous, so it must be 0 (or left out),"
+                f" not {self.max_staleness}"
+            )
+        if self.stop.minutes is not None and self.optimizer.schedule.name != "constant":
+            raise ValueError(
+                f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"
+                " stops by minutes lacks: use constant, or stop by samples or epochs"
+            )
+        per_update = self.micro_batch * self.update_every
+        if self.stop.samples is not None and self.stop.samples < per_update:
+            raise ValueError(
+                f"stop.samples: {self.stop.samples} is less than one update"
+                f" (micro_batch · update_every = {self.micro_batch} · {self.update_every} = {per_update})"
+            )
+        return self
+
+
+def load_job(path: str | os.PathLike[str]) -> JobConfig:
+    """The job of a job.yaml. Raises cluster_planner's InvalidInput, a line for each fault."""
+    return read_validated(path, JobConfig)
+
+
+def data_of_node(job: JobConfig, own: NodeData | None) -> JobConfig:
+    """The job as a node reads its data: with its `own` factory, or with the job's and its own arguments over it."""
+    if own is None:
+        return job
+    args = dict(own.args) if own.factory is not None else {**job.data.args, **own.args}
+    given = {"factory": own.factory or job.data.factory, "args": args}
+    return job.model_copy(update={"data": FactoryConfig.model_validate(given)})
+
+
+def differs(job: JobConfig, path: str | os.PathLike[str]) -> bool:
+    """Whether the file from which `job` was read has changed since. One that is gone has not."""
+    if not Path(path).exists():
+        return False
+    try:
+        return load_job(path) != job
+    except PlannerError:
+        return True
+
+
+def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> JobConfig:
+    """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path` and a key `under` a prefix."""
+    try:
+        return JobConfig.model_validate(mapping)
+    except ValidationError as error:
+        problems = problems_of(error, JobConfig, mapping)
+        (key, message), *others = [(under + (key or ""), message) for key, message in problems]
+        lines = [message, *(": ".join(part for part in (path, *other) if part) for other in others)]
+        raise InvalidInput("\n".join(lines), path=path, key=key) from None

@@ -1,0 +1,4 @@
+"""From a job and a fleet to a plan: the model is tried once, captured, checked and costed, and the planner is asked.
+
+In: a fleet and a job file. Out: a Plan, or an InvalidInput that says what does not fit.
+"""

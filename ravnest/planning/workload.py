@@ -1,0 +1,90 @@
+"""What a job costs, told to the planner: the keys of a job that change a plan.
+
+Decides which these are, and refuses a plan that was edited so that its job and its workload no longer agree.
+"""
+
+from pathlib import Path
+
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.plan import Plan
+from ravnest.errors import InvalidInput
+from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.training.optimizer import state_bytes_per_parameter_byte
+from ravnest.training.wires import bytes_per_float32_byte
+
+PROCESS_BYTES = 336 << 20
+"""What a stage's process holds before any tensor of the model: Python, torch and Ray, with the libraries' pages, since
+nobody shares them where a machine runs one stage.
+
+Every run writes its stages' resident memory at their start to metrics.jsonl (lines of kind `stage`): 295 MiB for the
+job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
+312 MiB; the rest is room for other operations' code.
+"""
+
+_OF_THE_JOB = {
+    "micro_batch": "job.micro_batch",
+    "update_every": "job.update_every",
+    "max_staleness": "job.max_staleness",
+    "average_every": "job.average_every",
+    "max_lag": "job.max_lag",
+    "schedule": "job.schedule",
+    "cast_bytes_per_parameter_byte": "what job.precision casts",
+    "splits_backward": "what job.split_backward, job.schedule and job.precision allow",
+    "activation_checkpointing": "job.activation_checkpointing",
+    "tied": "job.tied",
+    "optimizer_state_bytes_per_parameter_byte": "what job.optimizer needs",
+    "averaged_bytes_per_parameter_byte": "what job.averaging.wire takes",
+    "activation_wire_ratio": "what job.wire.activations takes",
+    "gradient_wire_ratio": "what job.wire.gradients takes",
+    "averaging_state_bytes_per_parameter_byte": "what job.averaging keeps",
+}
+
+
+def workload(job: JobConfig) -> Workload:
+    """The parts of a job that change its cost."""
+    return Workload(
+        micro_batch=job.micro_batch,
+        update_every=job.update_every,
+        max_staleness=job.max_staleness,
+        average_every=job.average_every,
+        max_lag=job.max_lag,
+        optimizer_state_bytes_per_parameter_byte=state_bytes_per_parameter_byte(job.optimizer),
+        process_bytes=PROCESS_BYTES,
+        averaged_bytes_per_parameter_byte=job.averaging.wire_bytes_per_parameter_byte,
+        averaging_state_bytes_per_parameter_byte=job.averaging.state_bytes_per_parameter_byte(job.max_lag),
+        activation_wire_ratio=bytes_per_float32_byte(job.wire.activations),
+        gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
+        schedule=job.schedule,
+        splits_backward=_may_split(job),
+        cast_bytes_per_parameter_byte=0.0 if job.precision == "float32" else 0.5,
+        activation_checkpointing=job.activation_checkpointing,
+        tied=job.tied,
+    )
+
+
+def _may_split(job: JobConfig) -> bool:
+    """Not float16, whose backward may have to run again; and a schedule of the books only when told to."""
+    if job.precision == "float16":
+        return False
+    return job.split_backward == "always" or (job.split_backward == "auto" and job.schedule == "async")
+
+
+def check_job_of_plan(plan: Plan, path: str | Path) -> None:
+    """Raises InvalidInput where the job within the plan, read from `path`, is no job or asks for another workload than
+    the plan's. A plan made in code may be without one: `{}`.
+    """
+    if plan.job:
+        check_workload(plan, job_from_mapping(plan.job, path=str(path), under="job."), path)
+
+
+def check_workload(plan: Plan, job: JobConfig, path: str | Path) -> None:
+    """Raises InvalidInput where the plan, read from `path`, was made for another workload than its job's."""
+    planned, wanted = plan.workload, workload(job)
+    for name, source in _OF_THE_JOB.items():
+        found, expected = getattr(planned, name), getattr(wanted, name)
+        if found != expected:
+            raise InvalidInput(
+                f"is {found}, but {source} is {expected}: plan again, or undo the change",
+                path=str(path),
+                key=f"workload.{name}",
+            )

@@ -1,0 +1,201 @@
+"""`doctor`: asks a crew what a run would need to be true, and collects what is not.
+
+Decides what is asked, in which order, and the deadlines; what an answer means is findings.py's.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster_planner.formatting import counted
+from ravnest.errors import RavnestError
+from ravnest.job.config import JobConfig, data_of_node
+from ravnest.profiling import findings as f
+from ravnest.profiling.agent import MachineAgent, Reach, reach_most_s
+from ravnest.profiling.checkup import Needs
+from ravnest.profiling.crew import Call, Crew, Unanswered
+from ravnest.profiling.job_check import DataFacts, JobFacts, check_job
+from ravnest.profiling.machine_facts import MachineFacts
+from ravnest.profiling.pairing import Pair, in_rounds
+from ring_allreduce.transport import PeerAddress
+
+FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0
+PINGS, PING_DEADLINE_S = 4, 15.0
+CPU = "cpu"
+_INSTALL = "see that the same Python, torch and ravnest are installed there"
+_LISTEN = "see that its `address` is its own and one at which the others reach it, and that ports are free there"
+_TOKEN_BYTES = 16
+
+Step = Callable[[str], None]
+
+
+@dataclass
+class Checked:
+    """What was found, and what was looked at."""
+
+    findings: list[f.Finding] = field(default_factory=list)
+    facts: dict[str, MachineFacts] = field(default_factory=dict)
+    pairs: list[Pair] = field(default_factory=list)
+    latencies_s: dict[Pair, float] = field(default_factory=dict)
+
+    @property
+    def would_fail(self) -> bool:
+        return any(finding.level == "fails" for finding in self.findings)
+
+
+def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | None, step: Step) -> Checked:
+    """Of the nodes in `needs` that the crew has: versions, memory, devices, whether they reach each other and this
+    machine, clocks. `host`: the address of this process; None where it is the only machine."""
+    checked = Checked()
+    step(f"looking at {len(crew.members)} machine{'' if len(crew.members) == 1 else 's'}")
+    there = {member.name for member in crew.members}
+    names = [node.name for node in needs.nodes if node.name in there]
+    checked.facts = _answers(crew, [Call(name, "facts") for name in names], FACTS_S, checked, _INSTALL)
+    facts = checked.facts
+    versions = {name: _versions(each) for name, each in {f.THIS_MACHINE: here, **facts}.items()}
+    checked.findings += f.version_findings(versions, f.THIS_MACHINE)
+    nodes = [node for node in needs.nodes if node.name in facts]
+    available = {name: each.available_bytes for name, each in facts.items()}
+    machines = {each.machine_id: each.machine_available_bytes for each in facts.values()}
+    shared = {name: (each.machine_id, machines[each.machine_id]) for name, each in facts.items()}
+    for node in nodes:
+        for device in facts[node.name].devices if node.device != CPU else ():
+            if device.name in (node.device, f"{node.device}:0"):
+                available[node.name] = device.free_bytes
+                device_of = f"{facts[node.name].machine_id} {device.name}"
+                shared[node.name] = device_of, machines.setdefault(device_of, device.free_bytes)
+    checked.findings += f.memory_findings(needs.memory_bytes, available, shared)
+    devices = {name: [device.name for device in each.devices] for name, each in facts.items()}
+    checked.findings += f.device_findings({node.name: node.device for node in nodes}, devices)
+    if host is not None:
+        checked.findings += f.crowding_findings({name: each.machine_id for name, each in facts.items()})
+        _check_links(crew, needs, host, checked, step)
+    checked.findings += f.silent_findings(crew.lost)
+    return checked
+
+
+def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
+    """Whether each of `names` can import the job's code, and read its data where it has to, as this machine does."""
+    own = check_job(job, str(job_file), reads_data=True)
+    nodes = [node for node in needs.nodes if node.name in names]
+    calls = [
+        Call(node.name, "check_job", (data_of_node(job, node.data), str(job_file), node.name in needs.readers))
+        for node in nodes
+    ]
+    answers: dict[str, JobFacts] = {f.THIS_MACHINE: own}
+    checked = Checked()
+    answers |= _answers(crew, calls, JOB_S, checked, _INSTALL)
+    found = checked.findings
+    found += f.job_findings({name: facts.problems for name, facts in answers.items()})
+    data = {name: _data(facts.data) for name, facts in answers.items() if facts.data is not None}
+    if f.THIS_MACHINE in data:
+        found += f.data_findings(data, f.THIS_MACHINE)
+    return [*found, *f.silent_findings(crew.lost)]
+
+
+def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: Step) -> None:
+    """Each pair that exchanges, and this machine with every node, both ways."""
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    calls = [Call(name, "listen", (token,)) for name in checked.facts]
+    addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
+    step(f"connections of {counted(len(addresses), 'node')}, both ways")
+    own = MachineAgent(f.THIS_MACHINE, host)
+    try:
+        _connect(crew, own, token, addresses, needs, checked, step)
+    finally:
+        own.close()
+
+
+def _connect(
+    crew: Crew,
+    own: MachineAgent,
+    token: bytes,
+    addresses: dict[str, PeerAddress],
+    needs: Needs,
+    checked: Checked,
+    step: Step,
+) -> None:
+    there = list(addresses)
+    try:
+        addresses[f.THIS_MACHINE] = own.listen(token)
+    except RavnestError as error:  # a run would fail here, too; the nodes are looked at all the same
+        checked.findings.append(f.Finding("fails", f.THIS_MACHINE, str(error), _LISTEN))
+    pairs = [pair for pair in needs.pairs if set(pair) <= addresses.keys()]
+    wanted = [*((name, f.THIS_MACHINE) for name in there if f.THIS_MACHINE in addresses), *pairs]
+    peers = {name: [_other(pair, name) for pair in wanted if name in pair] for name in addresses}
+    meetings = {name: {peer: addresses[peer] for peer in peers[name]} for name in addresses}
+    answers: dict[str, dict[str, Reach]] = {}
+    met = set(_answers(crew, [Call(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN))
+    if f.THIS_MACHINE in addresses:
+        answers[f.THIS_MACHINE] = own.reach(meetings[f.THIS_MACHINE])
+        try:
+            own.meet(meetings[f.THIS_MACHINE])
+            met.add(f.THIS_MACHINE)
+        except RavnestError as error:
+            checked.findings.append(f.Finding("fails", f.THIS_MACHINE, str(error), _LISTEN))
+    reach_s = REACH_S + reach_most_s(max(map(len, meetings.values()), default=0))
+    calls = [Call(name, "reach", (meetings[name],)) for name in there if name in met]
+    answers |= _answers(crew, calls, reach_s, checked, _LISTEN)
+    refused = {
+        (at, to): why
+        for at, reaches in answers.items()
+        for to, reach in reaches.items()
+        if (why := reach.pipeline or reach.bulk) is not None
+    }
+    tried = {(at, to) for at, reaches in answers.items() for to in reaches}
+    checked.findings += f.reach_findings(refused, tried)
+    sound = [pair for pair in wanted if set(pair) <= met and not {pair, pair[::-1]} & refused.keys()]
+    checked.pairs = [pair for pair in pairs if pair in sound]
+    ping_pairs(crew, sound, needs, checked, step)
+
+
+def ping_pairs(crew: Crew, pairs: Sequence[Pair], needs: Needs, checked: Checked, step: Step) -> None:
+    """Messages in both lanes, there and back: connections that are taken may still say nothing. The first of each pair
+    is a node, who pings; with this machine, all of them do so at once."""
+    mute: dict[Pair, str] = {}
+    offsets = {}
+    for lane in ("PIPELINE", "BULK"):
+        step(f"messages between {len(pairs)} pairs, {lane.lower()} lane")
+        # One ping a node at a time: an agent does what it is asked in turn, and behind the pings of mute peers, which
+        # take long, its own answer would come too late and look as if it were silent itself.
+        for turn in in_rounds((pair for pair in pairs if pair not in mute), lambda pair: pair[:1], len(pairs) or 1):
+            calls = [Call(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in turn]
+            for pair, answer in zip(turn, crew.ask(calls, PINGS_S), strict=True):
+                if isinstance(answer, Unanswered):
+                    mute[pair] = f"messages get no answer: {answer.reason}"
+                    continue
+                best = min(range(len(answer.round_trips_s)), key=lambda i: answer.round_trips_s[i])
+                checked.latencies_s[pair] = answer.round_trips_s[best] / 2
+                if pair[1] == f.THIS_MACHINE:  # the node told of our clock beside its own
+                    offsets[pair[0]] = -answer.clock_offsets_s[best], checked.latencies_s[pair]
+    silent = {pair for pair in pairs if pair[0] in crew.lost}  # told as that
+    both_ways = {way: why for pair, why in mute.items() if pair not in silent for way in (pair, pair[::-1])}
+    tried = {way for pair in pairs if pair not in silent for way in (pair, pair[::-1])}
+    checked.findings += f.reach_findings(both_ways, tried)
+    checked.findings += f.clock_findings(offsets)
+    checked.findings += f.latency_findings(checked.latencies_s, needs.latencies_s)
+
+
+def _answers(crew: Crew, calls: Sequence[Call], timeout_s: float, checked: Checked, advice: str) -> dict[str, Any]:
+    """By member. One that answers with an error is a finding; one that is lost is told as that."""
+    answers = {}
+    for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):
+        if not isinstance(answer, Unanswered):
+            answers[call.member] = answer
+        elif call.member not in crew.lost:
+            checked.findings.append(f.Finding("fails", call.member, answer.reason, advice))
+    return answers
+
+
+def _versions(facts: MachineFacts) -> dict[str, str]:
+    return {"python": facts.python, "ravnest": facts.ravnest, **facts.versions}
+
+
+def _data(facts: DataFacts) -> tuple[int, int, str]:
+    return facts.train, facts.held_out, facts.digest
+
+
+def _other(pair: Pair, name: str) -> str:
+    return pair[1] if pair[0] == name else pair[0]

@@ -1,0 +1,210 @@
+"""What would make a run fail, or be slower or stranger than planned: judgements on facts, in words, with advice.
+
+Pure. Each function takes facts of one kind and names nodes and pairs; none of them looks at anything.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ravnest.formatting import duration, size
+from ravnest.profiling.checkup import Wanted
+from ravnest.profiling.cut_off import CutOff, cut_off
+from ravnest.profiling.pairing import Pair
+
+Level = Literal["fails", "warns"]
+
+MOST_CLOCK_S = 5.0
+"""Nothing depends on clocks; beyond this, times in logs and files mislead their readers."""
+
+SLOWER_THAN_PLANNED = 1.5
+LATER_S = 0.005
+THIS_MACHINE = "this machine"
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`about`: a node, a pair, or this machine. `advice`: what to do."""
+
+    level: Level
+    about: str
+    message: str
+    advice: str
+
+
+def version_findings(versions: Mapping[str, Mapping[str, str]], reference: str) -> list[Finding]:
+    """`versions`: by node, by what it is of; each node is held to `reference`, one of them."""
+    found = []
+    for node, theirs in versions.items():
+        for what, wanted in versions[reference].items():
+            has = theirs.get(what, "not installed")
+            if _comparable(what, has) != _comparable(what, wanted):
+                advice = f"install the same {what} on both: stages that differ compute or talk differently"
+                found.append(Finding("fails", node, f"has {what} {has}, and {reference} has {wanted}", advice))
+    return found
+
+
+def _comparable(what: str, version: str) -> str:
+    """Of Python, patch releases may differ."""
+    return version.rpartition(".")[0] if what == "python" else version
+
+
+def missing_findings(missing: Sequence[Wanted], dead: Sequence[str]) -> list[Finding]:
+    """Planned nodes that no live Ray node is. `dead`: those that Ray had, by name or address."""
+    found = []
+    for node in missing:
+        start = f"`ray start --address … --resources '{{\"ravnest-{node.name}\": 1}}'`"
+        if node.name in dead or node.address in dead:
+            found.append(Finding("fails", node.name, "was part of Ray and is no longer", f"start it again: {start}"))
+        else:
+            where = f"is at {node.address} or " if node.address else ""
+            advice = f"start it there with {start}, with the same token in ~/.ray/auth_token and RAY_AUTH_MODE=token"
+            message = f"is no part of Ray: no live node {where}has the resource ravnest-{node.name}"
+            found.append(Finding("fails", node.name, message, advice))
+    return found
+
+
+def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
+    advice = "see whether the machine is up and reachable on Ray's ports, and start Ray there again"
+    return [Finding("fails", node, f"{why}; Ray listed it as alive", advice) for node, why in sorted(lost.items())]
+
+
+def memory_findings(
+    needed: Mapping[str, int], available: Mapping[str, int], shared: Mapping[str, tuple[str, int]]
+) -> list[Finding]:
+    """Bytes by node. `shared`: what memory it is part of, a machine's or a device's, and how much of that is free."""
+    advice = "end what else runs there, or plan again with the memory that is free (ravnest profile --merge)"
+    message = "of memory free, and the plan needs"
+    found = [
+        Finding("fails", node, f"has {size(available[node])} {message} {size(bytes_)} there", advice)
+        for node, bytes_ in needed.items()
+        if node in available and available[node] < bytes_
+    ]
+    named = {finding.about for finding in found}
+    for place in dict.fromkeys(shared.values()):
+        nodes = [node for node in needed if shared.get(node) == place]
+        together = sum(needed[node] for node in nodes)
+        if len(nodes) > 1 and together > place[1] and not named.intersection(nodes):
+            said = f"share {size(place[1])} {message} {size(together)} there"
+            found.append(Finding("fails", ", ".join(nodes), said, advice))
+    return found
+
+
+def device_findings(wanted: Mapping[str, str], there: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """The device that the plan names, and the CUDA devices that torch sees, by node."""
+    found = []
+    for node, device in wanted.items():
+        kind, _, index = device.partition(":")
+        name = f"{kind}:{index or 0}"
+        if kind != "cpu" and node in there and name not in there[node]:
+            has = ", ".join(there[node]) or "none"
+            advice = "see its driver (nvidia-smi) and whether torch was installed with CUDA, or change `device`"
+            found.append(Finding("fails", node, f"has no device {device}; torch finds there: {has}", advice))
+    return found
+
+
+def reach_findings(refused: Mapping[Pair, str], tried: Collection[Pair]) -> list[Finding]:
+    """`refused`: (from, to) → why not. `tried`: all attempts. A node that is cut off is told once, in place of its
+    pairs; of a pair, what is known of its ends."""
+    blamed = cut_off(tried, refused.keys())
+    found = [_cut_off_finding(node, blamed, refused) for node in sorted(blamed.receives_nothing | blamed.sends_nothing)]
+    advice = (
+        "let {to} accept TCP from {at} on all ports of the private network (ravnest's are chosen anew for each run),"
+        " and check that `address` is one at which the others reach it"
+    )
+    left = {pair: why for pair, why in refused.items() if not blamed.explains(pair)}
+    both = {frozenset(pair) for pair in left if (pair[1], pair[0]) in left}
+    for (at, to), why in sorted(left.items()):
+        between = blamed.lies_between((at, to)) and (frozenset((at, to)) not in both or blamed.lies_between((to, at)))
+        whose = "both reach others, so look between the two" if between else "which of the two is at fault is not known"
+        if frozenset((at, to)) in both:
+            if at < to:
+                message = f"cannot reach each other: {why} ({whose})"
+                found.append(Finding("fails", f"{at} – {to}", message, advice.format(to="each", at="the other")))
+        else:
+            message = f"cannot connect: {why} ({whose})"
+            found.append(Finding("fails", f"{at} → {to}", message, advice.format(to=to, at=at)))
+    return found
+
+
+def _cut_off_finding(node: str, blamed: CutOff, refused: Mapping[Pair, str]) -> Finding:
+    peers = blamed.peers(node)
+    named = ", ".join(peers[:_MOST_NAMED]) + (f" and {len(peers) - _MOST_NAMED} more" * (len(peers) > _MOST_NAMED))
+    if node not in blamed.sends_nothing:
+        what = f"takes no connection of the {len(peers)} that tried"
+    elif node not in blamed.receives_nothing:
+        what = f"gets no connection to the {len(peers)} that it tried"
+    else:
+        what = f"is cut off from all {len(peers)} that it was tried with"
+    why = next(refused[pair] for pair in sorted(refused) if node in pair)
+    advice = (
+        "others reach each other, so look here first: its firewall must let TCP through on all ports of the private"
+        " network (ravnest's are chosen anew for each run), and `address` must be one at which the others reach it"
+    )
+    return Finding("fails", node, f"{what} ({named}): {why}", advice)
+
+
+def latency_findings(
+    measured: Mapping[tuple[str, str], float], planned: Mapping[tuple[str, str], float]
+) -> list[Finding]:
+    """Seconds one way, by pair."""
+    return [
+        Finding(
+            "warns",
+            f"{a} – {b}",
+            f"take {duration(seconds)} one way, and the plan was made with {duration(planned[a, b])}",
+            "measure again (ravnest profile --merge) and plan again: windows may be too small",
+        )
+        for (a, b), seconds in sorted(measured.items())
+        if (a, b) in planned and seconds > SLOWER_THAN_PLANNED * planned[a, b] + LATER_S
+    ]
+
+
+def clock_findings(offsets_s: Mapping[str, tuple[float, float]]) -> list[Finding]:
+    """By node: its clock less that of this machine, and by how much that may be wrong."""
+    return [
+        Finding(
+            "warns",
+            node,
+            f"has a clock that is {duration(abs(offset))} {'ahead' if offset > 0 else 'behind'}",
+            "let it follow a time server (timedatectl set-ntp true): times in its logs mislead",
+        )
+        for node, (offset, error) in sorted(offsets_s.items())
+        if abs(offset) - error > MOST_CLOCK_S
+    ]
+
+
+def job_findings(problems: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Lines by node, of importing the job's code and reading its data."""
+    advice = (
+        "code comes from the job's folder; libraries that it imports must be installed on the node; data must be where"
+        " job.yaml or that node's `data` in nodes.yaml says"
+    )
+    return [Finding("fails", node, line, advice) for node, lines in sorted(problems.items()) for line in lines]
+
+
+def data_findings(data: Mapping[str, tuple[int, int, str]], reference: str) -> list[Finding]:
+    """(Training samples, held-out samples, digest) by node; each is held to `reference`. No digest: not comparable."""
+    found = []
+    here = data[reference]
+    advice = "give all nodes the same data: the first and the last stage pick samples by number, each from its own copy"
+    for node, there in sorted(data.items()):
+        if there[:2] != here[:2]:
+            counts = f"{there[0]:,} training and {there[1]:,} held-out samples"
+            message = f"reads {counts}, and {reference} {here[0]:,} and {here[1]:,}"
+            found.append(Finding("fails", node, message, advice))
+        elif there[2] and here[2] and there[2] != here[2]:
+            found.append(Finding("fails", node, f"reads other samples than {reference} under the same numbers", advice))
+    return found
+
+
+def crowding_findings(machine_of: Mapping[str, str]) -> list[Finding]:
+    """Nodes of one machine, by its id."""
+    counts = Counter(machine_of.values())
+    shared = [name for name, machine in machine_of.items() if counts[machine] > 1]
+    if not shared:
+        return []
+    advice = "fine for a trial; speeds hold only where each has its own processors"
+    return [Finding("warns", ", ".join(sorted(shared)), "share one machine", advice)]

@@ -1,0 +1,202 @@
+"""From what was measured to a fleet that `ravnest plan` takes, and what there is to say of the figures.
+
+Pure. Decides what a node's uplink and downlink are taken to be, what the link of a pair is, and what is uncertain.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s, flops_per_s, seconds
+from cluster_planner.inputs.fleet import Fleet, Link, Node
+from ravnest.profiling.estimates import Estimate, Latency
+from ravnest.profiling.pairing import Pair
+
+MBPS = 125_000.0
+UNMEASURED_BYTES_PER_S = 100 * MBPS
+"""Put down for a machine with which nobody exchanged anything."""
+
+SATURATED = 0.9
+"""Several peers at once that come to less than this share of their single rates' sum have met the node's own limit."""
+
+ASYMMETRIC = 1.25
+"""A direction that carried less than the nodes' rates promise by more than this, and by more than chance, is told."""
+RESERVE_SHARE, RESERVE_BYTES = 0.05, 512 * 10**6
+"""Of a machine's memory, and at least, that is left to its owner beside what is in use already."""
+
+
+@dataclass(frozen=True)
+class NodeMeasured:
+    """One node to be: a machine's processors, or one of its GPUs. `flops_per_s` None: it could not be measured."""
+
+    name: str
+    machine: str
+    """The member of the crew that it belongs to."""
+    address: str | None
+    device: str
+    flops_per_s: Estimate | None
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What is known of transfers, in bytes/s, between members of the crew."""
+
+    pairs: Mapping[Pair, Estimate]
+    sent: Mapping[str, Estimate]
+    """To several peers at once."""
+    received: Mapping[str, Estimate]
+    latencies: Mapping[Pair, Latency]
+    failed: Collection[Pair] = ()
+    """(sender, receiver): what was tried and came to nothing."""
+
+
+@dataclass(frozen=True)
+class MeasuredFleet:
+    """`notes`: a sentence each. `…_put_down`: nodes and pairs whose rate nobody measured: it stands in the fleet since
+    one has to."""
+
+    fleet: Fleet
+    notes: Sequence[str] = ()
+    up_put_down: frozenset[str] = frozenset()
+    down_put_down: frozenset[str] = frozenset()
+    links_put_down: frozenset[frozenset[str]] = frozenset()
+
+
+def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
+    """Memory that one of `shared_by` nodes of a machine may plan with."""
+    spare = available_bytes - max(RESERVE_BYTES, RESERVE_SHARE * total_bytes)
+    return max(1, round(spare / shared_by))
+
+
+def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet:
+    """Without nodes of unknown speed, and without links that carried nothing when it was tried."""
+    kept = [node for node in nodes if node.flops_per_s is not None]
+    notes = [_uncertain(f"the speed of {node.name}", node.flops_per_s) for node in kept]
+    up: dict[str, float | None] = {}
+    down: dict[str, float | None] = {}
+    for machine in dict.fromkeys(node.machine for node in kept):
+        out = [rate for pair, rate in rates.pairs.items() if pair[0] == machine]
+        into = [rate for pair, rate in rates.pairs.items() if pair[1] == machine]
+        up[machine], said = node_rate(f"the uplink of {machine}", out, rates.sent.get(machine))
+        down[machine], more = node_rate(f"the downlink of {machine}", into, rates.received.get(machine))
+        notes += [*said, *more]
+    links, assumed, more = _links(kept, rates, _filled(up), _filled(down))
+    return MeasuredFleet(
+        Fleet(tuple(_nodes(kept, _filled(up), _filled(down))), tuple(links)),
+        [note for note in [*notes, *more] if note],
+        up_put_down=frozenset(node.name for node in kept if up[node.machine] is None),
+        down_put_down=frozenset(node.name for node in kept if down[node.machine] is None),
+        links_put_down=assumed,
+    )
+
+
+def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[str, float]) -> list[Node]:
+    nodes = []
+    for node in kept:
+        assert node.flops_per_s is not None
+        several = sum(each.machine == node.machine for each in kept) > 1
+        nodes.append(
+            Node(
+                name=node.name,
+                flops_per_s=flops_per_s(_short(node.flops_per_s.value / 1e9)),
+                memory_bytes=bytes_of_gb(_short(node.memory_bytes / 1e9)),
+                up_bytes_per_s=bytes_per_s(_short(up[node.machine] / MBPS)),
+                down_bytes_per_s=bytes_per_s(_short(down[node.machine] / MBPS)),
+                host=node.machine if several else None,
+                device=node.device,
+                address=node.address,
+            )
+        )
+    return nodes
+
+
+def _links(
+    kept: Sequence[NodeMeasured], rates: Rates, up: Mapping[str, float], down: Mapping[str, float]
+) -> tuple[list[Link], frozenset[frozenset[str]], list[str]]:
+    """The links, those of them of which the latency alone is known, and notes."""
+    links: list[Link] = []
+    assumed: set[frozenset[str]] = set()
+    notes: list[str] = []
+    untried = 0
+    for (a, b), latency in sorted(rates.latencies.items()):
+        if not (a in up and b in up):
+            continue
+        there, back = rates.pairs.get((a, b)), rates.pairs.get((b, a))
+        if there is None and back is None and {(a, b), (b, a)} & set(rates.failed):
+            notes.append(f"{a} and {b} are left without a link: nothing that they sent each other arrived in time")
+            continue
+        rate, said = link_rate(f"{a} and {b}", there, back, min(up[a], down[b]), min(up[b], down[a]))
+        notes += said
+        delays = (seconds(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
+        latency_s, jitter_s = delays
+        figures = latency_s, bytes_per_s(_short(rate / MBPS)), jitter_s
+        ends = [(one.name, other.name) for one in kept for other in kept if (one.machine, other.machine) == (a, b)]
+        links += [Link(*pair, *figures) for pair in ends]
+        if there is None and back is None:
+            untried += 1
+            assumed |= {frozenset(pair) for pair in ends}
+    if untried:
+        known = "1 pair has a latency" if untried == 1 else f"{untried} pairs have a latency"
+        notes.append(f"{known} and no rate that was measured: what their nodes allow is put down")
+    return links, frozenset(assumed), notes
+
+
+def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: UNMEASURED_BYTES_PER_S if rate is None else rate for name, rate in measured.items()}
+
+
+def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -> tuple[float | None, list[str]]:
+    """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry. None: not measured."""
+    if not single and several is None:
+        return None, [
+            f"{what} was not measured: {UNMEASURED_BYTES_PER_S / MBPS:g} Mbit/s are put down where none is known"
+        ]
+    best = _largest([*single, *([several] if several is not None else [])])
+    notes = [_uncertain(what, best)]
+    singles = sorted((each.value for each in single), reverse=True)
+    if several is not None and several.value >= SATURATED * sum(singles[:4]):
+        notes.append(f"{what} may carry more than {best.value / MBPS:.0f} Mbit/s: its peers together do not fill it")
+    return best.value, [note for note in notes if note]
+
+
+def _largest(estimates: Sequence[Estimate]) -> Estimate:
+    """Of several noisy ones the very largest would be too large: a steadier one that is not below it by more than it
+    varied stands for it."""
+    best = max(estimates, key=lambda each: each.value)
+    while steadier := [
+        each for each in estimates if each.spread < best.spread and each.value >= best.value * (1 - best.spread / 2)
+    ]:
+        best = max(steadier, key=lambda each: each.value)
+    return best
+
+
+def link_rate(
+    pair: str, there: Estimate | None, back: Estimate | None, most_there: float, most_back: float
+) -> tuple[float, list[str]]:
+    """A pair's rate, which has no direction: the faster of its two, unless the nodes' own rates then promise more than
+    the slower direction carried; then the slower. `most_…`: what the two nodes alone allow."""
+    known = [each for each in (there, back) if each is not None]
+    if not known:
+        return max(most_there, most_back), []
+    notes = [note for each in known if (note := _uncertain(f"the rate between {pair}", each))][:1]
+    fastest = max(each.value for each in known)
+    promises = [(each.value, min(fastest, most)) for each, most in ((there, most_there), (back, most_back)) if each]
+    if all(promised <= ASYMMETRIC * carried for carried, promised in promises):
+        return fastest, notes
+    slowest = min(each.value for each in known)
+    notes.append(
+        f"{pair} carry {slowest / MBPS:.0f} Mbit/s one way and {fastest / MBPS:.0f} the other, beyond what"
+        " their uplinks and downlinks explain: the slower is put down"
+    )
+    return slowest, notes
+
+
+def _short(value: float) -> float:
+    """In the file's unit, to four digits: no figure is known better."""
+    return float(f"{value:.4g}")
+
+
+def _uncertain(what: str, estimate: Estimate | None) -> str:
+    if estimate is None or not estimate.is_uncertain:
+        return ""
+    return f"{what} is uncertain: it varied by {estimate.spread:.0%} while it was measured"

@@ -1,0 +1,177 @@
+"""A node's end of all measurements of links: an endpoint of the transport, and the thread that owns it.
+
+Answers pings and blocks of others at any time, and drives one measurement of its own at a time to its deadline. Shared
+memory is off: what is measured is the way that stages on different machines take.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+
+from ravnest.errors import NodeLost, RunFailed
+from ravnest.profiling.probe_messages import Arrived, Block, Ping, Pong, codec
+from ravnest.profiling.probes import LARGEST_BLOCK_BYTES, RoundTrips, Transfer
+from ring_allreduce import RingError, TransportError
+from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
+
+_POLL_S = 0.25
+_CLOSE_S = 5.0
+_QUEUE_MESSAGES = 1 << 14
+
+
+@dataclass(frozen=True)
+class PingTimes:
+    """What pinging one peer came to; lists in order of time."""
+
+    round_trips_s: tuple[float, ...]
+    clock_offsets_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a transfer came to: by peer, (seconds since it began, bytes so far), and for how long was sent."""
+
+    by_peer: Mapping[str, tuple[tuple[float, int], ...]]
+    until_s: float
+
+
+class ProbeLine:
+    """Use from one thread; `close` it."""
+
+    def __init__(self, name: str, host: str, token: bytes) -> None:
+        """Binds as a stage does: two free ports of `host`. Raises RunFailed where it cannot."""
+        self.name = name
+        self._tasks: SimpleQueue[tuple[RoundTrips | Transfer, float, Future[None]]] = SimpleQueue()
+        self._peers: SimpleQueue[tuple[Mapping[str, PeerAddress], Future[None]]] = SimpleQueue()
+        self._closing = False
+        self._transfers = 0
+        ready: Future[ZmqEndpoint] = Future()
+        self._thread = Thread(target=self._serve, args=(name, host, token, ready), name="probe", daemon=True)
+        self._thread.start()
+        try:
+            self._endpoint = ready.result(_CLOSE_S)
+        except (RingError, OSError) as error:
+            self._closing = True
+            raise RunFailed(f"{name} cannot listen at {host}: {_why(error)}") from error
+        self.address = self._endpoint.address
+
+    def connect(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Raises RunFailed where an address cannot be used."""
+        asked: Future[None] = Future()
+        self._peers.put((peers, asked))
+        self._endpoint.wake()
+        try:
+            asked.result(_CLOSE_S)
+        except (RingError, OSError) as error:
+            raise RunFailed(f"{self.name} cannot use its peers' addresses: {_why(error)}") from error
+
+    def ping(self, peer: str, lane: Lane, count: int, seconds: float, deadline_s: float) -> PingTimes:
+        """For `seconds`, and `count` times at least. Raises NodeLost when that is not done within `deadline_s`, or
+        where nothing can be sent to `peer`."""
+        task = RoundTrips(peer, lane, count, seconds, time.monotonic())
+        self._drive(task, deadline_s, peer)
+        return PingTimes(tuple(task.round_trips_s), tuple(task.clock_offsets_s))
+
+    def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> Arrivals:
+        """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`, or cannot be sent."""
+        self._transfers += 1
+        began_s = time.monotonic()
+        task = Transfer(self._transfers, peers, seconds, began_s)
+        self._drive(task, deadline_s, ", ".join(peers))
+        since = {
+            peer: tuple((at_s - began_s, total) for at_s, total in points) for peer, points in task.arrivals.items()
+        }
+        return Arrivals(since, seconds)
+
+    def close(self) -> None:
+        self._closing = True
+        self._endpoint.wake()
+        self._thread.join(_CLOSE_S)
+
+    def _drive(self, task: RoundTrips | Transfer, deadline_s: float, whom: str) -> None:
+        asked: Future[None] = Future()
+        self._tasks.put((task, time.monotonic() + deadline_s, asked))
+        self._endpoint.wake()
+        try:
+            asked.result(deadline_s + _CLOSE_S)
+        except TimeoutError:
+            raise NodeLost(f"{self.name} got no answer from {whom} within {deadline_s:.0f} s") from None
+        except TransportError as error:
+            raise NodeLost(f"{self.name} cannot send to {whom}: {error}") from error
+
+    def _serve(self, name: str, host: str, token: bytes, ready: "Future[ZmqEndpoint]") -> None:
+        try:
+            limits = TransportLimits(max_message_bytes=2 * LARGEST_BLOCK_BYTES, queue_messages=_QUEUE_MESSAGES)
+            endpoint = ZmqEndpoint(name, codec=codec(), token=token, host=host, limits=limits, shared_memory=False)
+        except Exception as error:  # noqa: BLE001 - raised where the line is asked for
+            ready.set_exception(error)
+            return
+        ready.set_result(endpoint)
+        try:
+            self._loop(endpoint)
+        finally:
+            endpoint.close()
+
+    def _loop(self, endpoint: ZmqEndpoint) -> None:
+        content = torch.randint(0, 256, (LARGEST_BLOCK_BYTES,), dtype=torch.uint8, generator=torch.Generator())
+        task: RoundTrips | Transfer | None = None
+        asked: Future[None] = Future()
+        deadline_s = 0.0
+        while not self._closing:
+            now_s = time.monotonic()
+            wait_s = _POLL_S if task is None else min(_POLL_S, max(0.0, task.due_s(now_s) - now_s))
+            for delivery in endpoint.poll(wait_s):
+                self._answer(endpoint, delivery)
+                if task is not None:
+                    task.handle(delivery.sender, delivery.message, time.monotonic())
+            self._meet(endpoint)
+            if task is None:
+                try:
+                    task, deadline_s, asked = self._tasks.get_nowait()
+                except Empty:
+                    continue
+            now_s = time.monotonic()
+            try:
+                for each in task.turn(now_s, time.time()):
+                    endpoint.send(each.peer, each.lane, each.message, [content[: each.n_bytes]] if each.n_bytes else [])
+            except TransportError as error:  # this measurement has failed; the line goes on answering
+                asked.set_exception(error)
+                task = None
+                continue
+            if task.done:
+                asked.set_result(None)
+                task = None
+            elif now_s > deadline_s:
+                asked.set_exception(TimeoutError())
+                task = None
+
+    def _meet(self, endpoint: ZmqEndpoint) -> None:
+        while not self._peers.empty():
+            peers, asked = self._peers.get()
+            try:
+                endpoint.connect(peers)
+                asked.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised where it was asked for
+                asked.set_exception(error)
+
+    def _answer(self, endpoint: ZmqEndpoint, delivery: Delivery) -> None:
+        message: Any = delivery.message
+        try:
+            match message:
+                case Ping():
+                    endpoint.send(delivery.sender, Lane.PIPELINE, Pong(number=message.number, wall_s=time.time()))
+                case Block():
+                    answer = Arrived(transfer=message.transfer, number=message.number)
+                    endpoint.send(delivery.sender, Lane.PIPELINE, answer)
+        except TransportError:
+            return  # a peer that gets no answers any more has its own deadline to find out
+
+
+def _why(error: Exception) -> str:
+    return str(error) or f"not done within {_CLOSE_S:.0f} s"

@@ -1,0 +1,143 @@
+"""A measurement under way, without its socket: which messages it wants sent, and what it makes of the answers.
+
+Pure: `handle(event, now_s)`, `turn(now_s) -> what to send`. Two kinds: round trips to one peer, and a transfer to one
+or several peers at once. Neither knows when it is late: who drives them has the deadline.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ravnest.profiling.probe_messages import Arrived, Block, Ping, Pong
+from ring_allreduce.transport import Lane, Message
+
+GAP_S = 0.005
+"""Between an answer and the next ping, so that pings do not queue behind each other."""
+
+LEAST_BLOCK_BYTES, LARGEST_BLOCK_BYTES = 1 << 15, 1 << 22
+BLOCK_S = 0.02
+"""A block takes about this long, so that arrivals show the rate finely and handling costs little."""
+
+LEAST_AHEAD_BYTES, LARGEST_AHEAD_BYTES = 1 << 19, 1 << 28
+AHEAD_S = 1.0
+"""What is on its way at once: this much of the rate that is seen, enough for any path on earth and its queues."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What is to be sent; `n_bytes` of content beside the message."""
+
+    peer: str
+    lane: Lane
+    message: Message
+    n_bytes: int = 0
+
+
+class RoundTrips:
+    """Pings one peer, one at a time, at least `count` times and for `seconds`: the more, the likelier is one that
+    nothing delayed. `round_trips_s` fills in order; `clock_offsets_s` beside it: the peer's clock less ours, were the
+    answer given in the middle of its round trip."""
+
+    def __init__(self, peer: str, lane: Lane, count: int, seconds: float, now_s: float) -> None:
+        self.peer = peer
+        self.round_trips_s: list[float] = []
+        self.clock_offsets_s: list[float] = []
+        self._lane = lane
+        self._count = count
+        self._sent_s: float | None = None
+        self._sent_wall_s = 0.0
+        self._next_s = float("-inf")
+        self._until_s = now_s + seconds
+        self.done = False
+
+    def turn(self, now_s: float, wall_s: float) -> list[Outgoing]:
+        if self.done or self._sent_s is not None or now_s < self._next_s:
+            return []
+        self._sent_s, self._sent_wall_s = now_s, wall_s
+        return [Outgoing(self.peer, self._lane, Ping(number=len(self.round_trips_s)))]
+
+    def handle(self, sender: str, message: Message, now_s: float) -> None:
+        expected = isinstance(message, Pong) and message.number == len(self.round_trips_s)
+        if sender != self.peer or self._sent_s is None or not expected:
+            return
+        assert isinstance(message, Pong)
+        round_trip_s = now_s - self._sent_s
+        self.round_trips_s.append(round_trip_s)
+        self.clock_offsets_s.append(message.wall_s - (self._sent_wall_s + round_trip_s / 2))
+        self._sent_s, self._next_s = None, now_s + GAP_S
+        self.done = len(self.round_trips_s) >= self._count and now_s >= self._until_s
+
+    def due_s(self, now_s: float) -> float:
+        return float("inf") if self._sent_s is not None else max(now_s, self._next_s)
+
+
+@dataclass
+class _Flow:
+    """To one peer."""
+
+    sent: int = 0
+    arrived: int = 0
+    number: int = 0
+    under_way: dict[int, int] = field(default_factory=dict)
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    lately: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def rate(self, now_s: float) -> float:
+        """Bytes that arrived in the last second, per second."""
+        while len(self.lately) > 1 and self.lately[0][0] < now_s - AHEAD_S:
+            self.lately.popleft()
+        if len(self.lately) < 2:
+            return 0.0
+        seconds = max(self.lately[-1][0] - self.lately[0][0], 1e-3)
+        return (self.lately[-1][1] - self.lately[0][1]) / seconds
+
+
+class Transfer:
+    """Sends to `peers` at once for `seconds`, as fast as they take it. `arrivals`: by peer, (when, bytes so far)."""
+
+    def __init__(self, number: int, peers: Sequence[str], seconds: float, now_s: float) -> None:
+        self.number = number
+        self.until_s = now_s + seconds
+        self._flows = {peer: _Flow() for peer in peers}
+        self._over = False
+
+    @property
+    def arrivals(self) -> dict[str, list[tuple[float, int]]]:
+        return {peer: list(flow.arrivals) for peer, flow in self._flows.items()}
+
+    @property
+    def done(self) -> bool:
+        """The time is over and all that was sent has arrived."""
+        return self._over and not any(flow.under_way for flow in self._flows.values())
+
+    def turn(self, now_s: float, wall_s: float) -> list[Outgoing]:
+        self._over = self._over or now_s >= self.until_s
+        if self._over:
+            return []
+        return [each for peer, flow in self._flows.items() for each in self._fill(peer, flow, now_s)]
+
+    def _fill(self, peer: str, flow: _Flow, now_s: float) -> list[Outgoing]:
+        rate = flow.rate(now_s)
+        ahead = min(max(AHEAD_S * rate, LEAST_AHEAD_BYTES), LARGEST_AHEAD_BYTES)
+        size = int(min(max(BLOCK_S * rate, LEAST_BLOCK_BYTES), LARGEST_BLOCK_BYTES))
+        blocks = []
+        while flow.sent - flow.arrived + size <= ahead:
+            blocks.append(Outgoing(peer, Lane.BULK, Block(transfer=self.number, number=flow.number), size))
+            flow.under_way[flow.number] = size
+            flow.number += 1
+            flow.sent += size
+        return blocks
+
+    def handle(self, sender: str, message: Message, now_s: float) -> None:
+        flow = self._flows.get(sender)
+        if flow is None or not isinstance(message, Arrived) or message.transfer != self.number:
+            return
+        size = flow.under_way.pop(message.number, None)
+        if size is not None:
+            flow.arrived += size
+            flow.arrivals.append((now_s, flow.arrived))
+            flow.lately.append((now_s, flow.arrived))
+
+    def due_s(self, now_s: float) -> float:
+        """Room comes with answers; time runs out by itself."""
+        return float("inf") if self._over else self.until_s

@@ -1,0 +1,175 @@
+"""`profile`: asks a crew what its machines are, how fast they work and what joins them, and makes a fleet of it.
+
+Decides the order (facts, speeds, links), the deadlines, and which devices of a machine become nodes: its GPUs, where it
+has any, else its processors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster_planner.inputs.fleet import Fleet
+from ravnest.errors import RunFailed
+from ravnest.job.config import JobConfig
+from ravnest.profiling import default_work
+from ravnest.profiling.crew import Call, Crew, Member, Unanswered
+from ravnest.profiling.links import LinksMeasured, measure_links
+from ravnest.profiling.machine_facts import MachineFacts
+from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet
+from ravnest.profiling.pairing import in_rounds
+from ravnest.profiling.speed import Speed
+from ravnest.profiling.work import Work, work_of
+
+FACTS_S = 180.0
+SPEED_S = 5.0
+SPEED_DEADLINE_S = 300.0
+BUSY_SHARE = 0.5
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants measured."""
+
+    job: JobConfig | None
+    job_file: Path | None
+    peers: int
+    seconds: float
+    """Of each transfer."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What came of it. `missing`: what should have been measured and was not, a sentence each."""
+
+    measured: MeasuredFleet
+    work: str
+    speeds: Mapping[str, Speed]
+    links: LinksMeasured
+    facts: Mapping[str, MachineFacts]
+    notes: Sequence[str] = field(default_factory=tuple)
+    missing: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.measured.fleet
+
+
+def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
+    """Raises InvalidInput for a job that cannot be captured, RunFailed where no machine could be measured at all."""
+    step(f"looking at {len(crew.members)} machine{'s' if len(crew.members) > 1 else ''}")
+    facts, missing = gather_facts(crew)
+    if not facts:
+        raise RunFailed(f"no machine answered: {'; '.join(missing)}")
+    step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
+    work = _work(asked, min(each.available_bytes for each in facts.values()))
+    speeds, unmeasured = _speeds(crew, facts, work, step)
+    links = LinksMeasured()
+    if len(facts) > 1:
+        links = measure_links(crew, facts, peers=asked.peers, seconds=asked.seconds, seed=asked.seed, step=step)
+    members = {member.name: member for member in crew.members}
+    nodes = [
+        node for name, each in facts.items() for node in _nodes(members[name], each, speeds, _sharing(facts, name))
+    ]
+    if not any(node.flops_per_s for node in nodes):
+        raise RunFailed(f"no machine's speed could be measured: {'; '.join(unmeasured)}")
+    rates = Rates(
+        links.rates,
+        {name: rate for name, (_, rate) in links.sent.items()},
+        {name: rate for name, (_, rate) in links.received.items()},
+        links.latencies,
+        links.failed,
+    )
+    measured = measured_fleet(nodes, rates)
+    missing += [*unmeasured, *_failures(links)]
+    missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
+    words = default_work.WORDS if asked.job is None else f"the units of {asked.job_file}"
+    return Profile(measured, words, speeds, links, facts, [*measured.notes, *_crowded(facts)], missing)
+
+
+def gather_facts(crew: Crew) -> tuple[dict[str, MachineFacts], list[str]]:
+    """By node; and a sentence for each node that did not answer."""
+    calls = [Call(member.name, "facts") for member in crew.members]
+    facts, missing = {}, []
+    for call, answer in zip(calls, crew.ask(calls, FACTS_S), strict=True):
+        if isinstance(answer, Unanswered):
+            missing.append(f"{call.member} {answer.reason}")
+        else:
+            facts[call.member] = answer
+    return facts, missing
+
+
+def _work(asked: Asked, free_bytes: int) -> Work:
+    if asked.job is not None and asked.job_file is not None:
+        return work_of(asked.job, asked.job_file, free_bytes)
+    return work_of(default_work.job(), Path(default_work.__file__), free_bytes)
+
+
+def _speeds(
+    crew: Crew, facts: Mapping[str, MachineFacts], work: Work, step: Callable[[str], None]
+) -> tuple[dict[str, Speed], list[str]]:
+    """By the name of the node to be. Devices of one machine take turns: each is to have it to itself."""
+    cores = {member.name: member.cores for member in crew.members}
+    tasks = [(name, device) for name, each in facts.items() for device in _devices(each)]
+    speeds, missing = {}, []
+    for round_ in in_rounds(tasks, lambda task: {facts[task[0]].machine_id}, len(tasks)):
+        step(f"the speed of {', '.join(_node_name(name, device) for name, device in round_)}")
+        calls = [Call(name, "speed", (work, device, cores[name], SPEED_S)) for name, device in round_]
+        for (name, device), answer in zip(round_, crew.ask(calls, SPEED_DEADLINE_S), strict=True):
+            if isinstance(answer, Unanswered):
+                missing.append(f"the speed of {_node_name(name, device)} could not be measured: {answer.reason}")
+            else:
+                speeds[_node_name(name, device)] = answer
+    return speeds, missing
+
+
+def _nodes(member: Member, facts: MachineFacts, speeds: Mapping[str, Speed], shared_by: int) -> list[NodeMeasured]:
+    free = {device.name: free_to_use(device.free_bytes, device.memory_bytes, 1) for device in facts.devices}
+    free[CPU] = free_to_use(facts.available_bytes, facts.memory_bytes, shared_by)
+    return [
+        NodeMeasured(
+            name=(name := _node_name(member.name, device)),
+            machine=member.name,
+            address=member.address,
+            device=device,
+            flops_per_s=speeds[name].flops_per_s if name in speeds else None,
+            memory_bytes=free[device],
+        )
+        for device in _devices(facts)
+    ]
+
+
+def _devices(facts: MachineFacts) -> list[str]:
+    return [device.name for device in facts.devices] or [CPU]
+
+
+def _node_name(machine: str, device: str) -> str:
+    kind, _, index = device.partition(":")
+    return machine if kind == CPU else f"{machine}-gpu{index}"
+
+
+def _sharing(facts: Mapping[str, MachineFacts], name: str) -> int:
+    return sum(each.machine_id == facts[name].machine_id for each in facts.values())
+
+
+def _crowded(facts: Mapping[str, MachineFacts]) -> list[str]:
+    notes = [
+        f"{name} was busy before it was measured (load {each.load:.1f} on {each.cores} cores): speeds may be too low"
+        for name, each in facts.items()
+        if each.load > BUSY_SHARE * each.cores
+    ]
+    several = [name for name in facts if _sharing(facts, name) > 1]
+    if several:
+        notes.append(
+            f"{', '.join(several)} are on machines that they share: each was measured alone, memory is divided"
+        )
+    return notes
+
+
+def _failures(links: LinksMeasured) -> list[str]:
+    failed = [
+        f"{a} could not be measured with others: {why}" if a == b else f"{a} to {b}: {why}"
+        for (a, b), why in links.failed.items()
+    ]
+    return [*failed, *(f"{what}, with several peers at once: {why}" for what, why in links.alone.items())]

@@ -1,0 +1,268 @@
+"""What a rehearsal shows: what the plan predicted beside what the run achieved, in the plan's own time. Pure.
+
+Decides how long a rehearsal goes on unless told, which figures are compared, and when this machine was too small for
+it. Knows nothing of how a run is imitated, nor of how figures are shown.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from cluster_planner import Plan
+from ravnest.driver.observe.report import Limit, RunResult, StageFigures
+from ravnest.json_values import plain
+from ravnest.stage.messages import stage_name
+
+UPDATES, ROUNDS = 24, 4
+"""What a rehearsal waits for: so many updates of the slowest cluster, and rounds of averaging."""
+LONGEST_S = 180.0
+"""But no longer than this, by this machine's clock."""
+MOST_LATE = 0.02
+"""By which share this machine may be late: of a stage's imitated computing; on links, of a micro-batch; and in
+snapshots and merges, which it may make too early too, of a stage's time."""
+_SPARE = 0.8
+"""Of the speed at which the latest stage would just be in time."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How long a rehearsal goes on. `expected_s`: by this machine's clock, if the plan is right; None: unknown."""
+
+    limit: Limit
+    expected_s: float | None
+    cut_short: bool = False
+    """Whether there is no time for UPDATES and ROUNDS."""
+
+
+def extent(
+    plan: Plan, speed: float, *, samples: int | None = None, minutes: float | None = None, whole: bool = False
+) -> Extent:
+    """At most one of `samples` (of the fleet), `minutes` (of this machine's time) and `whole` is given; without any, as
+    the constants above say."""
+    rate = plan.predicted.samples_per_s * speed
+    if whole:
+        stop_minutes, stop_samples = _stop(plan, "minutes"), _stop(plan, "samples")
+        seconds = None if stop_minutes is None else 60.0 * stop_minutes / speed
+        return Extent(Limit(), seconds if stop_samples is None else stop_samples / rate)
+    if minutes is not None:
+        return Extent(Limit(seconds=60.0 * minutes), 60.0 * minutes)
+    if samples is not None:
+        return Extent(Limit(samples=samples), samples / rate)
+    work = plan.workload
+    slowest = min(cluster.samples_per_s for cluster in plan.predicted.clusters)
+    share = slowest / sum(cluster.samples_per_s for cluster in plan.predicted.clusters)
+    wanted = max(UPDATES * work.micro_batch * work.update_every / share, ROUNDS * work.average_every)
+    wanted_s = wanted / rate
+    return Extent(Limit(math.ceil(wanted), LONGEST_S), min(wanted_s, LONGEST_S), wanted_s > LONGEST_S)
+
+
+def _stop(plan: Plan, unit: str) -> float | None:
+    """When the plan's job ends, where it says so in this unit."""
+    stop = plan.job.get("stop")
+    until = stop.get(unit) if isinstance(stop, Mapping) else None
+    return float(until) if isinstance(until, int | float) else None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure as planned and as it came; None: not known."""
+
+    predicted: float | None
+    achieved: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Achieved over predicted."""
+        if self.achieved is None or not self.predicted:
+            return None
+        return self.achieved / self.predicted
+
+
+@dataclass(frozen=True)
+class StageRehearsal:
+    """`step_s`: seconds per micro-batch. `busy`: the share of time in which it computes. Both in the steady state."""
+
+    stage: str
+    node: str
+    step_s: Compared
+    busy: Compared
+    memory_bytes: Compared
+    """What its tensors take at most, without the process itself; predicted for the window that the run used."""
+    waiting: Mapping[str, float]
+    """The shares of the time in which it waited, by cause."""
+    mean_staleness: float | None
+    max_staleness: int | None
+    late_share: float | None
+    """By how much this machine was late, of the imitated computing."""
+
+
+@dataclass(frozen=True)
+class ClusterRehearsal:
+    """`busy`: of its bottleneck, the stage with the most computing."""
+
+    name: str
+    samples_per_s: Compared
+    step_s: Compared
+    bottleneck: str
+    busy: Compared
+    mean_staleness: float | None
+    max_staleness: int | None
+    stages: tuple[StageRehearsal, ...]
+    window: Compared
+    """Micro-batches in flight: as planned, and the most that it was tuned to, for which memory is compared."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Predicted against achieved. Times and rates are the plan's, whatever the `speed` of the rehearsal."""
+
+    speed: float
+    steady: bool
+    """Whether every stage came to a steady state; where not, what it achieved is not known."""
+    most_late_share: float | None
+    late_stages: tuple[str, ...]
+    suggested_speed: float | None
+    """At which it might keep up, where it did not."""
+    samples_per_s: Compared
+    averaging_s: Compared
+    """A round: as predicted, on links that it has to itself; as achieved, from its opening to its commit, which waits
+    for the next update of each cluster too. Neither with a single cluster."""
+    rounds: int
+    staleness_bound: int
+    clusters: tuple[ClusterRehearsal, ...]
+    links_late_s: float | None = None
+    """By how much later than imitated messages came, the mean of the stage where it was most. None: no links."""
+
+    merges_late_share: float = 0.0
+    """Snapshots and merges take what they take here, whatever the speed: the most of a stage's time that they took
+    beyond what they would have at the plan's own speed. Below 0 where that is slower."""
+
+    @property
+    def stages(self) -> tuple[StageRehearsal, ...]:
+        return tuple(stage for cluster in self.clusters for stage in cluster.stages)
+
+    @property
+    def unfaithful_in(self) -> tuple[str, ...]:
+        """What of the plan was imitated worse than MOST_LATE allows: of "computing", "links" and "merges"."""
+        worse = {
+            "computing": bool(self.late_stages),
+            "links": self.links_late_share > MOST_LATE,
+            "merges": abs(self.merges_late_share) > MOST_LATE,
+        }
+        return tuple(what for what, is_worse in worse.items() if is_worse)
+
+    @property
+    def faithful(self) -> bool | None:
+        """Whether this machine imitated the plan as well as MOST_LATE says. None: not known, no stage has come to a
+        computation."""
+        if self.unfaithful_in:
+            return False
+        return None if self.most_late_share is None else True
+
+    @property
+    def links_late_share(self) -> float:
+        """That, of the shortest of the clusters' planned micro-batches."""
+        return (self.links_late_s or 0.0) / min(cluster.step_s.predicted or math.inf for cluster in self.clusters)
+
+
+def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
+    """What `plan` predicted against what the run of it at `speed` came to."""
+    figures = {each.stage: each for each in result.stages}
+    clusters = tuple(_cluster(plan, index, figures, speed) for index in range(len(plan.clusters)))
+    achieved = [cluster.samples_per_s.achieved for cluster in clusters]
+    known = [rate for rate in achieved if rate is not None]
+    stages = [stage for cluster in clusters for stage in cluster.stages]
+    late = {stage.stage: stage.late_share for stage in stages if stage.late_share is not None}
+    most = max(late.values(), default=None)
+    behind = tuple(stage for stage, share in late.items() if share > MOST_LATE)
+    several = len(clusters) > 1
+    return Rehearsal(
+        speed=speed,
+        steady=all(stage.step_s.achieved is not None for stage in stages),
+        most_late_share=most,
+        late_stages=behind,
+        suggested_speed=slower(speed, most) if most is not None and behind else None,
+        samples_per_s=Compared(plan.predicted.samples_per_s, sum(known) if len(known) == len(clusters) else None),
+        averaging_s=Compared(
+            plan.predicted.averaging_s if several else None,
+            result.averaging_s * speed if several and result.averaging_s is not None else None,
+        ),
+        rounds=result.rounds,
+        staleness_bound=plan.workload.max_staleness,
+        clusters=clusters,
+        merges_late_share=(1.0 - 1.0 / speed)
+        * max((each.steady.averaging for each in result.stages if each.steady is not None), default=0.0),
+        links_late_s=max((each.link_late_s * speed for each in result.stages if each.link_late_s), default=None),
+    )
+
+
+def slower(speed: float, late_share: float) -> float:
+    """A rehearsal's `speed` at which a machine might keep up that was late by `late_share` at this one; two digits."""
+    wanted = _SPARE * speed / (1.0 + late_share)
+    unit = 10.0 ** (math.floor(math.log10(wanted)) - 1)
+    return round(math.floor(wanted / unit) * unit, 10)
+
+
+def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
+    """The fields, and whether to believe them, as JSON takes them."""
+    judged = {
+        "faithful": rehearsal.faithful,
+        "unfaithful_in": list(rehearsal.unfaithful_in),
+        "links_late_share": rehearsal.links_late_share,
+    }
+    return {**judged, **{name: plain(item) for name, item in asdict(rehearsal).items()}}
+
+
+def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed: float) -> ClusterRehearsal:
+    cluster, predicted = plan.clusters[index], plan.predicted.clusters[index]
+    samples = plan.workload.micro_batch
+    names = [stage_name(cluster.name, at) for at in range(len(cluster.stages))]
+    step_s = samples / predicted.samples_per_s
+    stages = tuple(
+        _stage(name, stage.node, figures.get(name), (step_s, costs.compute_s), speed)
+        for name, stage, costs in zip(names, cluster.stages, predicted.stages, strict=True)
+    )
+    last = stages[-1].step_s.achieved
+    memories = [figures[name].memory for name in names if name in figures]
+    windows = [memory.window for memory in memories if memory is not None and memory.window is not None]
+    busiest = max(stages, key=lambda stage: (stage.busy.achieved or 0.0, stage.busy.predicted or 0.0))
+    return ClusterRehearsal(
+        name=cluster.name,
+        samples_per_s=Compared(predicted.samples_per_s, samples / last if last else None),
+        step_s=stages[-1].step_s,
+        bottleneck=busiest.stage,
+        busy=busiest.busy,
+        mean_staleness=_mean([stage.mean_staleness for stage in stages]),
+        max_staleness=max((stage.max_staleness for stage in stages if stage.max_staleness is not None), default=None),
+        stages=stages,
+        window=Compared(cluster.window, max(windows, default=None)),
+    )
+
+
+def _stage(
+    name: str, node: str, figures: StageFigures | None, predicted: tuple[float, float], speed: float
+) -> StageRehearsal:
+    """`predicted`: seconds per micro-batch of the cluster, and of this stage's computing."""
+    step_s, compute_s = predicted
+    if figures is None:
+        figures = StageFigures(name, node, None, None)
+    steady, memory = figures.steady, figures.memory
+    return StageRehearsal(
+        stage=name,
+        node=node,
+        step_s=Compared(step_s, None if figures.step_s is None else figures.step_s * speed),
+        busy=Compared(compute_s / step_s, None if steady is None else steady.compute),
+        memory_bytes=Compared(
+            None if memory is None else memory.planned_bytes, None if memory is None else memory.tensor_bytes
+        ),
+        waiting={} if steady is None else steady.waiting,
+        mean_staleness=figures.mean_staleness,
+        max_staleness=figures.max_staleness,
+        late_share=figures.late_share,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of stages that compute equally many gradients."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

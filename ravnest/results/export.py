@@ -1,0 +1,165 @@
+"""A run's weights for other programs: safetensors under the model's own names, or a folder as transformers reads it.
+
+Decides which names a file holds, in which precision and in how many parts, so that no more than one part is ever in
+memory; and that nothing is overwritten unless told to. Nothing is ever pickled.
+"""
+
+import glob
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.checkpoints.checkpoint import write_final_weights
+from ravnest.checkpoints.sharding import index, index_name, shard_names, shards
+from ravnest.checkpoints.weight_files import WeightFiles
+from ravnest.errors import InvalidInput
+from ravnest.job.materials import make_model
+from ravnest.job.pretrained import saved_weights
+from ravnest.results.trained_run import TrainedRun
+from ravnest.splitting.model_source import aliases, huggingface_config
+from ravnest.training.precision import Precision
+
+PART_BYTES = 5_000_000_000
+"""Of one file, at most; Hugging Face's own."""
+
+_DTYPES: Mapping[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where weights are written. `key`: the option that says so."""
+
+    folder: Path
+    stem: str
+    key: str
+    force: bool = False
+    part_bytes: int = PART_BYTES
+
+    def prepare(self) -> None:
+        """Make the folder. Raises InvalidInput where nothing can be written there, or weights are there already and
+        `force` is not."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidInput(f"cannot be made ({reason})", path=str(self.folder), key=self.key) from None
+        try:
+            tempfile.TemporaryFile(dir=self.folder).close()  # permissions alone do not tell: /proc has them
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidInput(f"cannot be written to ({reason})", path=str(self.folder), key=self.key) from None
+        if (before := self.existing()) and not self.force:
+            raise InvalidInput("is there already; --force replaces it", path=str(before[0]), key=self.key)
+
+    def existing(self) -> list[Path]:
+        """What an earlier export left."""
+        names = [shard_names(self.stem, 1)[0], index_name(self.stem)]
+        parts = self.folder.glob(f"{glob.escape(self.stem)}-?????-of-?????.safetensors")
+        return [*(self.folder / name for name in names if (self.folder / name).exists()), *sorted(parts)]
+
+
+def save_weights(
+    run: TrainedRun,
+    files: WeightFiles,
+    place: Place,
+    dtype: Precision | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> list[Path]:
+    """Write every name of the model's state; in parts, with an index, where they take more than one may.
+
+    dtype: of the floating tensors; None: the model's own. `progress` hears which part is done. Returns what was
+    written. Raises InvalidInput where `place` does not take it, the weights are not the model's, or hold numbers that
+    `dtype` does not; RunFailed where the disk refuses.
+    """
+    place.prepare()
+    model = make_model(run.job, run.job_file, "meta")
+    return _write(run, files, _state(model), place, dtype, progress)
+
+
+def save_huggingface(
+    run: TrainedRun,
+    files: WeightFiles,
+    place: Place,
+    dtype: Precision | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> list[Path]:
+    """Write config.json and the weights, as transformers' `from_pretrained` reads them. Otherwise as save_weights.
+
+    Of tied weights one name is written: transformers ties them again.
+    """
+    if run.job.model.huggingface is None:
+        raise InvalidInput("the job's model comes from a factory: export its weights with --weights", key=place.key)
+    place.prepare()
+    config = place.folder / "config.json"
+    if config.exists() and not place.force:
+        raise InvalidInput("is there already; --force replaces it", path=str(config), key=place.key)
+    model = make_model(run.job, run.job_file, "meta")
+    others = {name for several in aliases(model).values() for name in several}
+    state = {name: tensor for name, tensor in _state(model).items() if name not in others}
+    written = _write(run, files, state, place, dtype, progress)
+    kept = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+    config.write_text(huggingface_config(model, kept if dtype is None else _DTYPES[dtype]), encoding="utf-8")
+    return [config, *written]
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """What `load_state_dict` takes, without anything that is no tensor."""
+    return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+
+
+def _write(
+    run: TrainedRun,
+    files: WeightFiles,
+    state: Mapping[str, Tensor],
+    place: Place,
+    dtype: Precision | None,
+    progress: Callable[[float], None],
+) -> list[Path]:
+    """`state`: names, shapes and precisions of what is written."""
+    weights = saved_weights(run.job, run.job_file, files)
+    kinds = {name: _kind(tensor, dtype) for name, tensor in state.items()}
+    sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in state.items()}
+    groups = shards(sizes, place.part_bytes)
+    names = shard_names(place.stem, len(groups))
+    before = place.existing()
+    for number, (group, name) in enumerate(zip(groups, names, strict=True), start=1):
+        tensors = {one: _converted(one, weights[one], kinds[one], files.path) for one in group}
+        write_final_weights(place.folder / name, _named_once(tensors))
+        progress(number / len(groups))
+    written = [place.folder / name for name in names]
+    if len(groups) > 1:
+        written.append(place.folder / index_name(place.stem))
+        written[-1].write_text(index(groups, names, sum(sizes.values())), encoding="utf-8")
+    for left in before:
+        if left not in written:
+            left.unlink()  # a part of older weights could be taken for one of these
+    return written
+
+
+def _named_once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors takes no memory that has two names: tied weights that are stored once are copied."""
+    first: dict[int, str] = {}
+    return {
+        name: tensor if first.setdefault(tensor.data_ptr(), name) == name else tensor.clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def _kind(tensor: Tensor, dtype: Precision | None) -> torch.dtype:
+    return tensor.dtype if dtype is None or not tensor.is_floating_point() else _DTYPES[dtype]
+
+
+def _converted(name: str, tensor: Tensor, dtype: torch.dtype, source: Path) -> Tensor:
+    converted = tensor.to(dtype)
+    if dtype.is_floating_point and bool(converted.isinf().any()) and not bool(tensor.isinf().any()):
+        message = f"holds {float(tensor.abs().max()):.3g}, beyond what {dtype} can; use bfloat16"
+        raise InvalidInput(message, path=str(source), key=name)
+    return converted

@@ -1,0 +1,16 @@
+"""A plan's run under a virtual clock: the stage, ring and round machines of a real run, without tensors."""
+
+from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, StallRate
+from ravnest.simulator.simulate import simulate
+from ravnest.simulator.simulated_run import Simulated, SimulatedStage, as_plain
+
+__all__ = [
+    "BandwidthChange",
+    "Scenario",
+    "Simulated",
+    "SimulatedStage",
+    "Stall",
+    "StallRate",
+    "as_plain",
+    "simulate",
+]

@@ -1,0 +1,156 @@
+"""The virtual fleet that a plan describes: durations from FLOPs and speeds, bytes from cuts, links and the nodes' own
+uplinks and downlinks from the fleet.
+
+Decides as a run does how rings are divided, in which chunks, and which exchange directly, but for rings of more than
+MOST_JUDGED members, which never do. Chunks are never longer than a run's, to have fewer
+events: pipelines wait behind each. So a hop passes at most 500 chunks a round, or those that hold the link for 50 ms
+each, or of 4 MiB (chunk_elements_for), or two for each other member: whichever are most. Snapshots and merges take no
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import combinations, pairwise, permutations
+
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import largest_fitting_window
+from cluster_planner.plan import Cluster, Plan
+from cluster_planner.predict.ring_traffic import Circuit, circuits
+from cluster_planner.predict.stage_times import host_key, work_times
+from ravnest.simulator.virtual_fleet import (
+    PARAMETER_BYTES,
+    VirtualCluster,
+    VirtualFleet,
+    VirtualNode,
+    VirtualRing,
+    VirtualStage,
+)
+from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
+from ring_allreduce.ring.shares import shares_that_pay
+from ring_allreduce.transport.emulation.links import LinkShape
+
+MOST_JUDGED = 64
+"""Members, all pairs of which are looked at."""
+
+
+def fleet_of_plan(
+    plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
+) -> VirtualFleet:
+    """Each piece of work takes what the plan's prediction counts for it.
+
+    `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
+    """
+    node_of = {
+        f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
+    }
+    spans, rings = (
+        SpanCosts(plan.costs, plan.workload),
+        circuits(SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings),
+    )
+    most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
+    largest = [
+        max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
+        for cluster in plan.clusters
+    ]
+    machines = {name: "/".join(map(str, host_key(plan.fleet, name))) for name in node_of.values()}
+    return VirtualFleet(
+        clusters=tuple(
+            VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, window), window)
+            for cluster, window in zip(plan.clusters, largest, strict=True)
+        ),
+        rings=tuple(_ring(plan, ring, node_of) for ring in rings),
+        links=_links(plan, rings, node_of, jitter_s),
+        nodes={machine: _node(plan, name) for name, machine in machines.items()},
+        node_of={who: machines[name] for who, name in node_of.items()},
+        update_every=plan.workload.update_every,
+        max_staleness=plan.workload.max_staleness,
+        average_every=plan.workload.average_every,
+        max_lag=plan.workload.max_lag,
+        micro_batch=plan.workload.micro_batch,
+        clip=_clips(plan.job),
+        schedule=plan.workload.schedule,
+        split_backward="auto" if tuned and plan.workload.splits_backward else "never",
+        control_latency_s=control_latency_s,
+    )
+
+
+def _clips(job: Mapping[str, object]) -> bool:
+    optimizer = job.get("optimizer")
+    return isinstance(optimizer, Mapping) and optimizer.get("clip_norm") is not None
+
+
+def _node(plan: Plan, name: str) -> VirtualNode:
+    node = plan.fleet.node(name)
+    return VirtualNode(node.up_bytes_per_s, node.down_bytes_per_s)
+
+
+def _stages(plan: Plan, spans: SpanCosts, cluster: Cluster, window: int | None) -> tuple[VirtualStage, ...]:
+    units, work = plan.costs.units, plan.workload
+    stages = []
+    for index, stage in enumerate(cluster.stages):
+        first, end = stage.units
+        stages.append(
+            VirtualStage(
+                **asdict(work_times(plan.fleet, spans, stage)),
+                activation_bytes=work.activation_bytes(units[end - 1]) + work.tied_bytes(units[end - 1]),
+                gradient_bytes=work.gradient_bytes(units[first - 1]) + work.tied_bytes(units[first - 1])
+                if first
+                else 0,
+                room=_room(plan, spans, cluster, index, window or cluster.window),
+            )
+        )
+    return tuple(stages)
+
+
+def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: int) -> int:
+    stage = cluster.stages[index]
+    if stage.recomputes:
+        return 0
+    place, memory_bytes = (index, len(cluster.stages)), plan.fleet.node(stage.node).memory_bytes
+    return spans.room_to_split(*stage.units, place, window, memory_bytes)
+
+
+def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
+    members = tuple(f"{cluster}.{index}" for cluster, index in ring.members)
+    nodes = [node_of[who] for who in members]
+    elements = ring.parameter_bytes // PARAMETER_BYTES
+    element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
+    vector_bytes = int(elements * element_bytes)
+    hops = [(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
+    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in hops]
+    chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
+    direct = False
+    if 1 < len(nodes) <= MOST_JUDGED:
+        latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
+        slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
+        direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
+    shares = None
+    if rates and not direct:
+        latencies = [plan.fleet.link(a, b).latency_s for a, b in hops]
+        shares = shares_that_pay(vector_bytes, chunk_elements * element_bytes, rates, latencies)
+    return VirtualRing(members, elements, max(chunk_elements, 1), element_bytes, shares, direct)
+
+
+def _links(
+    plan: Plan, rings: list[Circuit], node_of: Mapping[str, str], jitter_s: float
+) -> dict[tuple[str, str], LinkShape]:
+    """Each way between neighbours in a cluster, and in each ring from each member to the next, or to all."""
+    pairs: dict[tuple[str, str], None] = {}
+    for cluster in plan.clusters:
+        for index in range(len(cluster.stages) - 1):
+            before, after = f"{cluster.name}.{index}", f"{cluster.name}.{index + 1}"
+            pairs |= {(before, after): None, (after, before): None}
+    for ring in rings:
+        members = [f"{cluster}.{index}" for cluster, index in ring.members]
+        if 1 < len(members) <= MOST_JUDGED:
+            pairs |= dict.fromkeys(permutations(members, 2))
+        elif len(members) > 1:
+            pairs |= dict.fromkeys(pairwise([*members, members[0]]))
+    return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
+
+
+def _link(plan: Plan, a: str, b: str, jitter_s: float) -> LinkShape:
+    link = plan.fleet.link(a, b)
+    return LinkShape(plan.fleet.flow_bytes_per_s(a, b), link.latency_s, max(jitter_s, link.jitter_s))

@@ -1,0 +1,259 @@
+"""Runs a plan under the virtual clock with what a scenario adds, and reads the figures off.
+
+Decides the steady state (from a fifth of the run to the drain), and what counts as lost. What happens is decided by the
+machines (ravnest/pipeline). Reads this machine's clock for one figure only: how long the simulation took.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cluster_planner.plan import Plan
+from ravnest.errors import InvalidInput
+from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
+from ravnest.simulator import chance
+from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall
+from ravnest.simulator.simulated_run import LostNode, Simulated, SimulatedStage
+from ravnest.simulator.virtual_clock import Action
+from ravnest.simulator.virtual_fleet import VirtualFleet
+from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.virtual_run import VirtualRun
+from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
+from ring_allreduce.transport.stats import Lane
+
+STEADY_FROM = 0.2
+SPANS = 120
+"""Of the throughput over time."""
+DEFAULT_S = 3600.0
+
+OnProgress = Callable[[float, float, int], None]
+"""Takes the part that is done, the virtual time in seconds and the events so far."""
+
+
+def simulate(
+    plan: Plan,
+    scenario: Scenario | None = None,
+    *,
+    samples: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Simulated:
+    """One run of `plan` until the fleet has made so many samples, or for so many virtual seconds (an hour, if neither
+    is said). The same seed gives the same figures. Raises InvalidInput for impossible bounds or unknown nodes.
+    """
+    if samples is not None and seconds is not None:
+        raise InvalidInput("give samples or seconds, not both")
+    for key, value in (("samples", samples), ("seconds", seconds)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=key)
+    wanted = scenario or Scenario()
+    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
+    wanted.require_nodes(nodes, {spare.node for spare in plan.spares})
+    if samples is None and seconds is None:
+        seconds = DEFAULT_S
+    fleet = fleet_of_plan(plan, tuned=True, jitter_s=wanted.link_jitter_s, control_latency_s=wanted.control_latency_s)
+    return _Simulation(plan, fleet, wanted, seed).run(samples, seconds, on_progress)
+
+
+class _Simulation:
+    def __init__(self, plan: Plan, fleet: VirtualFleet, scenario: Scenario, seed: int) -> None:
+        self._plan = plan
+        self._fleet = fleet
+        self._scenario = scenario
+        self._seed = seed
+        slowness = None
+        if scenario.compute_jitter:
+            variation = scenario.compute_jitter
+            names = (who for cluster in fleet.clusters for who in cluster.stage_names())
+            slowness = {who: chance.slowness(seed, who, variation) for who in names}
+        self._run = VirtualRun(fleet, traced=False, slowness=slowness, seed=seed)
+        self._stage_of = {
+            stage.node: f"{cluster.name}.{index}"
+            for cluster in plan.clusters
+            for index, stage in enumerate(cluster.stages)
+        }
+        self._machine_of = {node: fleet.node_of[who] for node, who in self._stage_of.items()}
+        self._updated_s = {cluster.name: array("d") for cluster in fleet.clusters}
+        """When the first stage of each made its updates."""
+        self._stalls = 0
+        self._first_lost: LostNode | None = None
+        self._steady_from_s = 0.0
+        self._at_steady: Mapping[str, Mapping[str, float]] = {}
+        self._stalled_at_steady: Mapping[str, Mapping[str, float]] = {}
+        self._at_drain: Mapping[str, Mapping[str, float]] = {}
+        self._stop_samples: int | None = None
+
+    def run(self, samples: int | None, seconds: float | None, on_progress: OnProgress | None) -> Simulated:
+        doing: list[tuple[float, Action, Any]] = [(stall.at_s, self._stall, stall) for stall in self._scenario.stalls]
+        doing += [(change.at_s, self._change, change) for change in self._scenario.bandwidth]
+        for number, rate in enumerate(self._scenario.stall_rates):
+            for node in rate.nodes or self._stage_of:
+                coming = chance.stalls(self._seed, node, number, rate.per_hour, rate.for_s)
+                gap_s, for_s = next(coming)
+                doing.append((gap_s, self._stall_by_chance, (Stall(node, gap_s, for_s), coming)))
+        if seconds is not None:
+            doing.append((STEADY_FROM * seconds, self._steady, None))
+        else:
+            self._stop_samples = samples
+        self._run.on_samples = self._count
+        self._run.on_drain = self._drained
+
+        def progress() -> None:
+            run = self._run
+            done = run.total_samples / samples if samples else run.clock.now_s / (seconds or 1.0)
+            if on_progress is not None:
+                on_progress(min(1.0, done), run.clock.now_s, run.clock.events)
+
+        began_s = time.perf_counter()
+        result = self._run.run(samples, stop_s=seconds, doing=doing, on_progress=progress)
+        return self._read(result, time.perf_counter() - began_s)
+
+    # What the scenario does.
+
+    def _stall(self, stall: Stall) -> None:
+        now_s = self._run.clock.now_s
+        if self._run.draining or not self._run.stages[self._stage_of[stall.node]].stall(stall.for_s):
+            return
+        self._stalls += 1
+        if stall.for_s > SILENCE_FLOOR_S and self._first_lost is None:
+            self._first_lost = LostNode(stall.node, now_s, stall.for_s, now_s + SILENCE_FLOOR_S)
+
+    def _stall_by_chance(self, told: tuple[Stall, Iterator[tuple[float, float]]]) -> None:
+        stall, coming = told
+        if self._run.draining:
+            return
+        self._stall(stall)
+        gap_s, for_s = next(coming)
+        again = Stall(stall.node, self._run.clock.now_s + stall.for_s + gap_s, for_s)
+        self._run.clock.at(again.at_s, self._stall_by_chance, (again, coming))
+
+    def _change(self, change: BandwidthChange) -> None:
+        machines = {self._machine_of[node]: None for node in change.nodes or self._stage_of}
+        for machine in machines:
+            planned = self._fleet.nodes[machine]
+            self._run.network.change_node(
+                machine, planned.up_bytes_per_s * change.up, planned.down_bytes_per_s * change.down
+            )
+
+    # What is counted.
+
+    def _count(self, cluster: str, samples: int) -> None:
+        run = self._run
+        self._updated_s[cluster].append(run.clock.now_s)
+        if (
+            self._stop_samples is not None
+            and not self._at_steady
+            and run.total_samples >= STEADY_FROM * self._stop_samples
+        ):
+            self._steady(None)
+
+    def _steady(self, _: None) -> None:
+        self._steady_from_s = self._run.clock.now_s
+        self._at_steady = self._run.seconds()
+        self._stalled_at_steady = {who: dict(stage.stalled_s) for who, stage in self._run.stages.items()}
+
+    def _drained(self) -> None:
+        self._at_drain = self._run.seconds()
+
+    # What comes of it.
+
+    def _read(self, result: VirtualResult, wall_s: float) -> Simulated:
+        run, rounds = self._run, self._run.rounds
+        per_update = self._fleet.update_every * self._fleet.micro_batch
+        steady_s = result.drain_s - self._steady_from_s
+        clusters = {
+            name: per_update * self._between(name, self._steady_from_s, result.drain_s) / steady_s
+            if steady_s > 0
+            else 0.0
+            for name in self._updated_s
+        }
+        stages = tuple(
+            self._stage(f"{cluster.name}.{index}", stage.node, result, steady_s)
+            for cluster in self._plan.clusters
+            for index, stage in enumerate(cluster.stages)
+        )
+        in_anchor = sum(
+            min(rounds.contributed_samples(who) for who in cluster.stage_names()) if self._fleet.rings else samples
+            for cluster, samples in zip(self._fleet.clusters, run.samples.values(), strict=True)
+        )
+        rounds_s = tuple(zip(rounds.opened_s, rounds.committed_s, strict=True))
+        took_s = [committed_s - opened_s for opened_s, committed_s in rounds_s]
+        took_s = took_s[:-1] or took_s
+        staleness: Counter[int] = Counter()
+        for stage in stages:
+            staleness.update(stage.staleness)
+        return Simulated(
+            seed=self._seed,
+            samples=run.total_samples,
+            drain_s=result.drain_s,
+            end_s=result.end_s,
+            steady_from_s=self._steady_from_s,
+            samples_per_s=sum(clusters.values()),
+            overall_samples_per_s=run.total_samples / result.end_s,
+            goodput_per_s=in_anchor / result.end_s,
+            clusters=clusters,
+            stages=stages,
+            staleness=dict(sorted(staleness.items())),
+            rounds=len(rounds.committed_s),
+            averaging_s=sum(took_s) / len(took_s) if took_s else None,
+            longest_averaging_s=max(took_s, default=None),
+            rounds_s=rounds_s,
+            pipeline_bytes=run.network.bytes_sent[Lane.PIPELINE],
+            averaging_bytes=run.network.bytes_sent[Lane.BULK],
+            lost=_lost(stages),
+            stalls=self._stalls,
+            first_lost=self._first_lost,
+            over_time=self._over_time(result.drain_s, per_update),
+            events=run.clock.events,
+            wall_s=wall_s,
+        )
+
+    def _stage(self, who: str, node: str, result: VirtualResult, steady_s: float) -> SimulatedStage:
+        stage = self._run.stages[who]
+        since, until = self._at_steady.get(who, {}), self._at_drain[who]
+        stalled, before = stage.stalled_s, self._stalled_at_steady.get(who, {})
+        busy_s = sum(until[kind] - since.get(kind, 0.0) for kind in _COMPUTING)
+        busy_s -= sum(stalled.get(kind, 0.0) - before.get(kind, 0.0) for kind in _COMPUTING)
+        seconds = {state: spent_s - stalled.get(state, 0.0) for state, spent_s in until.items()}
+        return SimulatedStage(
+            name=who,
+            node=node,
+            utilisation=max(0.0, min(1.0, busy_s / steady_s)) if steady_s > 0 else 0.0,
+            seconds={**{k: v for k, v in seconds.items() if v > 0}, "stalled": sum(stalled.values())},
+            late_s=stage.late_s,
+            staleness=result.staleness[who],
+        )
+
+    def _between(self, cluster: str, from_s: float, until_s: float) -> int:
+        times = self._updated_s[cluster]
+        return bisect_right(times, until_s) - bisect_right(times, from_s)
+
+    def _over_time(self, drain_s: float, per_update: int) -> tuple[tuple[float, float], ...]:
+        span_s = drain_s / SPANS
+        if span_s <= 0:
+            return ()
+        made: Counter[int] = Counter()
+        for times in self._updated_s.values():
+            made.update(min(SPANS - 1, int(at_s / span_s)) for at_s in times if at_s <= drain_s)
+        return tuple(((span + 1) * span_s, made[span] * per_update / span_s) for span in range(SPANS))
+
+
+_COMPUTING = tuple(dict.fromkeys(KIND_OF_COMPUTE.values()))
+
+
+def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
+    """The part of all stages' time by what it was lost to; jitter is within computing, and net."""
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(stage.seconds)
+    whole_s = sum(total.values())
+    lost = {cause: spent_s / whole_s for cause, spent_s in total.items() if cause not in _COMPUTING and spent_s > 0}
+    late_s = sum(stage.late_s for stage in stages)
+    return {**lost, **({"jitter": late_s / whole_s} if late_s else {})} if whole_s > 0 else {}

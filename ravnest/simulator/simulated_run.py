@@ -1,0 +1,85 @@
+"""What came of a simulated run, and how it is told to programs. Plain data, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class SimulatedStage:
+    """Where one stage's time went, from its start to the drain."""
+
+    name: str
+    node: str
+    utilisation: float
+    """The part of the steady state in which it computed."""
+    seconds: Mapping[str, float]
+    """Until the run drained: computing by kind, waiting by cause (both ravnest.pipeline.time_ledger's), and
+    "stalled"."""
+    late_s: float
+    """What jitter added to (below 0: took from) its computing."""
+    staleness: Mapping[int, int]
+    """How many gradients had which staleness, in updates."""
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A stall beyond the deadline at which a run, which is fail-stop, gives a node up and ends."""
+
+    node: str
+    silent_from_s: float
+    silent_s: float
+    given_up_s: float
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Times are virtual seconds since the start, but for `wall_s`. `*_per_s` are samples."""
+
+    seed: int
+    samples: int
+    drain_s: float
+    """When training was told to stop."""
+    end_s: float
+    """When the last round was merged everywhere."""
+    steady_from_s: float
+    """The steady state: from here to the drain."""
+    samples_per_s: float
+    """In the steady state."""
+    overall_samples_per_s: float
+    """From the start to the end."""
+    goodput_per_s: float
+    """Samples whose effect is in the anchor at the end, over the time from start to end. As long as nothing is lost,
+    and a simulated run waits for whatever stalls, it is `overall_samples_per_s`: the last round merges everything."""
+    clusters: Mapping[str, float]
+    """Samples/s of each in the steady state."""
+    stages: tuple[SimulatedStage, ...]
+    staleness: Mapping[int, int]
+    """Of all stages."""
+    rounds: int
+    averaging_s: float | None
+    """From a round's opening to its commit, the mean but for the last, which waits for the drain. None: no round."""
+    longest_averaging_s: float | None
+    rounds_s: tuple[tuple[float, float], ...]
+    """When each was opened and committed, in order."""
+    pipeline_bytes: int
+    averaging_bytes: int
+    lost: Mapping[str, float]
+    """Of all stages' time until the drain, the part that was no computing, by cause."""
+    stalls: int
+    first_lost: LostNode | None
+    """The figures are of a run that waits; one that does not would have ended here."""
+    over_time: tuple[tuple[float, float], ...]
+    """(end of a span of equal length, samples/s in it) from the start to the drain."""
+    events: int
+    wall_s: float
+
+    @property
+    def events_per_minute(self) -> float:
+        return 60.0 * self.events / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def as_plain(simulated: Simulated) -> dict[str, object]:
+    """The result as one JSON document."""
+    return {**asdict(simulated), "events_per_minute": simulated.events_per_minute}

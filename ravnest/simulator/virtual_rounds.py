@@ -1,0 +1,217 @@
+"""Rounds in a virtual run: the driver that opens, commits and ends them, and each stage's part of each ring.
+
+Decides nothing itself: `RoundOwner`, `RoundMember` and the ring machines of ring_allreduce do. This passes on what they
+say. Vectors are lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ring_allreduce as rounds
+from ravnest.errors import RunFailed
+from ravnest.pipeline import events as ev
+from ravnest.simulator.virtual_clock import Action, VirtualClock
+from ravnest.simulator.virtual_fleet import VirtualFleet, VirtualRing
+from ravnest.simulator.virtual_network import Path, VirtualNetwork
+from ravnest.simulator.virtual_stage import StageAtWork
+from ravnest.simulator.virtual_trace import VirtualTrace
+from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.ring.events import (
+    ChunkArrived,
+    ContributionReady,
+    DropChunk,
+    FinishRing,
+    RefuseChunk,
+    RingEvent,
+    SendChunk,
+)
+from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.transport.stats import Lane
+
+
+class VirtualRounds:
+    def __init__(
+        self,
+        fleet: VirtualFleet,
+        clock: VirtualClock,
+        network: VirtualNetwork,
+        stages: Mapping[str, StageAtWork],
+        trace: VirtualTrace | None,
+    ) -> None:
+        self._clock = clock
+        self._latency_s = fleet.control_latency_s
+        self._clusters = {
+            cluster.name: tuple(stages[who] for who in cluster.stage_names()) for cluster in fleet.clusters
+        }
+        rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
+        members = {name: ring.members for name, ring in rings.items()}
+        self._owner = rounds.RoundOwner(members, fleet.average_every, max_lag=fleet.max_lag)
+        self._has_rings = bool(rings)
+        self._members = {who: _Member(stage, self) for who, stage in stages.items()}
+        for name, ring in rings.items():
+            parts = {who: _Part(name, ring, self._members[who], clock, network, trace) for who in ring.members}
+            for who, part in parts.items():
+                part.others = parts
+                self._members[who].parts.append(part)
+        for member in self._members.values():
+            member.begin()
+        self._drained_updates: dict[str, int] = {}
+        self.opened_s: list[float] = []
+        self.committed_s: list[float] = []
+
+    @property
+    def opened(self) -> int:
+        """The last round that was opened."""
+        return self._owner.opened
+
+    # At the driver.
+
+    def trained(self, told: tuple[str, int]) -> None:
+        """A cluster has trained on so many samples in all."""
+        if self._has_rings:
+            self.own(rounds.SamplesReported(*told))
+
+    def drained(self, told: tuple[str, int]) -> None:
+        """A cluster has drained, after so many updates."""
+        cluster, updates = told
+        self._drained_updates[cluster] = updates
+        self._finish_rounds(cluster)
+        if self._has_rings and len(self._drained_updates) == len(self._clusters):
+            self.own(rounds.FinishRequested())
+
+    def own(self, event: rounds.OwnerEvent) -> None:
+        for instruction in self._owner.handle(event, self._clock.now_s):
+            match instruction:
+                case rounds.OpenRound(number):
+                    self.opened_s.append(self._clock.now_s)
+                    for cluster, stages in self._clusters.items():
+                        # A drained cluster sends no more gradients to stamp: it contributes what it has.
+                        if cluster in self._drained_updates:
+                            self._finish_rounds(cluster)
+                        else:
+                            self.control(stages[-1].tell, ev.RoundOpened(number))
+                case rounds.CommitRound(number):
+                    self.committed_s.append(self._clock.now_s)
+                    for member in self._members.values():
+                        self.control(member.hear, rounds.RoundCommitted(number))
+                case rounds.FailRun(reason):
+                    raise RunFailed(reason)
+
+    def _finish_rounds(self, cluster: str) -> None:
+        for stage in self._clusters[cluster]:
+            self.control(stage.tell, ev.RoundsToFinish(self._owner.opened, self._drained_updates[cluster]))
+
+    def control(self, action: Action, argument: Any) -> None:
+        """Between the driver and a stage."""
+        self._clock.after(self._latency_s, action, argument)
+
+    # At the stages.
+
+    def contributed(self, stage: StageAtWork, number: int, samples: int) -> None:
+        """A stage has taken its snapshot for a round, having trained on `samples` in all."""
+        self._members[stage.who].contribute(number, samples)
+
+    def contributed_samples(self, who: str) -> int:
+        return self._members[who].contributed
+
+
+class _Member:
+    """One stage's part of the rounds."""
+
+    __slots__ = ("contributed", "machine", "parts", "rounds", "stage")
+
+    def __init__(self, stage: StageAtWork, around: VirtualRounds) -> None:
+        self.stage = stage
+        self.rounds = around
+        self.parts: list[_Part] = []
+        self.contributed = 0
+        """Samples."""
+
+    def begin(self) -> None:
+        """All its parts are known."""
+        self.machine = rounds.RoundMember([part.name for part in self.parts])
+
+    def contribute(self, number: int, samples: int) -> None:
+        weight = samples - self.contributed
+        self.contributed = samples
+        for part in self.parts:
+            part.handle(number, ContributionReady(float(weight)))
+
+    def finished(self, name: str, number: int) -> None:
+        self.hear(rounds.RingFinished(name, number))
+        self.rounds.control(self.rounds.own, rounds.MemberFinished(number, self.stage.who, name))
+
+    def hear(self, event: rounds.RingFinished | rounds.RoundCommitted) -> None:
+        if not self.stage.receive(self.hear, event):
+            return
+        for merge in self.machine.handle(event, 0.0):
+            for part in self.parts:
+                part.machines.pop(merge.round, None)
+            self.stage.tell(ev.MergeArrived(merge.round))
+
+
+class _Part:
+    """One stage's part of one ring."""
+
+    __slots__ = ("clock", "machines", "member", "name", "network", "others", "paths", "ring", "trace", "who")
+
+    def __init__(
+        self,
+        name: str,
+        ring: VirtualRing,
+        member: _Member,
+        clock: VirtualClock,
+        network: VirtualNetwork,
+        trace: VirtualTrace | None,
+    ) -> None:
+        self.name = name
+        self.ring = ring
+        self.member = member
+        self.who = member.stage.who
+        self.clock = clock
+        self.network = network
+        self.trace = trace
+        self.others: Mapping[str, _Part] = {}
+        self.paths: dict[str, Path] = {}
+        self.machines: dict[int, Ring | Direct] = {}
+
+    def came(self, chunk: ChunkArrived) -> None:
+        if self.member.stage.receive(self.came, chunk):
+            self.handle(chunk.round, chunk)
+
+    def handle(self, number: int, event: RingEvent) -> None:
+        machine = self.machines.get(number)
+        if machine is None:
+            machine = self.machines[number] = self._machine(number)
+        for instruction in machine.handle(event, self.clock.now_s):
+            kind = type(instruction)
+            if kind is SendChunk:
+                self._send(number, instruction)  # type: ignore[arg-type] # it is one
+            elif kind is FinishRing:
+                self.member.finished(self.name, number)
+            elif isinstance(instruction, DropChunk | RefuseChunk):
+                what = f"a chunk of {instruction.sender} in {self.name}, round {number}: {instruction.reason}"
+                raise RunFailed(f"{self.who} refuses {what}")
+            # The others are arithmetic, which takes no time here.
+
+    def _machine(self, number: int) -> Ring | Direct:
+        ring = self.ring
+        if ring.direct:
+            return Direct(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0)
+        return Ring(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0, ring.shares)
+
+    def _send(self, number: int, chunk: SendChunk) -> None:
+        start, stop = chunk.start, chunk.stop
+        arrived = ChunkArrived(self.who, 0, number, chunk.phase, chunk.block, start, stop, chunk.weight, chunk.counters)
+        n_bytes = int((stop - start) * self.ring.element_bytes)
+        to = chunk.to
+        path = self.paths.get(to)
+        if path is None:
+            path = self.paths[to] = self.network.path(self.who, to)
+        action: Action = self.others[to].came
+        if self.trace is not None:
+            word = f"chunk:{self.name}@r{number}:{chunk.phase}:{start}-{stop}"
+            action, _ = self.trace.sent(self.who, word, action, arrived)
+        path.transmit(Lane.BULK, n_bytes, action, arrived)

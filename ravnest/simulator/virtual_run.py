@@ -1,0 +1,172 @@
+"""A run under the virtual clock: the stage, ring and round machines of a whole fleet, and the driver around them.
+
+Decides when the run is told to stop, and what is counted. What happens is decided by the very machines of a real run;
+when, by virtual_stage.py (computing) and virtual_network.py (links). No tensors, no threads, no real time;
+deterministic. Not modelled: evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from cluster_planner.inputs.schedules import SPLIT_KEEPS
+from ravnest.errors import RunFailed
+from ravnest.pipeline import events as ev
+from ravnest.pipeline.stage_place import StageShape
+from ravnest.pipeline.tuned_machine import TunedStage
+from ravnest.pipeline.window_controller import WindowTuner
+from ravnest.simulator.virtual_clock import Action, VirtualClock
+from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet
+from ravnest.simulator.virtual_network import VirtualNetwork
+from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.virtual_rounds import VirtualRounds
+from ravnest.simulator.virtual_stage import Slowness, StageAtWork
+from ravnest.simulator.virtual_trace import VirtualTrace
+
+
+class VirtualRun:
+    """One run of a fleet, from the first injection to the last merge. `run` may be called once."""
+
+    def __init__(
+        self,
+        fleet: VirtualFleet,
+        *,
+        traced: bool = True,
+        slowness: Mapping[str, Slowness] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`traced`: keep every computation and message, which costs most of the time of a run. `slowness`: by stage;
+        without, every computation takes as long as stated. `seed`: of the links' jitter."""
+        self.clock = VirtualClock()
+        self.network = VirtualNetwork(fleet, self.clock, seed)
+        self._fleet = fleet
+        self._trace = VirtualTrace(self.clock) if traced else None
+        self.stages = {
+            who: self._stage(cluster, index, (slowness or {}).get(who))
+            for cluster in fleet.clusters
+            for index, who in enumerate(cluster.stage_names())
+        }
+        for cluster in fleet.clusters:
+            for before, after in pairwise(cluster.stage_names()):
+                self.stages[before].after, self.stages[after].before = self.stages[after], self.stages[before]
+        self.rounds = VirtualRounds(fleet, self.clock, self.network, self.stages, self._trace)
+        self.samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
+        """Of each cluster, applied at its first stage."""
+        self.total_samples = 0
+        self.on_samples: Callable[[str, int], None] | None = None
+        """Told the cluster and its samples after each update of its first stage."""
+        self.on_drain: Callable[[], None] | None = None
+        self._windows: list[tuple[float, str, int]] = []
+        self._stop_samples = 0
+        self._drain_s: float | None = None
+
+    def run(
+        self,
+        stop_samples: int | None = None,
+        *,
+        stop_s: float | None = None,
+        doing: Sequence[tuple[float, Action, Any]] = (),
+        on_progress: Callable[[], None] | None = None,
+    ) -> VirtualResult:
+        """Train until the fleet has made `stop_samples`, or until `stop_s`, drain, and finish the rounds.
+
+        `doing`: what else is to happen: when, what, with which argument. Raises RunFailed if a machine fails, or if all
+        wait for each other: both are bugs.
+        """
+        self._stop_samples = stop_samples if stop_samples is not None else 1 << 62
+        if self._fleet.later_link is not None:
+            at_s, shape = self._fleet.later_link
+            self.clock.at(at_s, self.network.change_link, shape)
+        for at_s, action, argument in doing:
+            self.clock.at(at_s, action, argument)
+        if stop_s is not None:
+            self.clock.at(stop_s, self._drain, None)
+        for stage in self.stages.values():
+            stage.tell(ev.Started())
+        self.clock.run(on_progress)
+        waiting = [
+            f"{who} at update {stage.machine.version}"
+            for who, stage in self.stages.items()
+            if stage.finished_round != self.rounds.opened
+        ]
+        if waiting or self._drain_s is None:
+            raise RunFailed(f"nothing more can happen, but the end is not reached: {', '.join(waiting)}")
+        return VirtualResult(
+            trace=self._trace.events if self._trace is not None else (),
+            micro_batch=self._fleet.micro_batch,
+            drain_s=self._drain_s,
+            end_s=max(stage.finished_s for stage in self.stages.values()),
+            staleness={who: stage.machine.staleness for who, stage in self.stages.items()},
+            seconds=self.seconds(),
+            windows=tuple(self._windows),
+        )
+
+    @property
+    def draining(self) -> bool:
+        return self._drain_s is not None
+
+    def seconds(self) -> dict[str, dict[str, float]]:
+        """Where each stage's time went so far, a computation that is running not counted."""
+        return {who: dict(stage.machine.ledger.seconds) for who, stage in self.stages.items()}
+
+    # What stages tell (virtual_stage.Around).
+
+    def updated(self, stage: StageAtWork) -> None:
+        samples = self._samples_of(stage)
+        self.total_samples += samples - self.samples[stage.cluster]
+        self.samples[stage.cluster] = samples
+        self.rounds.control(self.rounds.trained, (stage.cluster, samples))
+        if self.on_samples is not None:
+            self.on_samples(stage.cluster, samples)
+        if self.total_samples >= self._stop_samples:
+            self._drain(None)
+
+    def contributed(self, stage: StageAtWork, number: int) -> None:
+        self.rounds.contributed(stage, number, self._samples_of(stage))
+
+    def drained(self, stage: StageAtWork, updates: int) -> None:
+        self.rounds.control(self.rounds.drained, (stage.cluster, updates))
+
+    def _samples_of(self, stage: StageAtWork) -> int:
+        return stage.machine.version * self._fleet.update_every * self._fleet.micro_batch
+
+    def _drain(self, _: None) -> None:
+        if self._drain_s is None:
+            self._drain_s = self.clock.now_s
+            if self.on_drain is not None:
+                self.on_drain()
+            for cluster in self._fleet.clusters:
+                first = self.stages[cluster.stage_names()[0]]
+                self.rounds.control(first.tell, ev.DrainRequested())
+
+    def _stage(self, cluster: VirtualCluster, index: int, slowness: Slowness | None) -> StageAtWork:
+        def on_window(tuner: WindowTuner) -> None:
+            self._windows.append((self.clock.now_s, cluster.name, tuner.window))
+
+        fleet = self._fleet
+        largest = fleet.largest_window if cluster.largest_window is None else cluster.largest_window
+        tuned = TunedStage(_shape(fleet, cluster, index), largest, on_window, split=fleet.split_backward)
+        tuned.may_split()
+        times, who = cluster.stages[index], cluster.stage_names()[index]
+        return StageAtWork(
+            who, cluster.name, times, tuned, self, self.clock, self.network, self._trace, slowness, fleet.clip
+        )
+
+
+def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:
+    room = cluster.stages[index].room
+    if room is None:
+        room = (fleet.max_staleness + 1) * fleet.update_every + SPLIT_KEEPS
+    return StageShape(
+        stages=len(cluster.stages),
+        index=index,
+        update_every=fleet.update_every,
+        max_staleness=fleet.max_staleness,
+        window=cluster.window,
+        max_lag=fleet.max_lag,
+        clip=fleet.clip,
+        schedule=fleet.schedule,
+        room=room if index and fleet.split_backward != "never" else 0,
+    )

@@ -1,0 +1,129 @@
+"""What crosses a stage's cuts, in the form that the job's `wire` gives it.
+
+Decides which tensors take that form: those of float32 that need a gradient, and gradients. Masks, integers, and what
+no gradient reaches travel as they are, for their values are often beyond a short form (an attention mask adds -3e38).
+float16 is sent as parts of the tensor's largest number, so that gradients neither overflow nor vanish. Held-out batches
+travel as they are, so that evaluations are of the weights alone. Pure; knows no socket and no order.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ravnest.errors import RunFailed
+from ravnest.splitting import ValueSpec
+from ravnest.stage.setup import StageSetup
+from ravnest.training.wires import ring_wire
+from ring_allreduce import InvalidInput
+from ring_allreduce.ring.wire_forms import Wire, decode, encode
+
+T = TypeVar("T")
+Tensors = tuple[Tensor, ...]
+
+_SHORT: Mapping[Wire, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
+_SCALES: Mapping[Wire, tuple[int | None, ...]] = {"float16": (), "int8": (None,)}
+"""Shapes of the scales that travel beside the values."""
+
+
+class Crossing:
+    """One direction of one cut: tensors of `specs`, sent by `sender`, who calls them `what`."""
+
+    def __init__(self, specs: Sequence[ValueSpec], wire: Wire, sender: str, what: str) -> None:
+        self._specs = tuple(specs)
+        self._wires = [wire if spec.needs_gradient and spec.dtype == torch.float32 else "exact" for spec in specs]
+        self._title = f"{sender} sent {what}"
+        self.travelling = tuple(
+            form for spec, wire in zip(specs, self._wires, strict=True) for form in _forms(spec, wire)
+        )
+        """What a message must bring, in order."""
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensors:
+        """The tensors of a message; what travels as it is, is not copied."""
+        packed: list[Tensor] = []
+        for tensor, wire in zip(tensors, self._wires, strict=True):
+            packed += _packed(tensor, wire)
+        return tuple(packed)
+
+    def unpack(self, tensors: Sequence[Tensor]) -> Tensors:
+        """What `pack` was given, as far as its form keeps it. `tensors` as `travelling` lists them.
+
+        Raises RunFailed where they hold numbers that are not finite, or scales for another number of blocks.
+        """
+        left = iter(tensors)
+        found = []
+        for spec, wire in zip(self._specs, self._wires, strict=True):
+            parts = [next(left) for _ in _forms(spec, wire)]
+            try:
+                found.append(_unpacked(parts, wire))
+            except InvalidInput as error:
+                raise RunFailed(f"{self._title} whose {spec.name!r} cannot be read: {error}; diverged?") from error
+        return tuple(found)
+
+
+class StageCrossings:
+    """Both cuts of a stage, both ways. A first stage has none before it, a last one none behind it."""
+
+    def __init__(self, setup: StageSetup) -> None:
+        wire, own = setup.job.wire, setup.name
+        before = () if setup.is_first else setup.program.inputs
+        behind = () if setup.is_last else setup.program.outputs
+        previous, following = setup.neighbour(-1), setup.neighbour(+1)
+        activations, gradients = ring_wire(wire.activations), ring_wire(wire.gradients)
+        self.activations_in = Crossing(before, activations, previous, "activations")
+        self.activations_out = Crossing(behind, activations, own, "activations")
+        self.gradients_in = Crossing(_needing(behind), gradients, following, "gradients")
+        self.gradients_out = Crossing(_needing(before), gradients, own, "gradients")
+        self.held_out = Crossing(before, "exact", previous, "held-out activations")
+
+    def forward(self, compute: Callable[[Tensors], Tensors], received: Tensors) -> Tensors:
+        """`compute` of what a message brought: what the next one is to bring."""
+        return self.activations_out.pack(compute(self.activations_in.unpack(received)))
+
+    def backward(self, compute: Callable[[Tensors], tuple[Tensors, T]], received: Tensors) -> tuple[Tensors, T]:
+        """As `forward`; what `compute` returns beside the gradients stays as it is."""
+        gradients, beside = compute(self.gradients_in.unpack(received))
+        return self.gradients_out.pack(gradients), beside
+
+
+def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:
+    return tuple(spec for spec in specs if spec.needs_gradient)
+
+
+def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
+    """How a tensor of `spec` arrives: its values, and beside them their scales."""
+    if wire == "exact":
+        return [spec]
+    values = replace(spec, dtype=_SHORT[wire], needs_gradient=False)
+    scales = [_SCALES[wire]] if wire in _SCALES else []
+    return [values, *(ValueSpec(f"{spec.name}'s scale", torch.float32, shape, False) for shape in scales)]
+
+
+def _packed(tensor: Tensor, wire: Wire) -> list[Tensor]:
+    if wire == "exact":
+        return [tensor]
+    flat = tensor.detach().reshape(-1)
+    scale = _power_of_two(flat) if wire == "float16" else 1.0
+    values, *scales = encode(wire, flat, scale, None)
+    if wire == "float16":
+        scales = [torch.tensor(scale)]
+    return [values.view(tensor.shape), *scales]
+
+
+def _unpacked(parts: Sequence[Tensor], wire: Wire) -> Tensor:
+    values, *scales = parts
+    if wire == "exact":
+        return values
+    scale = scales.pop().item() if wire == "float16" else 1.0
+    return decode(wire, [values.reshape(-1), *scales], values.numel(), scale, torch.float32).view(values.shape)
+
+
+def _power_of_two(flat: Tensor) -> float:
+    """At least the largest magnitude, so that dividing by it loses nothing."""
+    if not flat.numel():
+        return 1.0
+    largest = max(abs(limit.item()) for limit in torch.aminmax(flat))
+    return math.ldexp(1.0, math.frexp(largest)[1]) if math.isfinite(largest) else 1.0

@@ -1,0 +1,300 @@
+"""One stage at work: deliveries and finished computations become events, the machine's instructions become deeds.
+
+The edge around StageMachine. It decides nothing about order; it checks what arrives (who sent it, and whether its
+tensors are what the stage's program says) before the machine hears of it. One thread calls `turn` and owns the sockets;
+the one that computes hands over to itself, because on a busy machine it takes milliseconds to wake the other in
+between. Whoever has something for the machine takes the lock.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ravnest.errors import NodeLost, RunFailed
+from ravnest.pipeline import events as ev
+from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.measurements import Passage
+from ravnest.pipeline.tuned_machine import TunedStage
+from ravnest.stage import messages as m
+from ravnest.stage.arrivals import check_tensors, expected_sender
+from ravnest.stage.compute import StageCompute
+from ravnest.stage.crossings import StageCrossings
+from ravnest.stage.executor import Executor, Finished
+from ravnest.stage.outbox import Outbox
+from ravnest.stage.reports import Reports
+from ravnest.stage.rounds import RoundExchange
+from ravnest.stage.segments import StatePiece
+from ravnest.stage.sends import Sends
+from ravnest.stage.setup import StageSetup
+from ravnest.stage.timeline import Timeline
+from ravnest.stage.work import Work
+from ring_allreduce.rounds.deadlines import SilenceDeadline
+from ring_allreduce.transport import Delivery, Endpoint, Message
+
+_IDLE_POLL_S = 0.25
+
+Tensors = tuple[Tensor, ...]
+
+
+class StageRuntime:
+    """Runs one stage from the moment it holds its weights until the driver says stop.
+
+    A first stage waits for Go, since what it injects reaches stages that must hold their weights by then.
+    """
+
+    def __init__(
+        self,
+        setup: StageSetup,
+        endpoint: Endpoint,
+        compute: StageCompute,
+        exchange: RoundExchange,
+        executor: Executor,
+        *,
+        version: int,
+        timeline: Timeline | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`timeline`: where to record what is done, if anybody wants it drawn."""
+        self.setup = setup
+        self._endpoint = endpoint
+        self.compute = compute
+        self._exchange = exchange
+        self._executor = executor
+        self._crossings = StageCrossings(setup)
+        self._now = now
+        self._outbox = Outbox(endpoint)
+        self._tuned = TunedStage(
+            setup.shape,
+            setup.largest_window,
+            lambda tuner: self._reports.window(tuner),
+            split=setup.job.split_backward,
+            on_split=lambda tuner: self._reports.split(tuner),
+        )
+        self._machine = self._tuned.machine
+        rings = tuple(segment.ring for segment in setup.segments)
+        self._lock = threading.RLock()
+        self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
+        self._work = Work(compute, exchange, self._machine, self._crossings, setup, endpoint.stats.lateness, now)
+        self._reports = Reports(self._sends, self._machine.ledger, rings, compute.peaks, timeline, now, self._work.late)
+        exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
+        self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
+        self._measure_averaging()
+        self._final_round: int | None = None
+        self._driver = SilenceDeadline(now())
+        self._version = version
+        self._split_tried = False
+        self.stopped = False
+        executor.listen(self._computed)
+        if not setup.is_first:
+            self._handle(ev.Started(version=version))
+
+    @property
+    def computations(self) -> int:
+        """How many have finished."""
+        return self._reports.computations
+
+    def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
+        """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage has stopped."""
+        try:
+            deliveries = self._endpoint.poll(timeout_s)
+            with self._lock:
+                self._sends.flush()
+                for delivery in deliveries:
+                    self._take(delivery)
+                for finished in self._executor.finished():
+                    self._take_finished(finished)
+                self._merge_arrived(self._exchange.pump())
+                self._outbox.flush()
+                now_s = self._now()
+                self._reports.turn(now_s)
+                if self._driver.expired(now_s):
+                    raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+        except BaseException:
+            with self._lock:  # or the computing thread would go on by itself
+                self.stopped = True
+            raise
+
+    def _computed(self, finished: Finished) -> bool:
+        """In the computing thread: go on at once, but for what concerns rounds, which the other thread moves."""
+        with self._lock:
+            if self.stopped:
+                return True  # nobody wants it any more
+            if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
+                return False
+            self._take_finished(finished)
+        return True
+
+    def _take(self, delivery: Delivery) -> None:
+        message = delivery.message
+        if delivery.sender == m.DRIVER:
+            self._driver.heard(self._now())
+        if self._exchange.on_delivery(delivery):
+            return
+        if delivery.sender != expected_sender(self.setup, message):
+            raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
+        self._reports.received(message)
+        match message:
+            case m.Activation():
+                check_tensors(delivery, self._crossings.activations_in.travelling)
+                self._work.arrived("activation", (message.micro_batch,), delivery.tensors)
+                self._handle(ev.ActivationArrived(message.micro_batch))
+            case m.Gradient():
+                check_tensors(delivery, self._crossings.gradients_in.travelling)
+                self._work.arrived("gradient", (message.micro_batch,), delivery.tensors)
+                event = ev.GradientArrived(message.micro_batch, message.snapshot_round, message.norm_sq)
+                self._handle(event, Passage(message.queued_s, message.busiest_s))
+            case m.GlobalNorm():
+                self._handle(ev.GlobalNormArrived(message.update, message.norm_sq))
+            case m.TiedWeights():
+                check_tensors(delivery, self.compute.tied.expected(message))
+                self.compute.tied.arrived_weights(message, delivery.tensors)
+                self._send_parcels()
+            case m.TiedGradients():
+                check_tensors(delivery, self.compute.tied.expected(message))
+                self.compute.tied.arrived_gradients(message, delivery.tensors)
+            case m.EvaluationActivation():
+                check_tensors(delivery, self._crossings.held_out.travelling)
+                self._work.arrived("evaluation", (message.evaluation, message.batch), delivery.tensors)
+                self._handle(ev.EvaluationArrived(message.evaluation, message.batch, message.batches))
+            case m.EvaluationCredit():
+                self._handle(ev.EvaluationCredited(message.evaluation, message.batch))
+            case m.RoundOpened():
+                self._handle(ev.RoundOpened(message.round))
+            case m.RoundCommitted():
+                self._merge_arrived(self._exchange.on_committed(message))
+            case m.Go():
+                self._handle(ev.Started(version=self._version))
+            case m.Drain():
+                self._handle(ev.DrainRequested())
+            case m.FinishRounds():
+                self._final_round = message.up_to if message.final else None
+                self._handle(ev.RoundsToFinish(message.up_to, message.updates))
+            case m.Evaluate():
+                self._handle(ev.EvaluationRequested(message.evaluation, message.batches))
+            case m.Alive():
+                self._reports.heard_driver(message)
+            case m.Stop():
+                self._reports.all()
+                self.stopped = True
+
+    def _merge_arrived(self, rounds: list[int]) -> None:
+        for number in rounds:
+            self._handle(ev.MergeArrived(number))
+
+    def _handle(self, event: ev.Event, carried: Passage | None = None) -> None:
+        for instruction in self._tuned.handle(event, self._now(), carried):
+            self._perform(instruction)
+
+    def _perform(self, instruction: ins.Instruction) -> None:
+        match instruction:
+            case ins.SendActivation(micro_batch):
+                self._send(+1, m.Activation(micro_batch=micro_batch), self._to_send.pop(("activation", micro_batch, 0)))
+            case ins.SendGradient(micro_batch, snapshot_round, norm_sq):
+                passage = self._tuned.passage(micro_batch)
+                gradient = m.Gradient(
+                    micro_batch=micro_batch,
+                    snapshot_round=snapshot_round,
+                    norm_sq=norm_sq,
+                    queued_s=passage.queued_s,
+                    busiest_s=passage.busiest_s,
+                )
+                self._send(-1, gradient, self._to_send.pop(("gradient", micro_batch, 0)))
+            case ins.SendGlobalNorm(update, norm_sq):
+                self._send(+1, m.GlobalNorm(update=update, norm_sq=norm_sq))
+            case ins.SendEvaluation(evaluation, batch, batches):
+                head = m.EvaluationActivation(evaluation=evaluation, batch=batch, batches=batches)
+                self._send(+1, head, self._to_send.pop(("evaluation", evaluation, batch)))
+            case ins.CreditEvaluation(evaluation, batch):
+                self._send(-self.setup.index, m.EvaluationCredit(evaluation=evaluation, batch=batch))
+            case ins.ReportEvaluation(evaluation):
+                self._reports.evaluated(evaluation, self.compute.evaluation_sums(evaluation))
+            case ins.ReportDrained(micro_batches, updates):
+                self._reports.tell(m.Drained(micro_batches=micro_batches, updates=updates))
+            case ins.ReportRoundsFinished(up_to):
+                if up_to == self._final_round:
+                    self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                    self._send_parcels()
+                self._reports.tell(m.RoundsFinished(up_to=up_to, spent=self._reports.spent()))
+            case ins.Fail(reason):
+                raise RunFailed(reason)
+            case _:
+                self._executor.submit(instruction, self._work.of(instruction))
+
+    def _take_finished(self, finished: Finished) -> None:
+        if finished.error is not None:
+            raise finished.error
+        self._reports.computations += 1
+        if finished.took is not None:
+            self._machine.ledger.computed(*finished.took)
+        self._send_parcels()  # before whatever of this computation is sent
+        match finished.instruction:
+            case ins.RunForward(micro_batch):
+                self._to_send["activation", micro_batch, 0] = finished.result
+                self._handle(ev.ForwardFinished(micro_batch))
+                self._to_send.pop(("activation", micro_batch, 0), None)  # the last stage sends none
+            case ins.RunBackward(micro_batch):
+                self._to_send["gradient", micro_batch, 0], norm_sq = finished.result
+                self._tell_tried()
+                self._handle(ev.BackwardFinished(micro_batch, norm_sq))
+                self._to_send.pop(("gradient", micro_batch, 0), None)  # the first stage sends none
+            case ins.RunInputGradients(micro_batch):
+                self._to_send["gradient", micro_batch, 0], _ = finished.result
+                self._handle(ev.InputGradientsFinished(micro_batch))
+            case ins.RunWeightGradients(micro_batch):
+                self._handle(ev.WeightGradientsFinished(micro_batch))
+            case ins.RunUpdate(update):
+                (lr, losses), spent = finished.result, self._reports.spent()
+                staleness = self.compute.tied.staleness(update, self._machine.group_staleness)
+                self._reports.tell(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=spent))
+                self._handle(ev.UpdateFinished(update))
+            case ins.TakeSnapshot(number):
+                self._reports.tell(m.SnapshotTaken(round=number, update=self._machine.version))
+                self._exchange.contribute(number, finished.result)
+                self._measure_averaging()
+                self._reports.round_is(number, "in flight")
+                self._handle(ev.SnapshotFinished(number))
+            case ins.ApplyMerge(number):
+                self._exchange.merged(number)
+                self._merged(number, finished.result)
+                self._handle(ev.MergeFinished(number))
+            case ins.RunEvaluation(evaluation, batch):
+                self._to_send["evaluation", evaluation, batch] = finished.result
+                self._handle(ev.EvaluationForwardFinished(evaluation, batch))
+                self._to_send.pop(("evaluation", evaluation, batch), None)
+
+    def _merged(self, number: int, state: list[StatePiece]) -> None:
+        self._reports.tell(m.RoundMerged(round=number))
+        self._reports.round_is(number, None)
+        if number not in self._work.saving:
+            return
+        self._work.saving.discard(number)
+        for piece in state:
+            header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
+            self._outbox.put(m.DRIVER, header, piece.tensor)
+        self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
+
+    def _tell_tried(self) -> None:
+        """Once: whether this stage's backward can be split."""
+        splitter = self.compute.splitter
+        if self._split_tried or splitter is None or not splitter.tried:
+            return
+        self._split_tried = True
+        if splitter.refused is None:
+            self._tuned.may_split()
+        else:
+            self._reports.tell(m.BackwardSplit(splits=False, refused=splitter.refused))
+
+    def _send(self, step: int, message: Message, tensors: Tensors = ()) -> None:
+        self._sends.send(self.setup.neighbour(step), message, tensors)
+
+    def _send_parcels(self) -> None:
+        """What concerns tied parameters."""
+        for parcel in self.compute.tied.parcels():
+            self._send(parcel.step, parcel.message, parcel.tensors)
+
+    def _measure_averaging(self) -> None:
+        """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""
+        anchors = sum(self.compute.segments.anchor(segment.ring).nbytes for segment in self.setup.segments)
+        self.compute.peaks.saw("averaging", anchors + 2 * self._exchange.contributed_bytes)

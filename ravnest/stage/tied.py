@@ -1,0 +1,148 @@
+"""Tied parameters whose uses lie in several stages of a cluster: one stage owns each, the others borrow it.
+
+    owner ── weights, after each change ──► … ──► last borrower          with the activations
+    owner ◄─ summed gradients, once an update ─ … ── last borrower       with the gradients
+
+The owner, where the model uses the parameter first, applies the sum of all parts of an update's gradient; so there is
+one sequence of versions, one optimizer state, and one member in the rings. Both travel along the pipeline from stage
+to stage, on the very connections of activations and gradients, which keep their order. From that all else follows:
+
+    weights of version v leave the owner before any micro-batch that it computes with them, so a borrower has them by
+    then, and no gradient is older there than at the owner;
+    a borrower's part of update u leaves before the last gradient of u, so the owner has all parts when it computes its
+    own last one, and nobody ever waits.
+
+Weights that arrive are adopted by the compute thread before its next forward. Decides nothing about order.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ravnest.errors import RunFailed
+from ravnest.splitting import ValueSpec
+from ravnest.stage import messages as m
+from ravnest.stage.tied_setup import TiedSetup
+from ravnest.training.weights import VersionedWeights
+from ring_allreduce.transport import Message
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message to a neighbour, `step` places along the pipeline."""
+
+    step: int
+    message: Message
+    tensors: tuple[Tensor, ...]
+
+
+class TiedParameters:
+    """One stage's part in it. `arrived_*` belong to the thread of the sockets; `parcels` and `staleness` to whichever
+    has the stage's lock; the rest to the computing thread."""
+
+    def __init__(self, setup: TiedSetup, weights: VersionedWeights, update_every: int, max_staleness: int) -> None:
+        self._setup = setup
+        self._weights = weights
+        self._update_every = update_every
+        self._max_staleness = max_staleness
+        self._lock = threading.Lock()  # of all that both threads touch, from here on
+        self._newest: dict[str, Tensor] = {}
+        self._newest_version = self._version = weights.version
+        self._behind: dict[int, dict[str, Tensor]] = {}  # update → gradients of the stages behind
+        self._parcels: list[Parcel] = []
+        self._used: dict[int, int] = {}  # micro-batch → version of what is borrowed
+
+    # The thread of the sockets; `parcels` also the other, when it hands over to itself
+
+    def arrived_weights(self, message: m.TiedWeights, tensors: Sequence[Tensor]) -> None:
+        named = dict(zip(message.names, tensors, strict=True))
+        onward = [name for name in message.names if name in self._setup.passed_on]
+        with self._lock:
+            self._newest |= {name: named[name] for name in named if name in self._setup.borrowed}
+            self._newest_version = message.version
+            if onward:
+                passed = m.TiedWeights(version=message.version, names=tuple(onward))
+                self._parcels.append(Parcel(+1, passed, tuple(named[name] for name in onward)))
+
+    def arrived_gradients(self, message: m.TiedGradients, tensors: Sequence[Tensor]) -> None:
+        with self._lock:
+            self._behind[message.update] = dict(zip(message.names, tensors, strict=True))
+
+    def expected(self, message: m.TiedWeights | m.TiedGradients) -> list[ValueSpec]:
+        """The tensors that it must bring. Raises RunFailed where it names others than it may."""
+        specs = self._setup.specs
+        if isinstance(message, m.TiedWeights):
+            allowed = {*self._setup.borrowed, *self._setup.passed_on}
+            fits = set(message.names) <= allowed
+        else:
+            fits = message.names == self._setup.from_behind
+        if not fits:
+            raise RunFailed(f"{type(message).__name__} names {', '.join(message.names)}, which is not expected here")
+        return [specs[name] for name in message.names]
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what has arrived and is not used yet."""
+        with self._lock:
+            held = [*self._newest.values(), *(part for parts in self._behind.values() for part in parts.values())]
+        return sum(tensor.nbytes for tensor in held)
+
+    def parcels(self) -> list[Parcel]:
+        """What is to be sent now, in order."""
+        with self._lock:
+            parcels, self._parcels = self._parcels, []
+        return parcels
+
+    # The compute thread, but for `staleness`
+
+    def adopt(self, micro_batch: int | None = None) -> None:
+        """Before a forward, of that micro-batch in training: use the newest weights that have arrived."""
+        if not self._setup.borrowed:
+            return
+        with self._lock:
+            arrived, self._newest = self._newest, {}
+            self._version = self._newest_version
+        if arrived:
+            self._weights.replace(arrived)
+        if micro_batch is not None:
+            with self._lock:
+                self._used[micro_batch] = self._version
+
+    def close_group(self, micro_batch: int) -> None:
+        """After the backward that completes an update's gradient, before that is used or sent on."""
+        setup, update = self._setup, micro_batch // self._update_every
+        if not (setup.from_behind or setup.to_owner):
+            return
+        with self._lock:
+            gradients = self._behind.pop(update, {})
+        if gradients.keys() != set(setup.from_behind):
+            raise RunFailed(f"the gradients of tied parameters for update {update} have not come before their last one")
+        for name, gradient in self._weights.take_gradients(setup.borrowed).items():
+            gradients[name] = gradient + gradients[name] if name in gradients else gradient
+        self._weights.add_gradients({name: gradients.pop(name) for name in setup.lent})
+        if setup.to_owner:
+            parts = tuple(gradients[name] for name in setup.to_owner)
+            with self._lock:
+                self._parcels.append(Parcel(-1, m.TiedGradients(update=update, names=setup.to_owner), parts))
+
+    def changed(self) -> None:
+        """After the stage's own weights have changed: lend them anew."""
+        if self._setup.lent:
+            message = m.TiedWeights(version=self._weights.version, names=self._setup.lent)
+            copies = self._weights.lend(self._setup.lent)
+            with self._lock:
+                self._parcels.append(Parcel(+1, message, copies))
+
+    def staleness(self, update: int, own: Sequence[int]) -> tuple[int, ...]:
+        """Of each gradient of an update: the larger of the stage's `own` and that of what it borrows.
+
+        Raises RunFailed where one is beyond the bound.
+        """
+        first = update * self._update_every
+        with self._lock:
+            borrowed = [update - self._used.pop(first + place, update) for place in range(len(own))]
+        if max(borrowed, default=0) > self._max_staleness or min(borrowed, default=0) < 0:
+            raise RunFailed(f"a tied parameter's gradient for update {update} is stale by {max(borrowed)} updates")
+        return tuple(max(pair) for pair in zip(own, borrowed, strict=True))

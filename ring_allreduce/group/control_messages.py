@@ -1,0 +1,218 @@
+"""What a group's members and their rendezvous say to each other, and how it is framed on a TCP connection.
+
+A frame is four bytes of length (big-endian) and one msgpack message. Tensors never travel here. When the
+other side dies its connection closes, which is how a death is noticed at once.
+"""
+
+import socket
+import struct
+from collections.abc import Mapping
+
+import msgspec
+
+from ring_allreduce.errors import InvalidMessage, MessageTooLarge
+from ring_allreduce.group.liveness import Report
+from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.stats import DropCause
+
+MAX_FRAME_BYTES = 1024 * 1024
+"""A frame is held whole by who reads it, also when a stranger sends it."""
+
+MOST_MEMBERS = 1000
+"""All names and addresses of a group, and why others are out, fit into one frame."""
+
+KEY_DIGITS = 16
+"""So much of each public key tells two allow-lists apart."""
+
+MAX_REASON_CHARACTERS = 400
+
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, times: a machine that vanished without a word is noticed by the kernel after a minute."""
+
+GREETING = b"\xff"
+"""With what an encrypted connection begins (ZMTP, ZeroMQ RFC 23): as a length it would be far too long."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one member's endpoint listens."""
+
+    host: str
+    pipeline_port: int
+    bulk_port: int
+
+
+# From a member.
+
+
+class Join(Message, frozen=True, kw_only=True, tag="join"):
+    """Its name, its address, and how many members it expects at the start.
+
+    `comes_from`: its own address on the way to the rendezvous, empty when that is on the same machine. `allowed`: the
+    names of its allow-list, each with the first KEY_DIGITS of its key; empty without keys.
+    """
+
+    name: str
+    size: int
+    address: MemberAddress
+    comes_from: str = ""
+    allowed: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+
+
+class Held(Message, frozen=True, kw_only=True, tag="held"):
+    """It is in `epoch` and has stopped; `rounds`: those whose average it holds. `form`: what it averages."""
+
+    epoch: int
+    rounds: list[int]
+    form: str
+
+
+class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+    """It holds the average of `round`. `form`: what it averages there."""
+
+    epoch: int
+    round: int
+    form: str = ""
+
+
+class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
+    """What `member` sent it cannot be averaged."""
+
+    epoch: int
+    member: str
+    reason: str
+
+
+class Overdue(Message, frozen=True, kw_only=True, tag="overdue"):
+    """It has waited in average() for `waited_s`, as long as it was told to. The rendezvous measures that itself."""
+
+    round: int
+    waited_s: float
+
+
+class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+    """A sign of life, and how far it is."""
+
+    report: Report
+
+
+class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+    """It leaves, and why."""
+
+    reason: str
+
+
+# From the rendezvous.
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """To a new connection: the token of this group's transport, and how often to give a sign of life."""
+
+    token: bytes
+    alive_every_s: float
+
+
+class Heard(Message, frozen=True, kw_only=True, tag="heard"):
+    """To one inside average(): its sign of life came, and the rendezvous lives."""
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """To one who wanted to join and cannot."""
+
+    reason: str
+
+
+class Reformed(Message, frozen=True, kw_only=True, tag="reformed"):
+    """To all: stop, `epoch` begins with these members, in passing order; answer with Held."""
+
+    epoch: int
+    members: dict[str, MemberAddress]
+    committed: int
+    lost: dict[str, str]
+
+
+class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`holder` sends the average of `round` to the members `to`."""
+
+    round: int
+    holder: str
+    to: list[str]
+
+
+class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
+    """To all: everybody is in `epoch`; what is not `kept` starts again. `first_round`: the receiver's first."""
+
+    epoch: int
+    kept: list[int]
+    hand_on: list[HandingOn]
+    first_round: int
+
+
+class Committed(Message, frozen=True, kw_only=True, tag="committed"):
+    """To all: everyone holds the average of `round`."""
+
+    epoch: int
+    round: int
+
+
+class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
+    """To one without whom `epoch` begins. `refused`: for what it contributed."""
+
+    epoch: int
+    reason: str
+    refused: bool
+
+
+FROM_MEMBERS: tuple[type[Message], ...] = (Join, Held, Finished, Suspected, Overdue, Alive, Leaving)
+FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Heard, Refused, Reformed, Resumed, Committed, PutOut)
+
+CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
+
+
+def framed(message: Message) -> bytes:
+    """One frame. Raises MessageTooLarge for one that nobody would take."""
+    data = CONTROL.encode(message)
+    if len(data) > MAX_FRAME_BYTES:
+        raise MessageTooLarge(len(data), MAX_FRAME_BYTES)
+    return _LENGTH.pack(len(data)) + data
+
+
+def shortened(allowed: Mapping[str, str]) -> dict[str, str]:
+    """An allow-list as a Join has it."""
+    return {name: public[:KEY_DIGITS] for name, public in allowed.items()}
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Send at once, and let `connection` break when the other machine is gone, though nothing is sent on it."""
+    if connection.family == socket.AF_UNIX:
+        return  # the end of an encrypted stream, which looks after itself
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        if hasattr(socket, option):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class FrameReader:
+    """Cuts the bytes of a connection into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that `data` completes. Raises InvalidMessage for a frame too long or malformed."""
+        self._buffer += data
+        messages: list[Message] = []
+        if self._buffer[:1] == GREETING:
+            raise InvalidMessage(DropCause.MALFORMED, "the other side encrypts, and this one was given no keys")
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise InvalidMessage(DropCause.TOO_LARGE, f"a control frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(CONTROL.decode(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return messages

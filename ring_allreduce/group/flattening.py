@@ -1,0 +1,66 @@
+"""Lists of tensors as one flat vector and back. Copies only where it must."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.buffer_pool import Empty, ordinary
+
+
+def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`tensors` as a list: an iterator would be empty when it is looked at again.
+
+    Raises InvalidInput for what is no collection of dense tensors with numbers in them.
+    """
+    found = tensors if isinstance(tensors, Tensor | str | Mapping) or not isinstance(tensors, Iterable) else [*tensors]
+    if not isinstance(found, list):
+        raise InvalidInput(f"a list of tensors is averaged, not a {type(found).__name__}")
+    for one in found:
+        if not isinstance(one, Tensor):
+            raise InvalidInput(f"a list of tensors is averaged; it holds a {type(one).__name__}")
+        if one.layout != torch.strided or one.is_meta:
+            raise InvalidInput(f"a tensor to average is dense and holds numbers; got {one.layout} on {one.device}")
+    return found
+
+
+def flatten(tensors: Sequence[Tensor], empty: Empty = ordinary) -> Tensor:
+    """All numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
+
+    `empty`: makes the vector that several are put into.
+
+    Raises InvalidInput for tensors that are not floating, or that have several numbers in one place: those cannot be
+    written.
+    """
+    if any(not tensor.dtype.is_floating_point for tensor in tensors):
+        raise InvalidInput(f"only floating tensors can be averaged; got {[str(t.dtype) for t in tensors]}")
+    if any(_overlaps(tensor) for tensor in tensors):
+        raise InvalidInput("a tensor that is expanded has several numbers in one place, and cannot be written")
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    dtype = torch.float64 if wide else torch.float32
+    parts = [tensor.detach().to("cpu", dtype).reshape(-1) for tensor in tensors]
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    vector = empty(sum(part.numel() for part in parts), dtype)
+    return torch.cat(parts, out=vector) if parts else vector
+
+
+def unflatten(vector: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Write the numbers of `vector` into `tensors`, each in its own dtype, shape and place."""
+    parts = torch.split(vector, [tensor.numel() for tensor in tensors])
+    with torch.no_grad():
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether two indices of `tensor` may mean one place in memory, as far as strides tell."""
+    reach = 0
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        if stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False

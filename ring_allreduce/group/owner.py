@@ -1,0 +1,170 @@
+"""What the owner of a stand-alone group answers to its members. Sans-I/O: messages and times in, messages out.
+
+Joins who may (admission.py), watches them (liveness.py), and follows membership.py, which decides. A group has one
+ring,
+and one round under way: the one after the last commit. Everything that a member says is checked here before it is used.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ring_allreduce.group.admission import why_not
+from ring_allreduce.group.control_messages import (
+    MAX_REASON_CHARACTERS,
+    Alive,
+    Committed,
+    Finished,
+    HandingOn,
+    Heard,
+    Held,
+    Join,
+    Leaving,
+    Overdue,
+    PutOut,
+    Reformed,
+    Resumed,
+    Suspected,
+)
+from ring_allreduce.group.liveness import Watch
+from ring_allreduce.rounds.deadlines import Patience
+from ring_allreduce.rounds.events import (
+    ClusterJoined,
+    CommitRound,
+    FailRun,
+    LeaveOut,
+    MemberFinished,
+    MemberHeld,
+    MemberLost,
+    MembershipEvent,
+    MembershipInstruction,
+    MemberSuspected,
+    Reform,
+    Resume,
+)
+from ring_allreduce.rounds.membership import Membership
+from ring_allreduce.transport.message import Message
+
+RING = "group"
+
+Said = tuple[Sequence[str], Message]
+"""Members, and what to tell them. After PutOut there is nothing more to say to them."""
+
+
+class GroupOwner:
+    """The members of one group, from the first that joins."""
+
+    def __init__(self, size: int, patience: Patience, allowed: Mapping[str, str] | None = None) -> None:
+        """`size`: how many meet before the group begins, and how many it has at most. `allowed`: the allow-list that
+        all members need, as a Join has it; None without keys."""
+        self._size = size
+        self._allowed = allowed
+        self._joined: dict[str, Join] = {}
+        self._membership: Membership | None = None
+        self._watch = Watch(patience)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the group has met."""
+        return self._membership is not None
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who has joined and is in."""
+        return tuple(self._joined)
+
+    @property
+    def full(self) -> bool:
+        """Whether no place is free."""
+        return len(self._joined) >= self._size
+
+    def join(self, join: Join, now_s: float) -> tuple[str | None, list[Said]]:
+        """Why `join` is refused, or None; and what to tell whom."""
+        reason = why_not(join, self._size, self._joined, self._allowed)
+        if reason:
+            return reason[:MAX_REASON_CHARACTERS], []
+        self._joined[join.name] = join
+        self._watch.welcome(join.name, now_s)
+        if self._membership is not None:
+            return None, self._follow(self._membership.handle(ClusterJoined(join.name, {join.name: (RING,)})), now_s)
+        if not self.full:
+            return None, []
+        self._membership = Membership({RING: sorted(self._joined)}, ahead=1)
+        return None, self._follow(self._membership.begin(), now_s)
+
+    def lost(self, member: str, reason: str, now_s: float) -> list[Said]:
+        """The connection of `member` has ended."""
+        if self._membership is None:
+            self._forget(member)
+            return []
+        return self._follow(self._membership.handle(MemberLost(member, reason[:MAX_REASON_CHARACTERS])), now_s)
+
+    def take(self, member: str, message: Message, now_s: float) -> list[Said] | None:
+        """What follows from what `member`, who has joined, says; None when it is not its turn to say it."""
+        self._watch.heard(member, now_s)
+        if isinstance(message, Alive):
+            self._watch.reported(member, message.report, now_s)
+            # Who is inside average() reads, and so hears that the rendezvous lives.
+            return [([member], Heard())] if message.report.round else []
+        if isinstance(message, Leaving):
+            return self.lost(member, f"it left: {message.reason}", now_s)
+        if self._membership is None:
+            return None
+        event: MembershipEvent
+        match message:
+            case Finished():
+                form = message.form[:MAX_REASON_CHARACTERS]
+                event = MemberFinished(message.round, member, RING, message.epoch, form)
+            case Held():
+                holding = tuple((RING, number) for number in message.rounds)
+                event = MemberHeld(message.epoch, member, holding, message.form[:MAX_REASON_CHARACTERS])
+            case Suspected():
+                reason = f"refused by {member!r}: {message.reason[:MAX_REASON_CHARACTERS]}"
+                event = MemberSuspected(message.epoch, message.member, reason, refused=True)
+            case Overdue():
+                if message.round == self._membership.committed + 1 and math.isfinite(message.waited_s):
+                    self._watch.overdue(member, message.round, message.waited_s, now_s)
+                return []
+            case _:
+                return None
+        return self._follow(self._membership.handle(event), now_s)
+
+    def check(self, now_s: float) -> list[Said]:
+        """What follows from the clock. To be called now and then, after everything that came was taken."""
+        if self._membership is None:
+            return []
+        said: list[Said] = []
+        for event in self._watch.check(now_s, self._membership.epoch, self._membership.forming):
+            said += self._follow(self._membership.handle(event), now_s)
+        return said
+
+    def _forget(self, member: str) -> None:
+        self._joined.pop(member, None)
+        self._watch.forget(member)
+
+    def _follow(self, orders: Sequence[MembershipInstruction], now_s: float) -> list[Said]:
+        said: list[Said] = []
+        for order in orders:
+            match order:
+                case LeaveOut():
+                    self._forget(order.member)
+                    said.append(([order.member], PutOut(epoch=order.epoch, reason=order.reason, refused=order.refused)))
+                case Reform():
+                    self._watch.epoch_began(now_s)
+                    members = order.rings[RING]
+                    addresses = {name: self._joined[name].address for name in members}
+                    lost = {name: reason[:MAX_REASON_CHARACTERS] for name, reason in order.lost.items()}
+                    reformed = Reformed(epoch=order.epoch, members=addresses, committed=order.committed, lost=lost)
+                    said.append((members, reformed))
+                case Resume():
+                    said += [([name], _resumed(order, first)) for name, first in order.first_rounds.items()]
+                case CommitRound():
+                    self._watch.committed(order.round)
+                    said.append((self.members, Committed(epoch=order.epoch, round=order.round)))
+                case FailRun():
+                    pass  # nobody is left to be told
+        return said
+
+
+def _resumed(order: Resume, first_round: int) -> Resumed:
+    hand_on = [HandingOn(number, holder, list(to)) for _, number, holder, to in order.hand_on]
+    return Resumed(epoch=order.epoch, kept=list(order.kept), hand_on=hand_on, first_round=first_round)

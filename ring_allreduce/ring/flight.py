@@ -1,0 +1,216 @@
+"""One ring in one round at one member: its memory, and the arithmetic that the machine instructs.
+
+Knows no peer and sends nothing. Nothing is written to a chunk that arrived: it may lie in its sender's memory. Partial
+sums of exact numbers are put where their average will be, and sent from there: it comes only after everybody has added
+its part, and read what was there before. What compression takes away is kept as the residual.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.buffer_pool import Spare
+from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.ring.events import (
+    AddOwn,
+    DivideChunk,
+    HoldChunk,
+    ScaleOwn,
+    SendChunk,
+    StoreChunk,
+    StoreOwn,
+    SumChunks,
+    TakeHeld,
+)
+from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.statistics import Burst
+from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode
+
+Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """One ring, the same at all its members."""
+
+    name: str
+    members: tuple[str, ...]
+    """Names of endpoints, in passing order."""
+    elements: int
+    """Length of the flat vector."""
+    chunk_elements: int
+    """See chunks.chunk_elements_for."""
+    dtype: torch.dtype = torch.float32
+    wire: Wire = "exact"
+    """The form in which numbers travel, see wire_forms.py."""
+    shares: tuple[float, ...] | None = None
+    """The part of the vector in each member's block, sum 1; None: equal blocks."""
+    direct: bool = False
+    """Everyone sends its part to everyone, see direct_machine.py and chunks.direct_is_faster."""
+
+    def machine(self, me: str, round: int, epoch: int) -> Ring | Direct:  # noqa: A002 - our word
+        """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
+        if self.direct:
+            return Direct(self.members, me, self.elements, self.chunk_elements, round, epoch)
+        return Ring(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
+
+
+_NOTHING = torch.empty(0)
+
+
+@dataclass
+class Payload:
+    """One chunk: its numbers, and the tensors that carry them on the wire once those are known."""
+
+    numbers: Tensor
+    encoded: Sequence[Tensor] | None
+
+
+class Flight:
+    """One ring in one round: its machine and its memory."""
+
+    def __init__(self, spec: RingSpec, machine: Ring | Direct, spare: Spare) -> None:
+        """`spare`: where the memory of the average comes from."""
+        self.spec = spec
+        self.machine = machine
+        self.average: Tensor | None = None
+        """What is filled; None before the first number."""
+        self.residual: Tensor | None = None
+        """What compression took from the sums that this member sent; None for exact wires."""
+        self.sent = 0
+        """Chunks that the machine said to send."""
+        self.begun_s: float | None = None
+        """When the contribution was ready; None: it is not."""
+        self.bursts: dict[str, Burst] = {}
+        """How fast the own parts of others arrive, by sender."""
+        self._spare = spare
+        self._own = _NOTHING
+        self._weight = 1.0
+        self._carry: Tensor | None = None
+        self._held: dict[tuple[str, int, int], Payload] = {}
+        self._payload = Payload(self._own, None)
+
+    def begin(self, contribution: Contribution) -> None:
+        """The contribution is ready."""
+        self._own, self._weight, self._carry = contribution.vector, contribution.weight, contribution.carry
+        if self.spec.wire != "exact":
+            self.residual = torch.zeros(self.spec.elements, dtype=self.spec.dtype)
+
+    def arrive(self, payload: Payload) -> None:
+        """The chunk that the next instructions answer."""
+        self._payload = payload
+
+    def room(self) -> Tensor:
+        """The average, made when the first number needs it."""
+        if self.average is None:
+            self.average = self._spare.take(self.spec.elements, self.spec.dtype)
+        return self.average
+
+    def compute(self, instruction: Arithmetic) -> None:
+        """Carry out one instruction."""
+        _DO[type(instruction)](self, instruction)
+
+    def tensors(self, send: SendChunk) -> Sequence[Tensor]:
+        """What carries the payload on the wire."""
+        payload = self._payload
+        if payload.encoded is None:
+            residual = None if self.residual is None else self.residual[send.start : send.stop]
+            payload.encoded = encode(self.spec.wire, payload.numbers, send.weight, residual)
+            if residual is not None:
+                # From here on it is what the others make of it.
+                payload.numbers = self._decoded(payload.encoded, send.stop - send.start, send.weight)
+        return payload.encoded
+
+    def _scale_own(self, do: ScaleOwn) -> None:
+        own = self._own[do.start : do.stop]
+        if self._weight != 1.0 or self._carry is not None:
+            # In a direct exchange others read it until after my average is there.
+            target = None if self.residual is not None or self.spec.direct else self.room()[do.start : do.stop]
+            own = torch.mul(own, self._weight, out=target)
+            if self._carry is not None:
+                own.add_(self._carry[do.start : do.stop])
+        self._payload = Payload(own, None)
+
+    def _hold(self, do: HoldChunk) -> None:
+        self._held[do.sender, do.block, do.start] = self._payload
+
+    def _take_held(self, do: TakeHeld) -> None:
+        self._payload = self._held.pop((do.sender, do.block, do.start))
+
+    def _store(self, do: StoreChunk) -> None:
+        target, payload = self.room()[do.start : do.stop], self._payload
+        if target.data_ptr() != payload.numbers.data_ptr():
+            target.copy_(payload.numbers)
+        if self.residual is None:
+            self._payload = Payload(target, [target])  # what goes on from here frees what arrived
+
+    def _store_own(self, do: StoreOwn) -> None:
+        self.average = self._own
+        self.residual = self._carry
+
+    def _add_own(self, do: AddOwn) -> None:
+        numbers, own = self._payload.numbers, self._own[do.start : do.stop]
+        if self.residual is None:
+            total = torch.add(numbers, own, alpha=self._weight, out=self.room()[do.start : do.stop])
+        else:  # decoded: they lie in memory of this member
+            total = numbers if self._carry is None else numbers.add_(self._carry[do.start : do.stop])
+            total.add_(own, alpha=self._weight)
+        self._payload = Payload(total, None)
+
+    def _divide(self, do: DivideChunk) -> None:
+        mean, start, stop, total = self._payload.numbers, do.start, do.stop, do.total_weight
+        if not total and self.residual is not None:
+            # Members without weight still send what they carried: it is not lost with the sum.
+            self.residual[start:stop].add_(mean)
+        mean.div_(total) if total else mean.zero_()
+        if self.residual is None:
+            self._payload = Payload(mean, [mean])
+            return
+        error = torch.zeros_like(mean)
+        encoded = encode(self.spec.wire, mean, 1.0, error)
+        self.residual[start:stop].add_(error, alpha=total)
+        self._payload = Payload(self._decoded(encoded, stop - start, 1.0), encoded)
+
+    def _sum(self, do: SumChunks) -> None:
+        total = do.total_weight
+        first, second, *others = (self._held.pop((member, 0, do.start)).numbers for member in self.spec.members)
+        target = self.room()[do.start : do.stop]
+        torch.add(first, second, out=target)
+        for part in others:
+            target.add_(part)
+        # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not be.
+        if total != 1.0:
+            target.div_(total) if total else target.zero_()
+
+    def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
+        return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
+
+
+_DO: dict[type[Arithmetic], Callable[[Flight, Any], None]] = {
+    StoreOwn: Flight._store_own,
+    ScaleOwn: Flight._scale_own,
+    HoldChunk: Flight._hold,
+    TakeHeld: Flight._take_held,
+    AddOwn: Flight._add_own,
+    DivideChunk: Flight._divide,
+    StoreChunk: Flight._store,
+    SumChunks: Flight._sum,
+}
+
+
+def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:
+    """The rings of one member by name. Raises InvalidInput for one that it cannot be in, or two of one name."""
+    for spec in rings:
+        check_wire(spec.wire, spec.dtype)
+        if me not in spec.members:
+            raise InvalidInput(f"ring {spec.name!r} has no member {me!r}: {spec.members}")
+        spec.machine(me, 0, 0)
+    by_name = {spec.name: spec for spec in rings}
+    if len(by_name) != len(rings):
+        raise InvalidInput(f"two rings have one name: {[spec.name for spec in rings]}")
+    return by_name

@@ -1,0 +1,196 @@
+"""The ring machine: one member's part in one round of one ring. Sans-I/O; it moves spans, never numbers.
+
+Design §7. Block b starts at member b, goes once around while each adds its weighted part, and is complete at
+member b − 1, who divides it by the total weight: only there, so that all members hold the same bytes. From
+there it goes around once more as it is, up to member b − 2. Chunks are independent: each goes on as soon as
+it has arrived and been added, so both phases are pipelined. Every member sends 2(n−1)/n of the vector.
+
+A predecessor may be ahead: until my contribution is ready its chunks are held as they arrived (every block but mine, at
+most).
+"""
+
+import math
+from collections.abc import Sequence
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.events import (
+    AddOwn,
+    ChunkArrived,
+    ContributionReady,
+    DivideChunk,
+    DropChunk,
+    FinishRing,
+    HoldChunk,
+    Phase,
+    RefuseChunk,
+    RingEvent,
+    RingInstruction,
+    ScaleOwn,
+    SendChunk,
+    StoreChunk,
+    StoreOwn,
+    TakeHeld,
+)
+from ring_allreduce.ring.layout import layout_of
+
+
+class Ring:
+    """One member of one ring in one round."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        me: str,
+        elements: int,
+        chunk_elements: int,
+        round: int,  # noqa: A002 - our word
+        epoch: int,
+        shares: tuple[float, ...] | None = None,
+    ) -> None:
+        """`members` in passing order, the same everywhere, as are `elements`, `chunk_elements` and `shares`."""
+        if me not in members or len(set(members)) != len(members):
+            raise InvalidInput(f"{me!r} must be in the ring, and nobody twice: {list(members)}")
+        self.members = tuple(members)
+        self.round = round
+        self.epoch = epoch
+        self.finished = False
+        self._size = len(members)
+        self._me = members.index(me)
+        self._before = members[self._me - 1]
+        self._after = members[(self._me + 1) % self._size]
+        self._layout = layout_of(elements, self._size, chunk_elements, shares)
+        self._own: ContributionReady | None = None
+        self._early: dict[tuple[int, int], ChunkArrived] = {}
+        self._reduced: set[tuple[int, int]] = set()
+        self._final: set[tuple[int, int]] = set()
+        self._missing = self._layout.chunk_count()
+        self.received = 0
+        """Chunks that arrived and had an effect."""
+        self._total: tuple[float, tuple[int, ...]] = (0.0, ())
+
+    @property
+    def expected(self) -> int:
+        """Chunks that are to arrive in all: partial sums of every block but mine, final ones of all but one."""
+        if self._size == 1:
+            return 0
+        count = self._layout.chunk_count
+        return 2 * count() - count(self._me) - count((self._me + 1) % self._size)
+
+    @property
+    def waits_for(self) -> str | None:
+        """Whose chunks are missing: the member before me; None when it finished or I have not contributed."""
+        return None if self.finished or self._own is None else self._before
+
+    def handle(self, event: RingEvent, now_s: float) -> list[RingInstruction]:
+        """What to do about `event`, in order. Duplicated, stale or wrong chunks change nothing."""
+        if isinstance(event, ContributionReady):
+            return self._contribute(event)
+        verdict = self._judge(event)
+        if verdict:
+            return [verdict]
+        self.received += 1
+        if self._own is None:
+            self._early[event.block, event.start] = event
+            return [HoldChunk(event.sender, event.block, event.start, event.stop)]
+        if event.phase == "reduce":
+            return self._reduce(event, self._own)
+        return self._gather(event)
+
+    def _contribute(self, own: ContributionReady) -> list[RingInstruction]:
+        if self._own is not None:
+            raise InvalidInput(f"a member contributes once to round {self.round}")
+        if not (math.isfinite(own.weight) and own.weight >= 0):
+            raise InvalidInput(f"a weight must be finite and at least 0, got {own.weight}")
+        self._own = own
+        if self._size == 1:
+            self.finished = True
+            return [StoreOwn(), FinishRing(own.weight, own.counters)]
+        instructions: list[RingInstruction] = []
+        for start, stop in self._layout.chunks(self._me):
+            instructions.append(ScaleOwn(start, stop))
+            instructions.append(self._send("reduce", self._me, start, stop, own.weight, own.counters))
+        for chunk in self._early.values():
+            if len(chunk.counters) != len(own.counters):
+                instructions.append(RefuseChunk(chunk.sender, _counters_differ(chunk, own)))
+                continue
+            instructions.append(TakeHeld(chunk.sender, chunk.block, chunk.start, chunk.stop))
+            instructions += self._reduce(chunk, own)
+        self._early.clear()
+        return instructions
+
+    def _reduce(self, chunk: ChunkArrived, own: ContributionReady) -> list[RingInstruction]:
+        """My part is added to a partial sum, which goes to the next member, or is complete here."""
+        block, start, stop = chunk.block, chunk.start, chunk.stop
+        self._reduced.add((block, start))
+        weight = chunk.weight + own.weight
+        counters = tuple(map(max, chunk.counters, own.counters)) if own.counters else ()
+        if block != (self._me + 1) % self._size:
+            return [AddOwn(start, stop), self._send("reduce", block, start, stop, weight, counters)]
+        return [
+            AddOwn(start, stop),
+            DivideChunk(start, stop, weight),
+            StoreChunk(start, stop),
+            self._send("gather", block, start, stop, weight, counters),
+            *self._finalised(block, start, weight, counters),
+        ]
+
+    def _gather(self, chunk: ChunkArrived) -> list[RingInstruction]:
+        block, start, stop = chunk.block, chunk.start, chunk.stop
+        instructions: list[RingInstruction] = [StoreChunk(start, stop)]
+        if block != (self._me + 2) % self._size:
+            instructions.append(self._send("gather", block, start, stop, chunk.weight, chunk.counters))
+        return instructions + self._finalised(block, start, chunk.weight, chunk.counters)
+
+    def _finalised(self, block: int, start: int, weight: float, counters: tuple[int, ...]) -> list[RingInstruction]:
+        self._final.add((block, start))
+        self._missing -= 1
+        if (block, start) == (0, 0):
+            # Every block sums the weights in another order; all members report the sum of this one.
+            self._total = weight, counters
+        if self._missing:
+            return []
+        self.finished = True
+        return [FinishRing(*self._total)]
+
+    def _send(
+        self, phase: Phase, block: int, start: int, stop: int, weight: float, counters: tuple[int, ...]
+    ) -> SendChunk:
+        return SendChunk(self._after, phase, block, start, stop, weight, counters)
+
+    def _judge(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
+        """Why a chunk has no effect; None when it is the one that was waited for."""
+        if chunk.epoch != self.epoch:
+            return DropChunk(chunk.sender, f"epoch {chunk.epoch}, not {self.epoch}")
+        if chunk.round != self.round:
+            return DropChunk(chunk.sender, f"round {chunk.round}, not {self.round}")
+        if self._size == 1 or chunk.sender != self._before:
+            return RefuseChunk(chunk.sender, "not the member before this one")
+        if not self._layout.has_chunk(chunk.block, chunk.start, chunk.stop):
+            span = f"block {chunk.block} [{chunk.start}, {chunk.stop})"
+            return RefuseChunk(chunk.sender, f"{span} is no chunk of {self._layout}")
+        if not (math.isfinite(chunk.weight) and chunk.weight >= 0):
+            return RefuseChunk(chunk.sender, f"weight {chunk.weight}")
+        if self._own is not None and len(chunk.counters) != len(self._own.counters):
+            return RefuseChunk(chunk.sender, _counters_differ(chunk, self._own))
+        return self._judge_order(chunk)
+
+    def _judge_order(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
+        key = (chunk.block, chunk.start)
+        if chunk.phase == "reduce":
+            if chunk.block == self._me:
+                return RefuseChunk(chunk.sender, f"block {chunk.block} starts at this member")
+            repeated = key in self._reduced or key in self._early
+        elif chunk.phase == "direct":
+            return RefuseChunk(chunk.sender, "it exchanges directly, this member in a ring")
+        else:
+            if chunk.block == (self._me + 1) % self._size:
+                return RefuseChunk(chunk.sender, f"block {chunk.block} is completed by this member")
+            added_here = self._own is not None and (chunk.block == self._me or key in self._reduced)
+            if not added_here:
+                return RefuseChunk(chunk.sender, f"block {chunk.block} cannot be complete without this member")
+            repeated = key in self._final
+        return DropChunk(chunk.sender, "a chunk that was there before") if repeated else None
+
+
+def _counters_differ(chunk: ChunkArrived, own: ContributionReady) -> str:
+    return f"{len(chunk.counters)} counters, not {len(own.counters)}"

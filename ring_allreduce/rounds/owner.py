@@ -1,0 +1,109 @@
+"""When a round opens, in front of who takes part (membership.py). Sans-I/O; knows no vectors, sockets or clocks.
+
+Design §7. A `RoundOwner` runs where membership is owned: in the driver of a run. Opening is by samples, and held back
+only where the members' lag limit would let nobody contribute: rounds that nobody can reach would but queue up.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.rounds.events import (
+    FinishRequested,
+    OpenRound,
+    OwnerEvent,
+    OwnerInstruction,
+    SamplesReported,
+)
+from ring_allreduce.rounds.membership import Membership, OnLoss
+
+
+class RoundOwner:
+    """Numbers the rounds from 1, opens them by samples, commits each over all rings at once and in order."""
+
+    def __init__(
+        self,
+        rings: Mapping[str, Sequence[str]],
+        average_every: int,
+        epoch: int = 0,
+        *,
+        max_lag: int = 1,
+        on_loss: OnLoss = "fail",
+        clusters: Mapping[str, str] | None = None,
+    ) -> None:
+        """`rings`, `on_loss`, `clusters`: Membership's. `average_every`: samples of the whole fleet that make one
+        round.
+
+        `max_lag`: rounds, that of the members: at most max_lag + 1 are open at once, the last of them the one at
+        which members wait; the final round opens whatever is open. Raises InvalidInput.
+        """
+        if average_every < 1:
+            raise InvalidInput(f"average_every must be at least 1 sample, got {average_every}")
+        if max_lag < 1:
+            raise InvalidInput(f"max_lag must be at least 1 round, got {max_lag}")
+        self._membership = Membership(rings, epoch=epoch, on_loss=on_loss, clusters=clusters)
+        self._average_every = average_every
+        self._max_lag = max_lag
+        self._samples: dict[str, int] = {}
+        self._total = 0
+        self._next_open_at = average_every
+        self._opened = 0
+        self._final = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of membership."""
+        return self._membership.epoch
+
+    @property
+    def opened(self) -> int:
+        """The newest round that was opened, 0 before the first."""
+        return self._opened
+
+    @property
+    def committed(self) -> int:
+        """The newest round that was committed, 0 before the first."""
+        return self._membership.committed
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end was requested and every opened round is committed."""
+        return self._final and self.committed == self._opened and not self._membership.failed
+
+    def handle(self, event: OwnerEvent, now_s: float) -> list[OwnerInstruction]:
+        """What to do about `event`. After a FailRun every event gives an empty list."""
+        if self._membership.failed:
+            return []
+        match event:
+            case SamplesReported():
+                # Reports are running totals: one that was overtaken by a later one says nothing new.
+                known = self._samples.get(event.cluster, 0)
+                self._samples[event.cluster] = max(event.samples, known)
+                self._total += max(0, event.samples - known)
+                return self._open_when_due()
+            case FinishRequested():
+                return self._request_finish()
+            case _:
+                out: list[OwnerInstruction] = [*self._membership.handle(event)]
+                return out + self._open_when_due()
+
+    def _open_when_due(self) -> list[OwnerInstruction]:
+        total = self._total
+        held_back = self._opened - self.committed > self._max_lag or self._membership.failed
+        if self._final or held_back or total < self._next_open_at:
+            return []
+        # A leap over several thresholds, or several passed while held back, open one round: it would find
+        # nothing new for the others.
+        self._next_open_at = (total // self._average_every + 1) * self._average_every
+        return [self._open()]
+
+    def _request_finish(self) -> list[OwnerInstruction]:
+        if self._final:
+            return []
+        self._final = True
+        # Clusters go on working after a round opens, so any sample at all may be unaveraged.
+        return [self._open()] if self._total else []
+
+    def _open(self) -> OpenRound:
+        self._opened += 1
+        self._membership.opened = self._opened
+        return OpenRound(self._opened, self.epoch, self._final)

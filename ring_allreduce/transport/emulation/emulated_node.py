@@ -1,0 +1,82 @@
+"""What lies between one endpoint and its peers when a node is imitated: its uplink, its downlink and its links.
+
+Decides which of these a message passes: to and from peers beyond them, all; between nodes that stand beside each other
+(of one host), the pair's link alone; with peers that are nowhere (the driver), nothing. What really brings the message,
+shared or lent memory included, comes behind it: nothing goes around. Knows no socket and no clock.
+"""
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from ring_allreduce.transport.emulation.downlink import EmulatedDownlink
+from ring_allreduce.transport.emulation.links import RANK, EmulatedUplink, LinkShape, NodeShape
+from ring_allreduce.transport.stats import Lane, Lateness
+
+Out = TypeVar("Out")
+In = TypeVar("In")
+
+
+class EmulatedNode(Generic[Out, In]):
+    """One endpoint's. `Out`: what is sent; `In`: what is received."""
+
+    def __init__(self, name: str, links: Mapping[str, LinkShape], node: NodeShape | None, lateness: Lateness) -> None:
+        """`links`: from this endpoint, by peer. `name`: of the endpoint; the jitter follows from it. `lateness`: where
+        to count that of what is handed on."""
+        self._arriving = {} if node is None else node.arriving_bytes_per_s
+        beyond = {peer: shape for peer, shape in links.items() if peer in self._arriving}
+        beside = {peer: shape for peer, shape in links.items() if peer not in self._arriving}
+        endless = float("inf")
+        ways = (
+            EmulatedUplink[Out](endless if node is None else node.up_bytes_per_s, beyond, seed=name),
+            EmulatedUplink[Out](endless, beside, seed=name),
+        )
+        self._uplinks = [way for way, peers in zip(ways, (beyond, beside), strict=True) if peers]
+        self._uplink_of = {peer: way for way in self._uplinks for peer in links if peer in way}
+        self._downlink = EmulatedDownlink[In](endless if node is None else node.down_bytes_per_s)
+        self._lateness = lateness
+
+    def shapes(self, peer: str) -> bool:
+        """Whether what is sent to `peer` takes its time."""
+        return peer in self._uplink_of
+
+    def push(self, peer: str, lane: Lane, item: Out, n_bytes: int, now_s: float) -> None:
+        """Send `item`. `now_s` must not go backwards in any call."""
+        self._uplink_of[peer].push(peer, lane, item, n_bytes, now_s)
+
+    def queued(self, peer: str, lane: Lane) -> int:
+        """How many items for `peer` have not left."""
+        uplink = self._uplink_of.get(peer)
+        return 0 if uplink is None else uplink.queued(peer, lane)
+
+    def forget(self, peer: str) -> None:
+        """Nothing that is under way to `peer` leaves any more."""
+        uplink = self._uplink_of.get(peer)
+        if uplink is not None:
+            uplink.forget(peer)
+
+    def left(self, now_s: float) -> list[tuple[str, Lane, Out]]:
+        """What has reached its receiver by now, for the receiver's `came`."""
+        arrived = [each for uplink in self._uplinks for each in uplink.pop_arrived(now_s)]
+        for at_s, *_ in arrived:
+            self._lateness.saw(now_s - at_s)
+        return [(peer, lane, item) for _, peer, lane, item in arrived]
+
+    def delays(self, sender: str) -> bool:
+        """Whether what comes from `sender` has to pass the downlink."""
+        return sender in self._arriving
+
+    def came(self, sender: str, lane: Lane, item: In, n_bytes: int, now_s: float) -> None:
+        """Let a message of `sender` pass the downlink."""
+        self._downlink.push(lane, item, n_bytes, now_s, self._arriving[sender])
+
+    def entered(self, now_s: float) -> list[tuple[Lane, In]]:
+        """What is in by now, PIPELINE first."""
+        arrived = self._downlink.pop_arrived(now_s)
+        for at_s, *_ in arrived:
+            self._lateness.saw(now_s - at_s)
+        return [(lane, item) for _, lane, item in sorted(arrived, key=lambda each: RANK[each[1]])]
+
+    def next_due_s(self) -> float | None:
+        """When `left` or `entered` can next do something; None when nothing is under way."""
+        times = [uplink.next_due_s() for uplink in self._uplinks]
+        return min((at_s for at_s in (*times, self._downlink.next_due_s()) if at_s is not None), default=None)

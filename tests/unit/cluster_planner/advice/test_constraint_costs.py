@@ -1,0 +1,91 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan
+from cluster_planner.advice.constraint_costs import MOST, MOST_NODES, are_stated, without_constraints
+from cluster_planner.inputs.constraints import Constraints, Pin
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture
+def planned(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> Planned:
+    def made(nodes: int = 4, **constraints: object) -> Plan:
+        fleet = Fleet(
+            tuple(
+                make_node(f"n{i}", flops_per_s=1e11 if i < 2 else 1e9, region="x" if i < 2 else "y")
+                for i in range(nodes)
+            ),
+            constraints=Constraints(**constraints),  # type: ignore[arg-type]
+        )
+        work = make_workload(average_every=10**6)
+        return make_plan(fleet, make_model(8), work, job={}, job_file="job.yaml")
+
+    return made
+
+
+def test_a_pin_that_costs_much_is_named_with_what_the_fleet_makes_without_it(planned: Planned) -> None:
+    plan = planned(pins=(Pin("n3", stage=0),))
+    (only,) = without_constraints(plan).found
+    free = planned()
+    assert only.words == "without constraints.pin[0] (n3 in stage 0)"
+    assert (only.samples_per_s, only.worth) == (free.predicted.samples_per_s, free.predicted.objective)
+    assert only.worth > 1.1 * plan.predicted.objective
+    assert only.cluster is None
+
+
+def test_constraints_that_cost_only_together_are_named_together(planned: Planned) -> None:
+    plan = planned(forbid=(("n0", "n1"),), apart=(("x", "y"),), groups=(("other", ("n0",)),))
+    asked: list[str] = []
+    relaxed = without_constraints(planned(pins=(Pin("n2", stage=0), Pin("n3", stage="last"))), tell=asked.append)
+    assert asked == [
+        "planning without constraints.pin[0] (n2 in stage 0)",
+        "planning without constraints.pin[1] (n3 in the last stage)",
+        "planning without any of the constraints",
+    ]
+    assert relaxed.found[0].words == "without any of the constraints"
+    assert relaxed.untried is None
+    assert are_stated(plan.fleet.constraints)
+
+
+def test_what_costs_nothing_is_not_named(planned: Planned) -> None:
+    assert without_constraints(planned(forbid=(("n2", "n3"),))).found == ()
+    asked: list[str] = []
+    assert without_constraints(planned(), tell=asked.append).found == ()
+    assert asked == []
+    assert not are_stated(Constraints(groups=(("a", ("n0",)),)))
+
+
+def test_each_kind_is_named_as_nodes_yaml_has_it(planned: Planned) -> None:
+    asked: list[str] = []
+    plan = planned(
+        forbid=(("n0", "n3"),), apart=(("a", "b"),), groups=(("a", ("n1",)), ("b", ("n2",))), min_clusters=2,
+        pins=(Pin("n0", cluster="A", stage=0),),
+    )  # fmt: skip
+    without_constraints(plan, tell=asked.append)
+    assert asked[:-1] == [
+        "planning without constraints.pin[0] (n0 in stage 0 of cluster A)",
+        "planning without constraints.forbid[0] (n0 and n3 apart)",
+        "planning without constraints.apart[0] (a and b apart)",
+        "planning without constraints.min_clusters (2)",
+    ]
+
+
+def test_what_is_not_tried_is_said(planned: Planned) -> None:
+    pairs = tuple((f"n{i}", f"n{j}") for i in range(2, 8) for j in range(i + 1, 8))
+    asked: list[str] = []
+    relaxed = without_constraints(planned(8, forbid=pairs), tell=asked.append)
+    assert len(asked) == MOST + 1
+    assert relaxed.untried == f"Of 15 constraints the first {MOST} are tried by themselves, the others only together."
+    plan = planned(forbid=(("n2", "n3"),))
+    nodes = tuple(replace(plan.fleet.nodes[0], name=f"n{i}") for i in range(MOST_NODES + 1))
+    large = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+    asked.clear()
+    relaxed = without_constraints(large, tell=asked.append)
+    assert relaxed.found == ()
+    assert asked == []
+    assert f"more than {MOST_NODES} nodes" in str(relaxed.untried)

@@ -1,0 +1,97 @@
+from collections.abc import Callable
+
+from cluster_planner.advice.spares import MOST_REASONS, left_out, too_small
+from cluster_planner.formatting import rate
+from cluster_planner.inputs.constraints import Constraints
+from cluster_planner.inputs.fleet import Fleet, Link, Node
+from cluster_planner.inputs.hours import hours_from
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import plan_pipeline
+from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.objective import price_of_a_cluster
+
+
+def test_reasons_say_what_the_node_would_do(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    fleet = Fleet(
+        (make_node("a"), make_node("b"), make_node("phone", flops_per_s=1e6), make_node("tiny", memory_bytes=9))
+    )
+    cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 2, 1.0)
+    assert spare.node == "phone"
+    assert spare.reason.startswith("would slow c0: ")
+    assert spare.reason.endswith(" without")  # one cluster averages with nobody
+    assert left_out(fleet, spans, [cluster], [], 2, 1.0) == ()
+
+
+def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    names = ("a", "b", "c", "d", "phone")
+    fleet = Fleet(
+        tuple(make_node(name, flops_per_s=1e6 if name == "phone" else 1e10) for name in names),
+        tuple(Link("phone", name, 0.2 if name in "ab" else 0.1, 1e7) for name in "abcd"),
+    )
+    clusters = [
+        Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+        Cluster("c1", 4, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
+    ]
+    (spare,) = left_out(fleet, spans, clusters, ["phone"], 2, 1.0)
+    assert "would slow c1" in spare.reason
+    without = plan_pipeline(fleet, spans, ["c", "d"], 0.0, 2)
+    assert without is not None
+    assert spare.reason.endswith(f", {rate(without.samples_per_s)} without (rounds of averaging apart)")
+
+
+def test_what_holds_nothing_says_so(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    fleet = Fleet((make_node("a"), make_node("tiny", memory_bytes=9)))
+    (small,) = too_small(fleet, Holding(fleet, spans, 2))
+    assert (small.node, "hold no unit" in small.reason) == ("tiny", True)
+
+
+def test_of_very_many_spares_each_is_told_what_a_cluster_more_would_have_to_be_worth(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    idle = [f"n{i}" for i in range(MOST_REASONS + 1)]
+    fleet = Fleet((make_node("a"), make_node("b"), *(make_node(name) for name in idle)))
+    cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    spares = left_out(fleet, spans, [cluster], idle, 2, 100.0)
+    assert [spare.node for spare in spares] == idle
+    price = price_of_a_cluster(100.0, 1, spans.workload)
+    assert f"none with 1 others was worth {rate(price)} samples/s" in spares[0].reason
+
+
+def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_with_that(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload())
+    nodes = tuple(make_node(name) for name in ("a", "b", "c", "d", "loner"))
+    links = (Link("loner", "a", 0.001, 1e8), Link("loner", "c", 0.2, 1e8))
+    clusters = [Cluster(f"c{i}", 4, (Stage(a, (0, 4)), Stage(b, (4, 8)))) for i, (a, b) in enumerate(("ab", "cd"))]
+    barred = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"), ("loner", "d"))))
+    (spare,) = left_out(barred, spans, clusters, ["loner"], 2, 1.0)
+    assert spare.reason == "may join no cluster: with it, c0 has 'loner' and 'a', which constraints keep apart"
+    half = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"),)))
+    (spare,) = left_out(half, spans, clusters, ["loner"], 2, 1.0)
+    assert "c1" in spare.reason
+
+
+def test_a_spare_that_is_seldom_there_is_left_out_for_that(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(update_every=100))
+    fleet = Fleet((make_node("a"), make_node("b"), make_node("seldom", hours=hours_from("3-6"))))
+    cluster = Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    (spare,) = left_out(fleet, spans, [cluster], ["seldom"], 2, 1.0)
+    assert spare.reason.startswith("is away too long for c0: ")
+    assert "samples/s with it for 12% of the day" in spare.reason
+    assert spare.reason.endswith("without for 100%")

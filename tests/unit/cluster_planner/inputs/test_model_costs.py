@@ -1,0 +1,38 @@
+import math
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.errors import InvalidInput
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+
+
+def test_costs_add_up(make_model: Callable[..., ModelCosts]) -> None:
+    assert make_model(3, parameter_bytes=5).parameter_bytes == 15
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_impossible_costs_are_refused(make_model: Callable[..., ModelCosts], value: float) -> None:
+    with pytest.raises(InvalidInput, match=r"u0\.flops"):
+        make_model(1, flops=value)
+
+
+def test_a_model_has_units() -> None:
+    with pytest.raises(InvalidInput, match="at least one unit"):
+        ModelCosts((), "x")
+
+
+@pytest.mark.parametrize("field", ["micro_batch", "update_every", "average_every", "max_lag"])
+def test_counts_of_a_workload_start_at_one(make_workload: Callable[..., Workload], field: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"workload\.{field}: .* 1 or more, not 0"):
+        make_workload(**{field: 0})
+
+
+def test_staleness_bounds_the_window(make_workload: Callable[..., Workload]) -> None:
+    assert make_workload(max_staleness=0, update_every=5).largest_window == 5
+    assert make_workload(max_staleness=2, update_every=5).largest_window == 15
+
+
+def test_a_round_holds_an_update_of_each_cluster(make_workload: Callable[..., Workload]) -> None:
+    work = make_workload(micro_batch=4, update_every=5, average_every=50)
+    assert [work.round_samples(clusters) for clusters in (1, 2, 3)] == [50, 50, 60]

@@ -1,0 +1,50 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.predict.objective import (
+    ROUND_COST,
+    STALENESS_COST,
+    averaging_factor,
+    price_of_a_cluster,
+    staleness_factor,
+)
+
+
+def test_synchronous_training_by_one_cluster_counts_in_full(make_workload: Callable[..., Workload]) -> None:
+    assert staleness_factor(4, 3, make_workload(max_staleness=0)) == 1.0
+    assert averaging_factor(1, make_workload()) == 1.0
+
+
+def test_a_lone_stage_is_never_stale(make_workload: Callable[..., Workload]) -> None:
+    assert staleness_factor(8, 1, make_workload()) == 1.0
+
+
+def test_staleness_costs_by_the_mean_delay(make_workload: Callable[..., Workload]) -> None:
+    assert staleness_factor(5, 2, make_workload(update_every=4)) == pytest.approx(1 / (1 + STALENESS_COST * 0.5))
+    windows = [staleness_factor(w, 2, make_workload(max_staleness=9)) for w in range(1, 20)]
+    assert windows == sorted(windows, reverse=True)
+
+
+def test_more_clusters_and_longer_rounds_cost(make_workload: Callable[..., Workload]) -> None:
+    work = make_workload(micro_batch=4, update_every=4, average_every=48, max_lag=1)
+    assert averaging_factor(2, work) == pytest.approx(1 / (1 + ROUND_COST * 2))
+    factors = [averaging_factor(c, make_workload()) for c in range(1, 6)]
+    assert factors == sorted(factors, reverse=True)
+    assert averaging_factor(2, make_workload(average_every=10**6)) < averaging_factor(2, make_workload())
+    assert averaging_factor(2, make_workload(max_lag=4)) < averaging_factor(2, make_workload())
+
+
+def test_clusters_are_apart_for_an_update_at_least(make_workload: Callable[..., Workload]) -> None:
+    fewest, few = (make_workload(micro_batch=4, update_every=4, average_every=n) for n in (1, 48))
+    assert averaging_factor(3, fewest) == averaging_factor(3, few) == pytest.approx(1 / (1 + ROUND_COST * 2 * 1.584963))
+    factors = [averaging_factor(c, fewest) for c in range(1, 6)]
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_a_cluster_at_its_price_changes_nothing(make_workload: Callable[..., Workload]) -> None:
+    work, value = make_workload(), 40.0
+    objective = value * averaging_factor(7, work)
+    price = price_of_a_cluster(objective, 7, work)
+    assert averaging_factor(8, work) * (value + price) == pytest.approx(objective)

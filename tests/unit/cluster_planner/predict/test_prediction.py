@@ -1,0 +1,185 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.inputs.fleet import Fleet, Link, Node
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.predict.prediction import Limit, predict
+from cluster_planner.rings import make_rings
+
+CLUSTERS = (
+    Cluster("c0", 6, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
+    Cluster("c1", 6, (Stage("c", (0, 2)), Stage("d", (2, 8)))),
+)
+
+
+@pytest.fixture
+def spans_of(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Callable[..., SpanCosts]:
+    def build(work: dict[str, object] | None = None, **unit: object) -> SpanCosts:
+        return SpanCosts(make_model(8, **unit), make_workload(**{"update_every": 100, **(work or {})}))
+
+    return build
+
+
+def fleet_of(make_node: Callable[..., Node], **changes: object) -> Fleet:
+    return Fleet(tuple(make_node(name, **changes) for name in "abcd"))
+
+
+def test_one_cluster_runs_at_its_bottleneck(make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]) -> None:
+    spans, fleet = spans_of(parameter_bytes=0), fleet_of(make_node)
+    forecast = predict(fleet, spans, CLUSTERS[:1], make_rings(fleet, spans, CLUSTERS[:1]))
+    cluster = forecast.prediction.clusters[0]
+    assert cluster.bottleneck_s == pytest.approx(4 * 3 * 1e8 * 4 / 1e10)
+    assert cluster.samples_per_s == pytest.approx(4 / cluster.bottleneck_s)
+    assert cluster.stages[0].memory_bytes == spans.memory_bytes(0, 4, 6)
+    assert forecast.limits[0].kind == "compute"
+    assert forecast.prediction.averaging_s == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_synchronous_schedule_is_not_promised_the_asynchronous_speed(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts], schedule: str
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e15, down_bytes_per_s=1e15)
+    speeds = {}
+    for name, staleness in ((schedule, 0), ("async", 1)):
+        spans = spans_of({"schedule": name, "max_staleness": staleness, "update_every": 4}, parameter_bytes=0)
+        clusters = (Cluster("c0", 2 if name == "1f1b" else 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),)
+        forecast = predict(fleet, spans, clusters, make_rings(fleet, spans, clusters))
+        speeds[name] = forecast.prediction.samples_per_s
+    # Two stages, four micro-batches: a bubble of (2 - 1) / (4 + 2 - 1), the links' latencies apart.
+    assert speeds[schedule] < speeds["async"] * 0.8
+    limit = predict(fleet, spans_of({"schedule": schedule, "max_staleness": 0, "update_every": 4}), clusters, ()).limits
+    assert limit[0].kind == "flush"
+
+
+def test_what_a_round_needs_of_a_full_uplink_is_waited_for(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, flops_per_s=1e15, up_bytes_per_s=1e5)
+    spans = spans_of({"average_every": 10**5}, parameter_bytes=10**5)
+    rings = make_rings(fleet, spans, CLUSTERS)
+    predicted = predict(fleet, spans, CLUSTERS, rings).prediction
+    opened_s = 10**5 / (2 * 1e5 / 10**4)  # each cluster fills its uplinks with the bytes of its samples
+    sent_s = 6 * 10**5 / 1e5  # by the busiest node, of six units
+    interval_s = opened_s + 2 * sent_s + 0.05  # clusters with updates of 40 s stop at different moments
+    assert predicted.samples_per_s == pytest.approx(10**5 / interval_s)
+    for cluster, prediction in zip(CLUSTERS, predicted.clusters, strict=True):
+        assert prediction.bottleneck.startswith("waits for the averaging between clusters")
+        for stage, timed in zip(cluster.stages, prediction.stages, strict=True):
+            pipeline = 4 * 10**4 * prediction.samples_per_s / 4
+            averaging = 10**5 * (stage.units[1] - stage.units[0]) / interval_s
+            assert pipeline + averaging <= 1e5 * (1 + 1e-6)
+            assert timed.up_s == pytest.approx((pipeline + averaging) / 1e5 / (prediction.samples_per_s / 4))
+    busiest = max(s.up_s for s in predicted.clusters[1].stages)
+    assert busiest == pytest.approx(4 / predicted.clusters[1].samples_per_s, rel=0.01)
+
+
+def test_averaging_costs_nothing_where_pipelines_leave_it_room(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node)
+    alone, averaged = (
+        predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction
+        for spans in (spans_of({"average_every": 10**12}), spans_of({"average_every": 10**6}))
+    )
+    assert averaged.samples_per_s == pytest.approx(alone.samples_per_s)
+    assert "speed" in averaged.bottleneck
+
+
+def test_clusters_wait_for_rings_that_cannot_keep_up(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e4, flops_per_s=1e15)
+    spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
+    forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
+    assert forecast.limits == (Limit("averaging", "d"), Limit("averaging", "d"))
+    assert forecast.prediction.samples_per_s == pytest.approx(1024 / forecast.prediction.averaging_s)
+    assert "d's links have too little room" in forecast.prediction.bottleneck
+
+
+def test_more_lag_hides_latency_and_no_bytes(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e6, flops_per_s=1e15)
+    made = []
+    for lag in (1, 2, 1000):
+        spans = spans_of({"max_lag": lag}, boundary_bytes=0, boundary_gradient_bytes=0)
+        made.append(predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction.samples_per_s)
+    assert made == pytest.approx([1024 / (6 + 0.05 / lag) for lag in (1, 2, 1000)])
+
+
+def test_a_round_waits_for_an_update_of_the_slowest_cluster(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    slow = [make_node(name, flops_per_s=1e9) for name in "cd"]
+    fleet = Fleet((make_node("a"), make_node("b"), *slow))
+    spans = spans_of({"average_every": 1}, parameter_bytes=0)
+    forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
+    update_s = 100 * 4 * 3 * 6e8 / 1e9
+    assert forecast.prediction.samples_per_s == pytest.approx(2 * 400 / update_s)
+    assert forecast.limits == (Limit("averaging", "d"), Limit("averaging", "d"))
+    assert "c1 joins" in forecast.prediction.bottleneck
+
+
+def test_a_link_that_is_too_slow_for_a_ring_is_named(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    nodes = tuple(make_node(name, flops_per_s=1e15) for name in "abcd")
+    fleet = Fleet(nodes, (Link("a", "c", 0.05, 1e4),))
+    spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
+    forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
+    assert forecast.prediction.samples_per_s == pytest.approx(1024 / (2 * 10**6 / 1e4 + 0.05))
+    assert forecast.limits[0] in (Limit("averaging", "a"), Limit("averaging", "c"))
+    assert "slowest from" in forecast.prediction.bottleneck
+
+
+def test_a_shorter_form_on_the_wire_shortens_the_averaging_by_as_much(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = fleet_of(make_node, up_bytes_per_s=1e4, down_bytes_per_s=1e4)
+
+    def averaging_s(moved: float) -> float:
+        spans = spans_of({"averaged_bytes_per_parameter_byte": moved}, parameter_bytes=10**6)
+        return predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction.averaging_s
+
+    assert averaging_s(0.5) == pytest.approx(averaging_s(1.0) / 2, rel=1e-3)
+
+
+def test_latency_counts_only_when_the_window_is_too_small(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet, spans = fleet_of(make_node), spans_of()
+    wide, narrow = (
+        predict(fleet, spans, [Cluster("c0", w, CLUSTERS[0].stages)], ()).prediction.clusters[0] for w in (9, 1)
+    )
+    assert wide.samples_per_s == pytest.approx(4 / wide.bottleneck_s)
+    assert narrow.samples_per_s == pytest.approx(4 / narrow.round_trip_s)
+    assert "round trip" in narrow.bottleneck
+
+
+def test_the_objective_is_the_discounted_sum(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet, spans = fleet_of(make_node), spans_of()
+    predicted = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction
+    worth = sum(c.samples_per_s for c in predicted.clusters) * staleness_factor(6, 2, spans.workload)
+    assert predicted.objective == pytest.approx(worth * averaging_factor(2, spans.workload))
+    assert predicted.efficiency == pytest.approx(predicted.objective / predicted.samples_per_s)
+
+
+def test_hosts_share_their_uplink_over_clusters(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    spans = spans_of(parameter_bytes=0)
+    apart = fleet_of(make_node, up_bytes_per_s=1e5, flops_per_s=1e15)
+    box = {"a": "box", "c": "box"}
+    shared = Fleet(tuple(make_node(n, up_bytes_per_s=1e5, flops_per_s=1e15, host=box.get(n)) for n in "abcd"))
+    alone, together = (
+        predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction for fleet in (apart, shared)
+    )
+    assert together.samples_per_s == pytest.approx(alone.samples_per_s / 2)
+    assert "uplink" in together.bottleneck

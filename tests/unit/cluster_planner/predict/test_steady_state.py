@@ -1,0 +1,75 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.predict.steady_state import Alone, Pipelines
+
+AT_ONCE = Alone(0.0, 0.0, 0.0)
+
+
+def two_pipelines(averaged_bytes: float) -> Pipelines:
+    """Of two stages and of one; only the first stage sends, over a link of 100 bytes/s."""
+    return Pipelines(
+        compute_s=np.array([1.0, 0.5, 2.0]),
+        send_s=np.zeros(3),
+        up_bytes=np.array([50.0, 0.0, 0.0]),
+        down_bytes=np.zeros(3),
+        averaged_up=np.full(3, averaged_bytes),
+        averaged_down=np.zeros(3),
+        up_bytes_per_s=np.full(3, 100.0),
+        down_bytes_per_s=np.full(3, 100.0),
+        host=np.arange(3),
+        first=np.array([0, 2]),
+        round_trip_s=np.array([2.0, 2.0]),
+        flushed_s=np.zeros(2),
+        window=np.array([4, 1]),
+    )
+
+
+@pytest.fixture
+def work(make_workload: Callable[..., Workload]) -> Workload:
+    """A round opens after 2 s of both: 12 samples, 2 micro-batches of the first and 1 of the second."""
+    return make_workload(micro_batch=4, update_every=1, average_every=12, max_staleness=100)
+
+
+def test_without_averaging_each_cluster_runs_at_its_bottleneck(work: Workload) -> None:
+    pace = two_pipelines(0.0).pace(work, None)
+    assert pace.rates == pytest.approx([4 / 1.0, 4 / 2.0])
+    assert pace.interval_s == float("inf")
+
+
+def test_a_round_that_fits_beside_the_pipeline_slows_nobody(work: Workload) -> None:
+    pace = two_pipelines(100.0).pace(work, AT_ONCE)
+    assert (pace.waits, pace.interval_s) == (False, pytest.approx(2.0))
+    assert pace.rates.sum() == pytest.approx(6.0)
+
+
+def test_what_does_not_fit_is_sent_while_all_wait(work: Workload) -> None:
+    pace = two_pipelines(150.0).pace(work, AT_ONCE)
+    assert (pace.waits, pace.waits_at, pace.joins_last) == (True, 0, None)
+    stops_later_s = 1 / 6  # of two clusters, with updates of 1 s
+    interval_s = (2 + stops_later_s) * 50 / 100 + 150 / 100
+    assert pace.interval_s == pytest.approx(interval_s)
+    assert pace.rates == pytest.approx([4 * 2 / interval_s, 2 * 2 / interval_s])
+    assert two_pipelines(101.0).pace(work, AT_ONCE).interval_s == pytest.approx(2.0 + 2 * 0.01)
+
+
+def test_stages_of_one_host_share_its_uplink(work: Workload) -> None:
+    together = replace(two_pipelines(75.0), host=np.array([0, 1, 0]))
+    assert together.pace(work, AT_ONCE).interval_s == two_pipelines(150.0).pace(work, AT_ONCE).interval_s
+    assert not two_pipelines(75.0).pace(work, AT_ONCE).waits
+
+
+def test_rounds_by_themselves_and_long_updates_can_take_longer(work: Workload) -> None:
+    alone = two_pipelines(0.0).pace(work, Alone(3.0, 0.5, 1.0))
+    assert (alone.waits, alone.waits_at, alone.joins_last) == (True, None, None)
+    assert alone.interval_s == pytest.approx(3.5)
+    around = replace(work, max_lag=2)
+    assert two_pipelines(0.0).pace(around, Alone(0.0, 0.0, 9.0)).interval_s == pytest.approx(4.5)
+    often = replace(work, average_every=1, update_every=4)
+    pace = two_pipelines(0.0).pace(often, AT_ONCE)
+    assert (pace.interval_s, pace.joins_last) == (pytest.approx(8.0), 1)
+    assert pace.rates.sum() == pytest.approx(2 * 16 / 8)

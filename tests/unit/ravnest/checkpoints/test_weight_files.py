@@ -1,0 +1,93 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ravnest.checkpoints.weight_files import StoredTensor, open_weights
+from ravnest.errors import InvalidInput
+
+TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7), "c": torch.ones(4, dtype=torch.bfloat16)}
+
+
+def sharded(folder, changes=None):
+    names = sorted(TENSORS)
+    files = {name: f"model-0000{number % 2 + 1}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: TENSORS[name] for name in names if files[name] == file}, folder / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": {**files, **(changes or {})}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_a_file_tells_shapes_and_precisions_and_gives_tensors(tmp_path):
+    save_file(TENSORS, tmp_path / "mine.safetensors")
+    files = open_weights(tmp_path / "mine.safetensors")
+    file = tmp_path / "mine.safetensors"
+    assert files.stored == {
+        "a": StoredTensor(file, (2, 3), "F32"),
+        "b": StoredTensor(file, (), "I64"),
+        "c": StoredTensor(file, (4,), "BF16"),
+    }
+    assert all(torch.equal(files.read(name), tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
+def test_a_folder_of_transformers_or_of_a_run_is_read(tmp_path, name):
+    save_file(TENSORS, tmp_path / name)
+    assert torch.equal(open_weights(tmp_path).read("a"), TENSORS["a"])
+
+
+def test_several_files_are_joined_by_their_index(tmp_path):
+    sharded(tmp_path)
+    files = open_weights(tmp_path)
+    assert files.stored.keys() == TENSORS.keys()
+    assert all(torch.equal(files.read(name), tensor) for name, tensor in TENSORS.items())
+
+
+def test_a_checkpoint_s_segments_are_joined(tmp_path):
+    save_file({"a": TENSORS["a"]}, tmp_path / "segment-000.safetensors")
+    save_file({"b": TENSORS["b"]}, tmp_path / "segment-001.safetensors")
+    assert open_weights(tmp_path).stored.keys() == {"a", "b"}
+    save_file({"b": TENSORS["b"]}, tmp_path / "segment-002.safetensors")
+    with pytest.raises(InvalidInput, match=r"segment-002\.safetensors: b: is in segment-001\.safetensors, too"):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"d": "model-00001-of-00002.safetensors"}, r"index\.json: d: should be in model-00001.*, and is not"),
+        ({"a": "elsewhere.safetensors"}, r"index\.json: a: names 'elsewhere\.safetensors', which is no file beside it"),
+        ({"a": "../model.safetensors"}, r"index\.json: a: names '\.\./model"),
+    ],
+)
+def test_an_index_that_lies_is_refused(tmp_path, changes, said):
+    sharded(tmp_path, changes)
+    with pytest.raises(InvalidInput, match=said):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '{"weight_map": 3}', "{}"])
+def test_an_index_of_another_form_is_refused(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(InvalidInput, match=r"index\.json: must hold `weight_map`"):
+        open_weights(tmp_path)
+
+
+def test_a_broken_file_is_refused(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00notjson!")
+    with pytest.raises(InvalidInput, match=r"model\.safetensors: cannot be read: "):
+        open_weights(tmp_path)
+
+
+def test_where_nothing_is_to_be_read_it_is_said_what_was_expected(tmp_path):
+    with pytest.raises(InvalidInput, match=r"nowhere: there is no such file or folder"):
+        open_weights(tmp_path / "nowhere")
+    with pytest.raises(InvalidInput, match=r"holds none of model\.safetensors, weights\.safetensors"):
+        open_weights(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InvalidInput, match="what is pickled is not read"):
+        open_weights(tmp_path)
+    with pytest.raises(InvalidInput, match=r"is no \.safetensors file"):
+        open_weights(tmp_path / "pytorch_model.bin")

@@ -1,0 +1,58 @@
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from ravnest.cli.views.plain_lines import PlainView
+from ravnest.driver.observe.report import (
+    CheckpointWritten,
+    Evaluated,
+    Notice,
+    Phase,
+    Progress,
+    RoundCommitted,
+    RunEvent,
+)
+
+
+def lines_of(*events: RunEvent, interval_s: float = 5.0) -> list[str]:
+    out = StringIO()
+    with PlainView(Console(file=out, soft_wrap=True), interval_s=interval_s) as view:
+        for event in events:
+            view.on(event)
+    return out.getvalue().splitlines()
+
+
+def test_each_event_reads_as_one_line(progress: Progress) -> None:
+    assert lines_of(
+        Phase("placing 6 stages"),
+        Phase("training", "until 20,000 samples"),
+        progress,
+        RoundCommitted(7, 3600),
+        Evaluated(4000, 2.345, {"accuracy": 0.51}, final=False),
+        CheckpointWritten(Path("runs/a/checkpoint"), 7),
+        Notice("tablet [slow] fell behind"),
+        Evaluated(20000, 2.01, {}, final=True),
+    ) == [
+        "placing 6 stages",
+        "training: until 20,000 samples",
+        "1 min 05 s · 4,000/20,000 samples"
+        " | c0: loss 2.457, 50 samples/s, staleness ≤ 1, round 7, 78 updates"
+        " | c1: loss –, 30 samples/s, staleness ≤ 0, round 6, 46 updates",
+        "held-out loss after 4,000 samples: 2.345 · accuracy 0.51",
+        "checkpoint of round 7: runs/a/checkpoint",
+        "tablet [slow] fell behind",
+        "final held-out loss: 2.010",
+    ]
+
+
+def test_progress_is_shown_once_an_interval(progress: Progress) -> None:
+    times_s = [0.0, 1.0, 4.9, 5.0, 9.0, 10.1]
+    lines = lines_of(*(replace(progress, elapsed_s=at_s) for at_s in times_s))
+    assert [line.split(" · ")[0] for line in lines] == ["0 ms", "5.0 s", "10.1 s"]
+
+
+def test_a_run_that_stops_by_time_has_no_total(progress: Progress) -> None:
+    (line,) = lines_of(replace(progress, total_samples=None))
+    assert "4,000 samples |" in line

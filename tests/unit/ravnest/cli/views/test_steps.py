@@ -1,0 +1,37 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from ravnest.cli.views.steps import Steps
+
+
+def test_a_finished_step_stays_with_its_time() -> None:
+    out = StringIO()
+    with Steps(Console(file=out)) as steps:
+        steps.begin("capturing")
+        steps.begin("planning")
+    assert [line.split(":")[0] for line in out.getvalue().splitlines()] == ["capturing", "planning"]
+
+
+def fail_in_a_step(out: StringIO) -> None:
+    with Steps(Console(file=out)) as steps:
+        steps.begin("capturing")
+        raise ValueError("no")
+
+
+def test_a_step_that_failed_is_not_called_done() -> None:
+    out = StringIO()
+    with pytest.raises(ValueError, match="no"):
+        fail_in_a_step(out)
+    assert out.getvalue() == ""
+
+
+def test_how_far_a_step_is_stands_beside_it_on_a_terminal_alone() -> None:
+    terminal, file = StringIO(), StringIO()
+    for out, is_terminal in ((terminal, True), (file, False)):
+        with Steps(Console(file=out, force_terminal=is_terminal)) as steps:
+            steps.begin("evaluating")
+            steps.say("40%")
+    assert "evaluating … 40%" in terminal.getvalue()
+    assert "40%" not in file.getvalue()

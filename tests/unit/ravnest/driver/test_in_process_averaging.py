@@ -1,0 +1,137 @@
+"""A job's `averaging`, on the real stages and rings in one thread: every choice ends with one anchor that all hold."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from ravnest.job.config import StopConfig
+from tests.support.local import Start, local_run, tiny_job
+
+CNN = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
+NESTEROV = {"nesterov": {"lr": 0.7, "momentum": 0.5}}
+
+
+def anchors(run):
+    """By ring: the bytes that each member holds."""
+    found: dict[int, list[bytes]] = {}
+    for stage in run.stages.values():
+        for segment in stage.setup.segments:
+            found.setdefault(segment.ring, []).append(stage.compute.segments.anchor(segment.ring).numpy().tobytes())
+    return found
+
+
+def trained(parts=(2, 3), **changes):
+    run = local_run(tiny_job(**{"stop": {"samples": 480}, **changes}), parts=parts)
+    run.run()
+    return run
+
+
+@lru_cache
+def usual(parts=(2, 3)):
+    """Of the default choices."""
+    return trained(parts)
+
+
+def held_out_loss(run):
+    (evaluated,) = run.result.evaluations
+    return evaluated.loss[0] / evaluated.loss[1]
+
+
+CHOICES = [
+    {"weighting": "equal"},
+    {"outer": NESTEROV},
+    {"wire": "bfloat16"},
+    {"wire": "float16"},
+    {"wire": "int8"},
+    {"weighting": "equal", "outer": NESTEROV, "wire": "int8"},
+]
+
+
+@pytest.mark.parametrize("averaging", CHOICES, ids=str)
+def test_members_hold_the_same_anchor_and_have_learned(averaging):
+    run = trained(averaging=averaging)
+    assert run.control.rounds_committed >= 5
+    assert all(len(held) == 2 and len(set(held)) == 1 for held in anchors(run).values())
+    assert anchors(run) != anchors(usual())
+    assert held_out_loss(run) < 1.15 * held_out_loss(usual())
+
+
+@pytest.mark.parametrize("averaging", CHOICES[-2:], ids=str)
+def test_overlapping_rounds_end_with_one_anchor_too(averaging):
+    run = trained(parts=(2, 3, 1), averaging=averaging, max_lag=3, average_every=16, update_every=2)
+    assert run.control.rounds_committed >= 10
+    assert all(len(held) == 3 and len(set(held)) == 1 for held in anchors(run).values())
+
+
+def test_an_outer_step_of_the_whole_average_is_parameter_averaging():
+    """lr 1 and momentum 0: bit by bit what no outer optimizer gives."""
+    plain = trained(**CNN)
+    outer = trained(**CNN, averaging={"outer": {"nesterov": {"lr": 1.0, "momentum": 0.0}}})
+    assert plain.result.losses == outer.result.losses
+    last, also = plain.result.checkpoints[-1], outer.result.checkpoints[-1]
+    assert all(torch.equal(last[name], also[name]) for name in last)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_batch_norm_learns_what_it_would_without_compression(wire):
+    """The first average of the statistics is of the same micro-batches, and travels as it is."""
+    exact, short = (trained(**CNN, parts=(1, 1), averaging={"wire": form}) for form in ("float32", wire))
+    names = [name for name in exact.result.checkpoints[0] if "running" in name]
+    assert names
+    for name in names:
+        assert torch.equal(exact.result.checkpoints[0][name], short.result.checkpoints[0][name])
+    assert short.result.checkpoints[-1]["bn1.running_var"].min() > 0
+
+
+def test_a_lone_cluster_sends_nothing_so_its_wire_changes_nothing():
+    short = trained(parts=(2,), averaging={"wire": "int8"})
+    assert short.result.losses == usual((2,)).result.losses
+    assert anchors(short) == anchors(usual((2,)))
+
+
+def test_a_lone_cluster_with_an_outer_optimizer_takes_its_own_steps():
+    run = trained(parts=(2,), averaging={"outer": NESTEROV})
+    assert run.result.losses != usual((2,)).result.losses
+    assert held_out_loss(run) < 2.2
+
+
+def test_buffers_are_averaged_and_never_moved_by_the_outer_optimizer():
+    """With a rate near nothing the anchor stands still, and batch-norm learns all the same."""
+    averaging = {"outer": {"nesterov": {"lr": 1e-9, "momentum": 0.0}}}
+    run = trained(**CNN, averaging=averaging, optimizer={"name": "sgd", "lr": 0.05})
+    first, last = run.result.checkpoints[0], run.result.checkpoints[-1]
+    assert torch.allclose(first["conv1.weight"], last["conv1.weight"], atol=1e-6)
+    assert last["bn1.num_batches_tracked"] > 0
+    assert not torch.allclose(last["bn1.running_mean"], torch.zeros_like(last["bn1.running_mean"]), atol=1e-3)
+    assert last["bn1.running_var"].min() > 0
+
+
+def test_a_resumed_run_goes_on_with_its_momentum():
+    """Synchronous, one cluster, a round for each update: a run that was cut in two is like a whole one."""
+    job = tiny_job(
+        max_staleness=0,
+        average_every=12,
+        optimizer={"name": "sgd", "lr": 0.05},
+        averaging={"outer": {"nesterov": {"lr": 0.7, "momentum": 0.8}}},
+    )
+    longer = job.model_copy(update={"stop": StopConfig(samples=480)})
+    whole, first = local_run(longer, parts=(2,)), local_run(job, parts=(2,))
+    whole.run()
+    anchor = first.run().checkpoints[-1]
+    state = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    assert all({key for _, key in found} == {"outer_momentum"} for found in state.values())
+    done = len(first.result.losses["c0"])
+    apart = {}
+    for name, kept in (("with", state), ("without", {stage: {} for stage in state})):
+        start = Start(anchor, kept, first.control.updates, first.control.samples)
+        second = local_run(longer, parts=(2,), start=start)
+        for stage, runtime in second.stages.items():
+            loaded = runtime.compute.optimizer_state()
+            assert loaded.keys() == kept[stage].keys()
+            assert all(torch.equal(loaded[key], kept[stage][key]) for key in loaded)
+        losses = second.run().losses["c0"]
+        expected = whole.result.losses["c0"][done : done + 30]
+        apart[name] = max(abs(a - b) for a, b in zip(losses, expected, strict=False))
+    # Not the same to the last bit: the end of the first run merged its last round an update earlier.
+    assert apart["with"] < 0.3 * apart["without"]

@@ -1,0 +1,131 @@
+"""The planner's prediction against the simulator where averaging and pipelines want the same uplinks."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Plan, Stage, Unit, Workload
+from cluster_planner.advice.better_fleets import with_speed
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.predict.prediction import Forecast, predict
+from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
+from cluster_planner.rings import make_rings
+from ravnest.simulator import simulate
+
+UNITS, UNIT_BYTES, BOUNDARY_BYTES = 8, 500_000, 2_000
+MICRO_BATCH = 16
+WITHIN = 0.03
+
+
+def plan_of(
+    seed: int,
+    stages: tuple[int, ...],
+    up_mbit_s: float,
+    samples: int,
+    *,
+    max_lag: int = 1,
+    update_every: int = 4,
+    flops_per_s: float = 1e12,
+) -> tuple[Plan, Forecast]:
+    """One cluster of each number of stages, of machines whose uplinks differ by half; a round every `samples`."""
+    draw = random.Random(seed)
+    nodes = []
+    for number in range(sum(stages)):
+        up = up_mbit_s * draw.uniform(0.8, 1.2) * 1e6 / 8
+        speed = flops_per_s * draw.uniform(0.7, 1.3)
+        node = Node(
+            name=f"n{number}", flops_per_s=speed, memory_bytes=10**10, up_bytes_per_s=up, down_bytes_per_s=2 * up
+        )
+        nodes.append(node)
+    links = tuple(
+        Link(a.name, b.name, draw.uniform(0.002, 0.02), 1e8) for i, a in enumerate(nodes) for b in nodes[i + 1 :]
+    )
+    fleet = Fleet(tuple(nodes), links)
+    units = tuple(
+        Unit(
+            name=f"u{number}",
+            flops=2e7,
+            parameter_bytes=UNIT_BYTES,
+            saved_bytes=BOUNDARY_BYTES,
+            boundary_bytes=BOUNDARY_BYTES,
+            boundary_gradient_bytes=BOUNDARY_BYTES,
+        )
+        for number in range(UNITS)
+    )
+    work = Workload(
+        micro_batch=MICRO_BATCH,
+        update_every=update_every,
+        max_staleness=3,
+        average_every=samples,
+        max_lag=max_lag,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        process_bytes=10**8,
+    )
+    costs = ModelCosts(units, "generated")
+    spans = SpanCosts(costs, work)
+    clusters, free = [], iter(nodes)
+    for index, count in enumerate(stages):
+        cuts = [round(UNITS * stage / count) for stage in range(count + 1)]
+        line = tuple(Stage(next(free).name, (cuts[i], cuts[i + 1])) for i in range(count))
+        bottleneck = bottleneck_s(fleet, line, loads_of(fleet, spans, line), 0.0)
+        window = wanted_window(bottleneck, round_trip_s(fleet, spans, line), work)
+        clusters.append(Cluster(f"c{index}", window, line))
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    plan = Plan(
+        clusters=tuple(clusters),
+        rings=rings,
+        spares=(),
+        predicted=forecast.prediction,
+        fleet=fleet,
+        costs=costs,
+        workload=work,
+        job={},
+        job_file="generated",
+        seed=seed,
+    )
+    return plan, forecast
+
+
+@pytest.mark.parametrize(
+    ("stages", "up_mbit_s", "samples", "max_lag", "waits"),
+    [
+        ((2, 2), 40.0, 100_000, 1, True),
+        ((2, 2), 40.0, 2_048, 1, True),
+        ((3, 2), 10.0, 4_096, 2, True),
+        ((3, 3), 40.0, 512, 2, True),
+        ((2, 3, 3), 20.0, 8_192, 1, True),
+        ((3, 3, 3), 40.0, 1_024, 1, True),
+        ((2, 3, 2, 3), 60.0, 6_000, 1, True),
+        ((4, 4), 200.0, 20_000, 1, False),
+        ((3, 3, 3, 3), 200.0, 50_000, 2, False),
+    ],
+)
+def test_starved_averaging_is_predicted(
+    stages: tuple[int, ...], up_mbit_s: float, samples: int, max_lag: int, waits: bool
+) -> None:
+    plan, forecast = plan_of(1, stages, up_mbit_s, samples, max_lag=max_lag)
+    # Of few rounds, a wait more or less in the steady state would count for several per cent.
+    simulated = simulate(plan, samples=max(40_000, min(20 * samples, 300_000)))
+    assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
+    assert all((limit.kind == "averaging") == waits for limit in forecast.limits)
+    assert forecast.prediction.clusters[0].bottleneck.startswith("waits for the averaging") == waits
+
+
+def test_long_updates_hold_rounds_up() -> None:
+    plan, forecast = plan_of(2, (2, 2, 2), 40.0, 3 * 64 * MICRO_BATCH, update_every=64, flops_per_s=2e11)
+    simulated = simulate(plan, samples=20 * 3 * 64 * MICRO_BATCH)
+    assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
+
+
+def test_a_faster_cluster_slows_a_fleet_whose_rounds_starve() -> None:
+    plan, before = plan_of(1, (2, 2), 40.0, 2_048, flops_per_s=3e11)
+    fleet = plan.fleet
+    for stage in plan.clusters[0].stages:
+        fleet = with_speed(fleet, stage.node, 2 * fleet.node(stage.node).flops_per_s)
+    after = predict(fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings)
+    assert after.prediction.samples_per_s < 0.95 * before.prediction.samples_per_s
+    faster = replace(plan, fleet=fleet, predicted=after.prediction)
+    for each in (plan, faster):
+        assert each.predicted.samples_per_s == pytest.approx(simulate(each, samples=40_000).samples_per_s, rel=WITHIN)

@@ -1,0 +1,131 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ravnest.driver.state_handout import needed
+from ravnest.errors import NodeLost
+from ravnest.job.materials import make_weights
+from ravnest.stage import messages as m
+from ravnest.stage import process
+from ravnest.stage.executor import InlineExecutor
+from ravnest.stage.process import StageProcess, assemble, batch_source, receive_state
+from ring_allreduce.transport import InProcessNetwork, Lane
+from tests.support.local import JOB_FILE, setups_of, tiny_job
+
+
+@pytest.fixture
+def pair():
+    network = InProcessNetwork()
+    endpoints = [network.endpoint(name, m.codec()) for name in (m.DRIVER, "c0.s1", "c0.s0")]
+    network.connect_all()
+    return endpoints
+
+
+class Clock:
+    """Each look at it is a quarter of a second later."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        self.now_s += 0.25
+        return self.now_s
+
+
+def test_state_is_whole_when_as_much_has_come_as_was_announced(pair):
+    driver, stage, neighbour = pair
+    driver.send("c0.s1", Lane.PIPELINE, m.Begin(tensors=2, version=7))
+    neighbour.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name="w"), [torch.zeros(2)])
+    driver.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name="w"), [torch.ones(2)])
+    driver.send("c0.s1", Lane.BULK, m.StateTensor(part="optimizer", name="w", key="exp_avg"), [torch.ones(2)])
+    begin, weights, optimizer = receive_state(stage)
+    assert begin.version == 7
+    assert weights["w"].tolist() == [1.0, 1.0]
+    assert set(optimizer) == {("w", "exp_avg")}
+
+
+def test_while_it_waits_a_stage_says_that_it_lives_and_how_much_has_come(pair):
+    driver, stage, _ = pair
+    driver.send("c0.s1", Lane.PIPELINE, m.Begin(tensors=2, version=0))
+    driver.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name="w"), [torch.ones(2)])
+    with pytest.raises(NodeLost, match="the driver sent no more state for 30 s"):
+        receive_state(stage, deadline_s=30.0, now=Clock())
+    told = [delivery.message for delivery in driver.poll(0.0)]
+    assert len(told) >= 10
+    assert set(told) == {m.Alive(finished=1)}
+
+
+def test_only_first_and_last_stages_read_data():
+    setups, _ = setups_of(tiny_job(), parts=(3,))
+    sources = [batch_source(setups[f"c0.s{index}"]) for index in range(3)]
+    assert sources[1] is None
+    (_, first), (_, last) = sources[0].train(5), sources[2].train(5)
+    assert first.tolist() == last.tolist()
+
+
+def test_a_resumed_stage_goes_on_at_its_version_in_micro_batches_and_learning_rate():
+    job = tiny_job(optimizer={"name": "sgd", "lr": 1.0, "schedule": {"name": "constant", "warmup_updates": 10}})
+    (setup,) = setups_of(job, parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    weights = make_weights(job, JOB_FILE)
+    state = {name: weights[name] for name in needed(setup)}
+    stage = assemble(setup, endpoint, InlineExecutor(), batch_source(setup), state, {}, 7, now=lambda: 0.0)
+    driver.send(setup.name, Lane.PIPELINE, m.Go())
+    told = []
+    while not told:
+        stage.turn(0.0)
+        told = [each.message for each in driver.poll(0.0) if isinstance(each.message, m.Updated)]
+    assert told[0].update == 7
+    assert told[0].lr == pytest.approx(0.8)  # the eighth of ten steps up
+    inputs, target = batch_source(setup).train(7 * job.update_every)
+    (output,) = setup.program.build(state, "cpu", copy=True)(*inputs)
+    assert told[0].losses[0] == pytest.approx(stage.compute._loss.mean(output, target).item(), rel=1e-6)
+
+
+def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(monkeypatch):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    begun = {}
+
+    def record(setup, endpoint, executor, source, weights, optimizer, version):
+        begun.update(weights=weights, optimizer=optimizer, version=version)
+        return SimpleNamespace(stopped=True)
+
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
+    monkeypatch.setattr(process, "assemble", record)
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=2, version=7))
+    driver.send(setup.name, Lane.BULK, m.StateTensor(part="weight", name="w"), [torch.ones(2)])
+    driver.send(setup.name, Lane.BULK, m.StateTensor(part="optimizer", name="w", key="exp_avg"), [torch.zeros(2)])
+    StageProcess(setup, "127.0.0.1").run({})
+    assert begun["version"] == 7
+    assert begun["weights"]["w"].tolist() == [1.0, 1.0]
+    assert begun["optimizer"]["w", "exp_avg"].tolist() == [0.0, 0.0]
+    assert any(isinstance(each.message, m.Started) for each in driver.poll(0.0))
+
+
+def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monkeypatch):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    closed = []
+
+    def lost():
+        raise NodeLost("the driver has been silent for 60 s")
+
+    leave = endpoint.close
+    monkeypatch.setattr(endpoint, "close", lambda: (closed.append("endpoint"), leave()))
+    executor = SimpleNamespace(close=lambda timeout_s: closed.append(("executor", timeout_s)))
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: executor)
+    monkeypatch.setattr(process, "assemble", lambda *given: SimpleNamespace(stopped=False, turn=lost))
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
+    with pytest.raises(NodeLost, match="silent for 60 s"):
+        StageProcess(setup, "127.0.0.1").run({})
+    assert closed == [("executor", process._CLOSE_S), "endpoint"]

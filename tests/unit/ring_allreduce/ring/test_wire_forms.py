@@ -1,0 +1,217 @@
+"""What travels and what the receiver makes of it: error bounds, the residual, and everything that is refused."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.wire_forms import (
+    BLOCK,
+    WIRES,
+    bytes_per_element,
+    check_wire,
+    decode,
+    encode,
+    is_finite,
+    why_not_summed,
+)
+
+COMPRESSED = [wire for wire in WIRES if wire != "exact"]
+SIZES = st.one_of(st.integers(0, 3 * BLOCK + 5), st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]))
+WEIGHTS = st.one_of(st.just(0.0), st.floats(0.01, 1e6), st.sampled_from([1.0, 5e-324, 1e300]))
+
+
+def numbers(seed, elements, magnitude=1.0):
+    """Normal numbers, magnitudes spread over six decades, a few exact zeros."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = 10.0 ** torch.randint(-6, 1, (elements,), generator=generator)
+    values = torch.randn(elements, generator=generator) * spread * magnitude
+    values[torch.rand(elements, generator=generator) < 0.05] = 0.0
+    return values
+
+
+def through(wire, vector, weight=1.0, residual=None):
+    return decode(wire, encode(wire, vector, weight, residual), vector.numel(), weight, vector.dtype)
+
+
+def allowed_error(wire, vector, weight):
+    """How far from `vector` its copy may be, each element."""
+    if wire == "exact":
+        return torch.zeros_like(vector)
+    if wire == "bfloat16":
+        return vector.abs() * 2.0**-8 + 1e-38
+    if wire == "float16":
+        least = weight if 1e-30 <= weight <= 1e30 else 1.0
+        return vector.abs() * 2.0**-10 + least * 2.0**-24
+    largest = torch.zeros_like(vector)
+    for start in range(0, vector.numel(), BLOCK):
+        largest[start : start + BLOCK] = vector[start : start + BLOCK].abs().max()
+    return largest * (0.5 / 127 + 1e-6) + 2e-36
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(WIRES), st.integers(0, 2**32), SIZES, WEIGHTS, st.sampled_from([1e-6, 1e-3, 1.0, 30.0]))
+def test_what_arrives_is_within_the_error_of_the_form(wire, seed, elements, weight, magnitude):
+    vector = numbers(seed, elements, magnitude)
+    arrived = through(wire, vector, weight)
+    assert arrived.dtype == torch.float32
+    assert arrived.shape == vector.shape
+    assert bool(((arrived - vector).abs() <= allowed_error(wire, vector, weight)).all())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(COMPRESSED), st.integers(0, 2**32), SIZES, WEIGHTS)
+def test_the_residual_grows_by_exactly_what_did_not_arrive(wire, seed, elements, weight):
+    vector, before = numbers(seed, elements), numbers(seed + 1, elements, 1e-3)
+    residual = before.clone()
+    arrived = through(wire, vector, weight, residual)
+    assert torch.equal(residual, before + (vector - arrived))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(COMPRESSED), st.integers(0, 2**32), SIZES)
+def test_fed_back_errors_do_not_accumulate(wire, seed, elements):
+    sent = torch.zeros(elements, dtype=torch.float64)
+    arrived = torch.zeros(elements, dtype=torch.float64)
+    carry = torch.zeros(elements)
+    bound = torch.zeros(elements)
+    for round_ in range(20):
+        vector = numbers(seed + round_, elements)
+        sent += vector
+        with_carry = vector + carry
+        carry = torch.zeros(elements)
+        arrived += through(wire, with_carry, 3.0, carry)
+        bound = torch.maximum(bound, allowed_error(wire, with_carry, 3.0))
+    # One step's error, and float32's rounding of the 20 additions; twenty steps' would be far more.
+    assert bool(((sent - arrived).abs() <= bound + 1e-5).all())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_encoding_leaves_the_sum_alone(wire):
+    vector = numbers(0, 600)
+    before = vector.clone()
+    encode(wire, vector, 7.0, torch.zeros(600))
+    assert torch.equal(vector, before)
+
+
+def test_exact_is_no_copy_and_keeps_no_residual():
+    vector, residual = numbers(0, 300), torch.zeros(300)
+    (sent,) = encode("exact", vector, 3.0, residual)
+    assert sent is vector
+    assert decode("exact", [sent], 300, 3.0, torch.float32).data_ptr() == vector.data_ptr()
+    assert not residual.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_exact_carries_every_floating_dtype(dtype):
+    vector = torch.arange(5).to(dtype)
+    assert torch.equal(through("exact", vector), vector)
+
+
+@pytest.mark.parametrize("wire", COMPRESSED)
+def test_what_takes_less_room_says_how_much(wire):
+    vector = numbers(0, 4 * BLOCK)
+    carried = sum(tensor.numel() * tensor.element_size() for tensor in encode(wire, vector, 1.0, None))
+    assert carried == bytes_per_element(wire) * vector.numel()
+    assert bytes_per_element("exact", torch.float64) == 8
+
+
+def test_sums_over_many_samples_fit_a_float16():
+    vector = torch.full((10,), 3.0e6)
+    assert torch.allclose(through("float16", vector, 1.0e6), vector, rtol=1e-3)
+    with pytest.raises(InvalidInput, match="beyond float16"):
+        through("float16", vector, 1.0)
+
+
+def test_int8_blocks_of_zeros_and_of_next_to_nothing_arrive_as_zeros():
+    for filling in (0.0, -0.0, 1e-45, -1e-37, 1e-36):
+        vector = torch.full((BLOCK + 3,), filling)
+        residual = torch.zeros_like(vector)
+        assert not through("int8", vector, 1.0, residual).any()
+        assert torch.equal(residual, vector)
+
+
+def test_int8_a_block_has_its_own_scale_and_a_short_last_one_too():
+    vector = torch.cat([torch.full((BLOCK,), 100.0), torch.full((BLOCK,), 1e-3), torch.full((7,), -1e-6)])
+    values, scales = encode("int8", vector, 1.0, None)
+    assert values.tolist() == [127] * (2 * BLOCK) + [-127] * 7
+    assert torch.allclose(scales * 127, torch.tensor([100.0, 1e-3, 1e-6]))
+    assert torch.allclose(through("int8", vector), vector, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [0, BLOCK, BLOCK + 4])
+def test_numbers_that_are_none_are_refused_by_the_receiver(wire, wrong, at):
+    vector = torch.ones(BLOCK + 5)
+    vector[at] = wrong
+    with pytest.raises(InvalidInput, match=r"NaN|scales"):
+        through(wire, vector, 2.0)
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -1.0, torch.finfo(torch.float32).max])
+def test_scales_that_nobody_computes_are_refused(scale):
+    values, scales = encode("int8", torch.ones(2 * BLOCK), 1.0, None)
+    scales[1] = scale
+    with pytest.raises(InvalidInput, match="scales must be finite"):
+        decode("int8", [values, scales], 2 * BLOCK, 1.0, torch.float32)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(WIRES), st.integers(0, 600), st.integers(0, 600), st.integers(0, 3), st.sampled_from(WIRES))
+def test_tensors_of_another_form_are_refused(wire, elements, sent, drop, sent_as):
+    tensors = encode(sent_as, torch.ones(sent), 1.0, None)[: 3 - drop]
+    fits = sent_as == wire and sent == elements and len(tensors) == (2 if wire == "int8" else 1)
+    if fits:
+        assert torch.allclose(decode(wire, tensors, elements, 1.0, torch.float32), torch.ones(sent), rtol=1e-5)
+    else:
+        with pytest.raises(InvalidInput, match=r"tensors in a chunk|for torch"):
+            decode(wire, tensors, elements, 1.0, torch.float32)
+
+
+def test_a_matrix_is_refused():
+    with pytest.raises(InvalidInput, match=r"\(2, 3\) for torch.float32 \(6,\)"):
+        decode("exact", [torch.ones(2, 3)], 6, 1.0, torch.float32)
+
+
+@pytest.mark.parametrize("wire", COMPRESSED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_only_float32_is_compressed(wire, dtype):
+    with pytest.raises(InvalidInput, match="carries float32 vectors only"):
+        encode(wire, torch.ones(3, dtype=dtype), 1.0, None)
+    with pytest.raises(InvalidInput, match="carries float32 vectors only"):
+        decode(wire, [torch.ones(3, dtype=dtype)], 3, 1.0, dtype)
+
+
+def test_unknown_wires_and_integers_are_refused():
+    with pytest.raises(InvalidInput, match="exact, bfloat16, float16, int8, not 'int4'"):
+        check_wire("int4", torch.float32)
+    with pytest.raises(InvalidInput, match="only floating"):
+        check_wire("exact", torch.int64)
+
+
+def test_a_sum_that_overflows_is_finite_all_the_same():
+    assert is_finite(torch.full((10,), 3e38))
+    assert not is_finite(torch.tensor([1.0, math.inf]))
+    assert is_finite(torch.empty(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("members", "weight"), [(2, 1.0), (3, 1.0), (2, 0.0), (8, 640.0)])
+def test_parts_that_are_let_through_never_overflow_together(dtype, members, weight):
+    most = torch.finfo(dtype).max / members / max(1.0, weight)
+    for sign in (1.0, -1.0):
+        vector = torch.tensor([0.0, 0.99 * sign * most], dtype=dtype)
+        assert why_not_summed(vector, weight, members) is None
+        assert torch.isfinite(sum(weight * vector for _ in range(members))).all()
+        reason = why_not_summed(torch.tensor([1.02 * sign * most, 1.0], dtype=dtype), weight, members)
+        assert f"{members} parts with weight {weight:g}" in reason
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_part_that_is_not_finite_says_so(wrong):
+    assert "NaN or infinite" in why_not_summed(torch.tensor([1.0, wrong]), 1.0, 2)
+    assert why_not_summed(torch.empty(0), 1.0, 2) is None
