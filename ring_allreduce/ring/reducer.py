@@ -21,7 +21,7 @@ from ring_allreduce.ring.flights import Flights
 from ring_allreduce.ring.handover import Handovers, pieces
 from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.ring.outbox import Outbox
+from ring_allreduce.transport.outbox import Outbox
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import why_not_summed
 from ring_allreduce.transport.endpoint import Delivery, Endpoint

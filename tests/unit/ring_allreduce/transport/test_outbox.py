@@ -3,7 +3,7 @@
 import torch
 
 from ring_allreduce.errors import PeerStalled
-from ring_allreduce.ring.outbox import Outbox
+from ring_allreduce.transport.outbox import Outbox
 from tests.unit.ring_allreduce.fleet import header
 
 
