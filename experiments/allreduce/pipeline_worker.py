@@ -22,10 +22,9 @@ from ravnest.driver.control import RunControl
 from ravnest.driver.state_handout import StageState, hand_out
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.process import StageProcess
 from ring_allreduce import RoundOwner, SamplesReported
-from ring_allreduce.transport import Delivery, Lane, PeerAddress, ZmqEndpoint
+from ring_allreduce.transport import Delivery, Lane, Outbox, PeerAddress, ZmqEndpoint
 
 ALIVE_EVERY_S = 0.5
 START_S = 60.0

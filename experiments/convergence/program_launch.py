@@ -32,8 +32,7 @@ from ravnest.job.config import JobConfig
 from ravnest.job.materials import search_dirs
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
-from ravnest.stage.outbox import Outbox
-from ring_allreduce.transport import PeerAddress, ZmqEndpoint
+from ring_allreduce.transport import Outbox, PeerAddress, ZmqEndpoint
 
 _TOKEN_BYTES = 16
 

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ravnest.driver.state_handout import StageState, hand_out
 from ravnest.stage import messages as m
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.process import StageProcess
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Lane, Message, PeerAddress, ZmqEndpoint
+from ring_allreduce.transport import Lane, Message, Outbox, PeerAddress, ZmqEndpoint
 
 BUSY = ("forward", "backward", "weights", "update")
 _ALIVE_EVERY_S = 0.5

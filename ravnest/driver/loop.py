@@ -18,8 +18,7 @@ from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import ALIVE_EVERY_S
-from ravnest.stage.outbox import Outbox
-from ring_allreduce.transport import Delivery, Endpoint, Lane
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox
 
 _POLL_S = 0.1
 _NEWS_EVERY_S = 0.25

@@ -31,12 +31,11 @@ from ravnest.job.config import JobConfig
 from ravnest.job.materials import search_dirs
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import START_DEADLINE_S
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.setup import StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import evaluation_batches
 from ring_allreduce import RoundOwner
-from ring_allreduce.transport import KeyPair, Keys, TransportLimits, ZmqEndpoint
+from ring_allreduce.transport import KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
 
 _QUEUE_MESSAGES = 4096
 _TOKEN_BYTES = 16

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ravnest.stage import messages as m
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Endpoint, Lane
+from ring_allreduce.transport import Endpoint, Lane, Outbox
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ def hand_out(
         state = states[setup.name]
         names = needed(setup)
         for name in names:
-            outbox.put(setup.name, m.StateTensor(part="weight", name=name), state.weights[name])
+            outbox.put(setup.name, m.StateTensor(part="weight", name=name), [state.weights[name]])
         for (name, key), tensor in state.optimizer.items():
-            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), tensor)
+            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), [tensor])
         begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version)
         endpoint.send(setup.name, Lane.PIPELINE, begin)

@@ -22,7 +22,6 @@ from ravnest.stage.arrivals import check_tensors, expected_sender
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.crossings import StageCrossings
 from ravnest.stage.executor import Executor, Finished
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.reports import Reports
 from ravnest.stage.rounds import RoundExchange
 from ravnest.stage.segments import StatePiece
@@ -31,7 +30,7 @@ from ravnest.stage.setup import StageSetup
 from ravnest.stage.timeline import Timeline
 from ravnest.stage.work import Work
 from ring_allreduce.rounds.deadlines import SilenceDeadline
-from ring_allreduce.transport import Delivery, Endpoint, Message
+from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox
 
 _IDLE_POLL_S = 0.25
 
@@ -272,7 +271,7 @@ class StageRuntime:
         self._work.saving.discard(number)
         for piece in state:
             header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
-            self._outbox.put(m.DRIVER, header, piece.tensor)
+            self._outbox.put(m.DRIVER, header, [piece.tensor])
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
     def _tell_tried(self) -> None:

@@ -21,9 +21,9 @@ from ring_allreduce.ring.events import (
 from ring_allreduce.ring.flight import Arithmetic, Flight, RingSpec
 from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk
-from ring_allreduce.transport.outbox import Outbox
 from ring_allreduce.ring.statistics import Burst, RingStatistics
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
+from ring_allreduce.transport.outbox import Outbox
 
 
 class Flights:

@@ -21,10 +21,10 @@ from ring_allreduce.ring.flights import Flights
 from ring_allreduce.ring.handover import Handovers, pieces
 from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.transport.outbox import Outbox
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import why_not_summed
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
+from ring_allreduce.transport.outbox import Outbox
 
 __all__ = ["RingProgress", "RingReducer", "RingResult"]
 
@@ -117,7 +117,7 @@ class RingReducer:
 
     def pump(self) -> None:
         """Send the chunks that the endpoint had no room for. Call it after each poll()."""
-        self._outbox.pump()
+        self._outbox.flush()
 
     def finished(self) -> list[RingResult]:
         """The averages that became whole since the last call, in the order in which they did."""
@@ -205,9 +205,12 @@ class RingReducer:
     def progress(self) -> dict[Key, RingProgress]:
         """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
         found = {}
+        waiting = Counter(
+            (message.ring, message.round) for message in self._outbox.waiting if isinstance(message, Chunk | HandedOn)
+        )
         for key, flight in self._flights.items():
             machine = flight.machine
-            sent = flight.sent - self._outbox.waiting(*key)
+            sent = flight.sent - waiting[key]
             found[key] = RingProgress(machine.received, machine.expected, sent, machine.waits_for)
         for key, holder, handover in self._handovers.awaited():
             found[key] = RingProgress(handover.received, handover.expected, 0, holder)

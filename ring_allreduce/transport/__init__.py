@@ -8,6 +8,7 @@ from ring_allreduce.transport.emulation.links import EmulatedUplink, LinkShape, 
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
 from ring_allreduce.transport.in_process import InProcessEndpoint, InProcessNetwork
 from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.outbox import Outbox
 from ring_allreduce.transport.security.key_files import (
     read_allow_list,
     read_key_pair,
@@ -35,6 +36,7 @@ __all__ = [
     "LinkShape",
     "Message",
     "NodeShape",
+    "Outbox",
     "PeerAddress",
     "Traffic",
     "TransportLimits",

@@ -1,42 +1,58 @@
-"""Bulk messages that wait until the endpoint has room for them, each peer's in order. Decides nothing else."""
+"""A queue in front of an endpoint, for bulk messages that have to wait until their peer has room.
+
+In: messages with tensors, for any peer. Out: the same messages in the endpoint's bulk lane, each peer's in order. A
+peer that has no room delays nobody else. The queue itself has no bound: who puts messages in knows how many there are.
+"""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from ring_allreduce.errors import PeerStalled
-from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.transport.endpoint import Endpoint
+from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.stats import Lane
 
 
 class Outbox:
-    """What one reducer has still to send."""
+    """Bulk messages that have not been handed to the endpoint yet, oldest first for each peer."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        """`endpoint`: sends the messages; it must know every peer that is named in put() when flush() is called."""
         self._endpoint = endpoint
-        self._waiting: dict[str, deque[tuple[Chunk | HandedOn, Sequence[Tensor]]]] = {}
+        self._queues: dict[str, deque[tuple[Message, Sequence[Tensor]]]] = {}
 
-    def put(self, peer: str, message: Chunk | HandedOn, tensors: Sequence[Tensor]) -> None:
-        """Queue a message; nobody may write to `tensors` any more."""
-        self._waiting.setdefault(peer, deque()).append((message, tensors))
+    def put(self, peer: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        """Queue a message. Nobody may write to `tensors` any more, as with Endpoint.send."""
+        self._queues.setdefault(peer, deque()).append((message, tensors))
 
-    def pump(self) -> None:
-        """Send what the endpoint has room for."""
-        for peer, waiting in self._waiting.items():
-            while waiting:
+    def flush(self) -> int:
+        """Send what the endpoint has room for, and return how many messages that were. Never blocks.
+
+        Raises what Endpoint.send raises, except PeerStalled: the message then stays at the head of its queue.
+        """
+        sent = 0
+        for peer, queue in self._queues.items():
+            while queue:
                 try:
-                    self._endpoint.send(peer, Lane.BULK, *waiting[0])
+                    self._endpoint.send(peer, Lane.BULK, *queue[0])
                 except PeerStalled:
                     break
-                waiting.popleft()
+                queue.popleft()
+                sent += 1
+        return sent
 
     def clear(self) -> None:
-        """Give up what has not been sent."""
-        self._waiting.clear()
+        """Drop what has not been sent."""
+        self._queues.clear()
 
-    def waiting(self, ring: str, round: int) -> int:  # noqa: A002 - our word
-        """How many messages of one ring and round have not been sent."""
-        messages = (message for queue in self._waiting.values() for message, _ in queue)
-        return sum((message.ring, message.round) == (ring, round) for message in messages)
+    @property
+    def waiting(self) -> Iterator[Message]:
+        """The messages that have not been sent."""
+        return (message for queue in self._queues.values() for message, _ in queue)
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything has been sent or dropped."""
+        return not any(self._queues.values())

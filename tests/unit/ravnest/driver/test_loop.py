@@ -22,10 +22,9 @@ from ravnest.driver.state_handout import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.process import assemble, batch_source
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
-from ring_allreduce.transport import InProcessNetwork, Lane
+from ring_allreduce.transport import InProcessNetwork, Lane, Outbox
 from tests.support.local import setups_of, tiny_job
 
 STAGES = ["c0.s0", "c0.s1", "c1.s0"]

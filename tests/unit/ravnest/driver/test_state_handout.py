@@ -3,9 +3,8 @@ import torch
 from ravnest.driver.state_handout import StageState, hand_out, needed
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
-from ravnest.stage.outbox import Outbox
 from ravnest.stage.process import receive_state
-from ring_allreduce.transport import InProcessNetwork
+from ring_allreduce.transport import InProcessNetwork, Outbox
 from tests.support.local import JOB_FILE, setups_of, tiny_job
 
 

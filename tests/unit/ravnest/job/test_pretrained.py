@@ -65,7 +65,7 @@ class Outbox:
     def __init__(self):
         self.sent = {}
 
-    def put(self, peer, message, *tensors):
+    def put(self, peer, message, tensors):
         self.sent.setdefault(peer, {})[message.name] = tensors[0]
 
     def send(self, peer, lane, message):

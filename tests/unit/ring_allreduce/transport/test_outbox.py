@@ -1,44 +1,54 @@
-"""What the endpoint has no room for waits, in order, and one peer's jam holds back nobody else."""
+"""What the endpoint has no room for waits, in order, and a peer without room holds back nobody else."""
 
 import torch
 
-from ring_allreduce.errors import PeerStalled
-from ring_allreduce.transport.outbox import Outbox
-from tests.unit.ring_allreduce.fleet import header
+from ring_allreduce.transport import Codec, InProcessNetwork, Lane, Message, Outbox, TransportLimits
 
 
-class NarrowEndpoint:
-    def __init__(self, room):
-        self.room = room
-        self.sent = []
-
-    def send(self, peer, lane, message, tensors):
-        if not self.room[peer]:
-            raise PeerStalled(peer, lane.value, 0)
-        self.room[peer] -= 1
-        self.sent.append((peer, message.block, tensors[0].item()))
+class Note(Message, frozen=True, kw_only=True, tag="note"):
+    number: int
 
 
-def test_messages_wait_for_room_in_order():
-    endpoint = NarrowEndpoint({"a": 1, "b": 9})
-    outbox = Outbox(endpoint)
-    for block in (1, 2, 3):
-        outbox.put("a", header(block=block), [torch.tensor([float(block)])])
-    outbox.put("b", header(block=1, round=2), [torch.zeros(1)])
-    outbox.pump()
-    assert endpoint.sent == [("a", 1, 1.0), ("b", 1, 0.0)]
-    assert (outbox.waiting("r", 1), outbox.waiting("r", 2)) == (2, 0)
-    endpoint.room["a"] = 9
-    outbox.pump()
-    assert endpoint.sent[2:] == [("a", 2, 2.0), ("a", 3, 3.0)]
+def outbox_to(*peers, queue_messages=2):
+    """The outbox of an endpoint with `peers`, and theirs."""
+    network = InProcessNetwork(limits=TransportLimits(queue_messages=queue_messages))
+    sender, *others = (network.endpoint(name, Codec([Note])) for name in ("sender", *peers))
+    network.connect_all()
+    return Outbox(sender), *others
 
 
-def test_what_is_given_up_is_never_sent():
-    endpoint = NarrowEndpoint({"a": 0})
-    outbox = Outbox(endpoint)
-    outbox.put("a", header(), [torch.zeros(1)])
-    outbox.pump()
+def test_each_peer_is_sent_what_it_takes_in_order_and_none_waits_for_another():
+    outbox, slow, quick = outbox_to("slow", "quick")
+    for number in range(5):
+        outbox.put("slow", Note(number=number), [torch.tensor([number])])
+    outbox.put("quick", Note(number=9))
+    assert outbox.flush() == 3
+    assert outbox.flush() == 0
+    assert [note.number for note in outbox.waiting] == [2, 3, 4]
+    assert not outbox.empty
+    assert [each.message.number for each in quick.poll(0.0)] == [9]
+    seen = []
+    for expected in (2, 1, 0):
+        seen += [(each.message.number, each.tensors[0].item()) for each in slow.poll(0.0)]
+        assert outbox.flush() == expected
+    assert seen == [(number, number) for number in range(5)]
+    assert outbox.empty
+
+
+def test_messages_travel_in_the_bulk_lane():
+    outbox, peer = outbox_to("peer")
+    outbox.put("peer", Note(number=1))
+    outbox.flush()
+    assert (peer.inbox_length(Lane.BULK), peer.inbox_length(Lane.PIPELINE)) == (1, 0)
+
+
+def test_what_is_dropped_is_never_sent():
+    outbox, peer = outbox_to("peer", queue_messages=1)
+    outbox.put("peer", Note(number=1))
+    outbox.put("peer", Note(number=2))
+    assert outbox.flush() == 1
     outbox.clear()
-    endpoint.room["a"] = 1
-    outbox.pump()
-    assert endpoint.sent == []
+    assert outbox.empty
+    peer.poll(0.0)
+    assert outbox.flush() == 0
+    assert peer.poll(0.0) == []
