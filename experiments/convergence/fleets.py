@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 from experiments.convergence.schedule import Schedule, schedule_of
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
+from ravnest.simulator.run import VirtualRun
 from ring_allreduce.transport.emulation.links import LinkShape
 
 RATE = 1e12

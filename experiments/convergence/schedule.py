@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ravnest.simulator.virtual_fleet import VirtualFleet
+from ravnest.simulator.fleet import VirtualFleet
 from ravnest.simulator.virtual_result import TraceEvent
 
 Ints = NDArray[np.int64]

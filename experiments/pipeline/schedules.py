@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule
 from experiments.harness.report import Table
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.run import VirtualRun
 from ring_allreduce.transport.emulation.links import LinkShape
 
 FORWARD_S, BACKWARD_S, UPDATE_S = 0.020, 0.040, 0.005

@@ -10,7 +10,7 @@ import time
 from experiments.harness.report import Claim, Part, Table
 from experiments.scale.fleets import home_plan
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.run import VirtualRun
 
 TARGET = 10e6
 SEED = 1

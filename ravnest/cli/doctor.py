@@ -17,8 +17,8 @@ import typer
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
-    from ravnest.profiling.checkup import Needs
     from ravnest.profiling.doctor import Checked
+    from ravnest.profiling.requirements import Needs
 
 WOULD_FAIL = 1
 
@@ -45,10 +45,10 @@ def doctor(
     plan = read_plan(file)[1] if file is not None and holds_plan(file) else None
     fleet = load_fleet(file) if file is not None and plan is None else None
     job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
-    from ravnest.cli.views.doctor import doctor_document, show_doctor
+    from ravnest.cli.views.machines import doctor_document, show_doctor
     from ravnest.cli.views.steps import Steps
     from ravnest.planning.workload import check_workload
-    from ravnest.profiling.checkup import Needs, needs_of_fleet, needs_of_plan
+    from ravnest.profiling.requirements import Needs, needs_of_fleet, needs_of_plan
 
     if plan is not None and job is not None and file is not None:
         check_workload(plan, job, file)
@@ -76,13 +76,13 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
-    from ravnest.profiling.checkup import Needs as Own
-    from ravnest.profiling.checkup import Wanted
     from ravnest.profiling.crew import LocalCrew
     from ravnest.profiling.doctor import check_jobs, check_machines
     from ravnest.profiling.findings import THIS_MACHINE, device_findings
     from ravnest.profiling.machine_facts import machine_facts
     from ravnest.profiling.ray_settings import settings_findings
+    from ravnest.profiling.requirements import Needs as Own
+    from ravnest.profiling.requirements import Wanted
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {"cpu"})
@@ -107,11 +107,11 @@ def _together(
     from ravnest.driver.ray.node_agents import RayCrew
     from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
-    from ravnest.profiling.checkup import needs_of_members
     from ravnest.profiling.doctor import Checked, check_jobs, check_machines
     from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings
     from ravnest.profiling.machine_facts import machine_facts
     from ravnest.profiling.ray_settings import join_finding, settings_findings
+    from ravnest.profiling.requirements import needs_of_members
 
     settings = settings_findings(joins=True)
     silence = silence_at(address)

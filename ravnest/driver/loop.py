@@ -10,11 +10,11 @@ from typing import Protocol
 
 from ravnest.driver import control as c
 from ravnest.driver import orders as o
-from ravnest.driver.membership import Membership
+from ravnest.driver.checkpoint_collector import CheckpointCollector
+from ravnest.driver.fail_stop import Membership
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import Ended
-from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import ALIVE_EVERY_S

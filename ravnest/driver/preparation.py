@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster_planner import Plan
 from ravnest.checkpoints.run_folder import RunFolder, choose_folder
+from ravnest.driver.initial_state import Resumed
 from ravnest.driver.observe import report
-from ravnest.driver.resume import Resumed
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig, differs, job_from_mapping

@@ -12,10 +12,12 @@ from typing import Protocol, TypeVar
 from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver import orders as o
+from ravnest.driver.checkpoint_collector import CheckpointCollector
+from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.imitation import Imitation
+from ravnest.driver.initial_state import states_for, writer_opener
 from ravnest.driver.interrupt import StopOnInterrupt
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.membership import FailStop
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
@@ -23,9 +25,7 @@ from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.preparation import Prepared, check_same_data
 from ravnest.driver.ray.code_shipping import job_code
 from ravnest.driver.ray.stage_actors import RayCluster
-from ravnest.driver.resume import states_for, writer_opener
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import hand_out
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import search_dirs

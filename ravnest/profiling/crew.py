@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ravnest.errors import RavnestError
-from ravnest.profiling.agent import MachineAgent
+from ravnest.profiling.agents import MachineAgent
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from cluster_planner.formatting import counted
 from ravnest.errors import RavnestError
 from ravnest.job.config import JobConfig, data_of_node
 from ravnest.profiling import findings as f
-from ravnest.profiling.agent import MachineAgent, Reach, reach_most_s
-from ravnest.profiling.checkup import Needs
+from ravnest.profiling.agents import MachineAgent, Reach, reach_most_s
 from ravnest.profiling.crew import Call, Crew, Unanswered
 from ravnest.profiling.job_check import DataFacts, JobFacts, check_job
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair, in_rounds
+from ravnest.profiling.requirements import Needs
 from ring_allreduce.transport import PeerAddress
 
 FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0

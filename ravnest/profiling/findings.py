@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ravnest.formatting import duration, size
-from ravnest.profiling.checkup import Wanted
 from ravnest.profiling.cut_off import CutOff, cut_off
 from ravnest.profiling.pairing import Pair
+from ravnest.profiling.requirements import Wanted
 
 Level = Literal["fails", "warns"]
 

@@ -12,13 +12,13 @@ from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import JobConfig
 from ravnest.profiling import default_work
+from ravnest.profiling.benchmark_work import Work, work_of
 from ravnest.profiling.crew import Call, Crew, Member, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet
 from ravnest.profiling.pairing import in_rounds
 from ravnest.profiling.speed import Speed
-from ravnest.profiling.work import Work, work_of
 
 FACTS_S = 180.0
 SPEED_S = 5.0

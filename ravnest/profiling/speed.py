@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ravnest.job.config import JobConfig
+from ravnest.profiling.benchmark_work import Work
 from ravnest.profiling.estimates import Estimate, typical
-from ravnest.profiling.work import Work
 from ravnest.splitting import StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.segments import StageSegments

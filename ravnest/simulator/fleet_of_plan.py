@@ -19,7 +19,7 @@ from cluster_planner.pipeline.best_pipeline import largest_fitting_window
 from cluster_planner.plan import Cluster, Plan
 from cluster_planner.predict.ring_traffic import Circuit, circuits
 from cluster_planner.predict.stage_times import host_key, work_times
-from ravnest.simulator.virtual_fleet import (
+from ravnest.simulator.fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
     VirtualFleet,

@@ -17,13 +17,13 @@ from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import chance
+from ravnest.simulator.clock import Action
+from ravnest.simulator.fleet import VirtualFleet
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall
 from ravnest.simulator.simulated_run import LostNode, Simulated, SimulatedStage
-from ravnest.simulator.virtual_clock import Action
-from ravnest.simulator.virtual_fleet import VirtualFleet
 from ravnest.simulator.virtual_result import VirtualResult
-from ravnest.simulator.virtual_run import VirtualRun
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
 from ring_allreduce.transport.stats import Lane
 

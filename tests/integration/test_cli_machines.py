@@ -8,7 +8,7 @@ import pytest
 
 from cluster_planner import load_fleet
 from ravnest.errors import NodeLost, RunFailed
-from ravnest.profiling.agent import MachineAgent
+from ravnest.profiling.agents import MachineAgent
 from ring_allreduce.transport import PeerAddress
 from tests.support.commands import JOBS, ravnest
 

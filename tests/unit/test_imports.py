@@ -390,7 +390,7 @@ PROBES = [
         "from multiprocessing.connection import Client",
         "multiprocessing.connection.Client",
     ),
-    ("ravnest/driver/state_collection.py", "import numpy", "numpy"),
+    ("ravnest/driver/checkpoint_collector.py", "import numpy", "numpy"),
     ("cluster_planner/pipeline/cuts.py", "import numpy as np\nnp.load('x')", "numpy.load"),
     ("cluster_planner/pipeline/cuts.py", "import numpy as np\nnp.random.rand()", "numpy.random.rand"),
     ("ravnest/stage/runtime.py", '__import__("ray")', "__import__"),

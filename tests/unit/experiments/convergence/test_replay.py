@@ -9,7 +9,7 @@ from experiments.convergence.cases import Case
 from experiments.convergence.objectives import Quadratic, Tilted, equal_blocks
 from experiments.convergence.replay import Run, strata, train
 from experiments.convergence.schedule import Contribution, schedule_of, steady
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.run import VirtualRun
 from ring_allreduce import Progress
 
 STEP = 0.05

@@ -9,15 +9,15 @@ import torch
 
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import orders as o
+from ravnest.driver.checkpoint_collector import CheckpointCollector
+from ravnest.driver.fail_stop import FailStop
+from ravnest.driver.initial_state import Resumed, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.membership import FailStop
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.ray.actor import StageOutcome
 from ravnest.driver.ray.stage_actors import Ended
-from ravnest.driver.resume import Resumed, states_for, writer_opener
 from ravnest.driver.session import run_control
-from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import messages as m

@@ -11,8 +11,8 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import orders as o
 from ravnest.driver import training_run as driver
 from ravnest.driver.checkpoint_parts import parts_of_plan
+from ravnest.driver.initial_state import writer_opener
 from ravnest.driver.observe import report
-from ravnest.driver.resume import writer_opener
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.config import JobConfig
 from tests.support.local import tiny_job

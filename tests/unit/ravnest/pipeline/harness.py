@@ -1,7 +1,7 @@
 """Clusters of stage machines joined by links that keep the order and nothing else: random delays, random
 compute.
 
-A minimal fleet for property tests, independent of `ravnest.simulator.virtual_run`. It opens rounds at random
+A minimal fleet for property tests, independent of `ravnest.simulator.run`. It opens rounds at random
 times, commits each when all have contributed, drains, and finishes the rounds, as the driver of a run does.
 """
 

@@ -4,9 +4,9 @@ import pytest
 
 from ravnest.pipeline import StageShape
 from ravnest.pipeline import events as ev
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.virtual_result import VirtualResult
-from ravnest.simulator.virtual_run import VirtualRun
 from ring_allreduce.transport.emulation.links import LinkShape
 from tests.unit.ravnest.pipeline.bench import Bench, activations, gradients
 

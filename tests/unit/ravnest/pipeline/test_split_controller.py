@@ -6,9 +6,9 @@ from cluster_planner.inputs.schedules import Schedule
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.split_controller import PROBE, REVIEW, BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_place import StageShape
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.virtual_result import VirtualResult
-from ravnest.simulator.virtual_run import VirtualRun
 from ring_allreduce.transport.emulation.links import LinkShape
 from tests.unit.ravnest.pipeline.bench import Bench, activations, gradients
 

@@ -5,8 +5,9 @@ from types import ModuleType
 
 import pytest
 
-from ravnest.profiling import agent, links, probe_line
+from ravnest.profiling import agents as agent
 from ravnest.profiling import doctor as doctoring
+from ravnest.profiling import links, probe_line
 from ravnest.profiling import profile as profiling
 
 ROOT = Path(__file__).parents[4]

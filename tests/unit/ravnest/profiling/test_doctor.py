@@ -9,14 +9,14 @@ import pytest
 
 from ravnest.errors import RunFailed
 from ravnest.profiling import doctor as doctoring
-from ravnest.profiling.agent import Reach
-from ravnest.profiling.checkup import Needs, needs_of_members
+from ravnest.profiling.agents import Reach
 from ravnest.profiling.crew import Call, Member, Unanswered
 from ravnest.profiling.doctor import PING_DEADLINE_S, Checked, check_machines, ping_pairs
 from ravnest.profiling.findings import THIS_MACHINE
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.probe_line import PingTimes
+from ravnest.profiling.requirements import Needs, needs_of_members
 from ring_allreduce.transport import PeerAddress
 
 ANSWERED = PingTimes((0.01,) * 4, (0.0,) * 4)

@@ -1,4 +1,3 @@
-from ravnest.profiling.checkup import Wanted
 from ravnest.profiling.findings import (
     THIS_MACHINE,
     clock_findings,
@@ -13,6 +12,7 @@ from ravnest.profiling.findings import (
     silent_findings,
     version_findings,
 )
+from ravnest.profiling.requirements import Wanted
 
 OURS = {"python": "3.11.7", "torch": "2.13.0", "ravnest": "0.1.0 (abc)"}
 

@@ -19,7 +19,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
 from ravnest.driver.ring_specs import ring_spec
 from ravnest.simulator.fleet_of_plan import MOST_JUDGED, fleet_of_plan
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.run import VirtualRun
 from ring_allreduce.ring.layout import CHUNK_SECONDS, LEAST_CHUNK_BYTES
 from ring_allreduce.ring.wire_forms import Wire
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ravnest.simulator.virtual_clock import Action, VirtualClock
-from ravnest.simulator.virtual_fleet import VirtualFleet
+from ravnest.simulator.clock import Action, VirtualClock
+from ravnest.simulator.fleet import VirtualFleet
 from ring_allreduce.transport.emulation.downlink import EmulatedDownlink
 from ring_allreduce.transport.emulation.links import EmulatedUplink, LinkShape
 from ring_allreduce.transport.stats import Lane

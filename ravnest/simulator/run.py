@@ -1,7 +1,7 @@
 """A run under the virtual clock: the stage, ring and round machines of a whole fleet, and the driver around them.
 
 Decides when the run is told to stop, and what is counted. What happens is decided by the very machines of a real run;
-when, by virtual_stage.py (computing) and virtual_network.py (links). No tensors, no threads, no real time;
+when, by stage.py (computing) and network.py (links). No tensors, no threads, no real time;
 deterministic. Not modelled: evaluation.
 """
 
@@ -17,13 +17,13 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline.stage_place import StageShape
 from ravnest.pipeline.tuned_machine import TunedStage
 from ravnest.pipeline.window_controller import WindowTuner
-from ravnest.simulator.virtual_clock import Action, VirtualClock
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet
-from ravnest.simulator.virtual_network import VirtualNetwork
+from ravnest.simulator.clock import Action, VirtualClock
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet
+from ravnest.simulator.network import VirtualNetwork
+from ravnest.simulator.rounds import VirtualRounds
+from ravnest.simulator.stage import Slowness, StageAtWork
+from ravnest.simulator.trace import VirtualTrace
 from ravnest.simulator.virtual_result import VirtualResult
-from ravnest.simulator.virtual_rounds import VirtualRounds
-from ravnest.simulator.virtual_stage import Slowness, StageAtWork
-from ravnest.simulator.virtual_trace import VirtualTrace
 
 
 class VirtualRun:
@@ -111,7 +111,7 @@ class VirtualRun:
         """Where each stage's time went so far, a computation that is running not counted."""
         return {who: dict(stage.machine.ledger.seconds) for who, stage in self.stages.items()}
 
-    # What stages tell (virtual_stage.Around).
+    # What stages tell (stage.Around).
 
     def updated(self, stage: StageAtWork) -> None:
         samples = self._samples_of(stage)

@@ -12,11 +12,11 @@ from typing import Any
 import ring_allreduce as rounds
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
-from ravnest.simulator.virtual_clock import Action, VirtualClock
-from ravnest.simulator.virtual_fleet import VirtualFleet, VirtualRing
-from ravnest.simulator.virtual_network import Path, VirtualNetwork
-from ravnest.simulator.virtual_stage import StageAtWork
-from ravnest.simulator.virtual_trace import VirtualTrace
+from ravnest.simulator.clock import Action, VirtualClock
+from ravnest.simulator.fleet import VirtualFleet, VirtualRing
+from ravnest.simulator.network import Path, VirtualNetwork
+from ravnest.simulator.stage import StageAtWork
+from ravnest.simulator.trace import VirtualTrace
 from ring_allreduce.ring.direct_machine import Direct
 from ring_allreduce.ring.events import (
     ChunkArrived,

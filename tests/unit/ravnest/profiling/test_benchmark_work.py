@@ -6,8 +6,8 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit
 from cluster_planner.inputs.spans import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.planning.workload import workload
+from ravnest.profiling.benchmark_work import spans_within, work_of
 from ravnest.profiling.speed import measure_speed
-from ravnest.profiling.work import spans_within, work_of
 from tests.support.local import JOB_FILE, captured_job, tiny_job
 
 

@@ -1,6 +1,6 @@
 import gc
 
-from ravnest.simulator.virtual_clock import PROGRESS_EVERY, VirtualClock
+from ravnest.simulator.clock import PROGRESS_EVERY, VirtualClock
 
 
 def test_what_is_due_comes_in_order_and_ties_as_they_were_asked_for() -> None:

@@ -17,11 +17,11 @@ from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
+    from ravnest.profiling.benchmark_work import Work
     from ravnest.profiling.job_check import JobFacts
     from ravnest.profiling.machine_facts import MachineFacts
     from ravnest.profiling.probe_line import Arrivals, PingTimes, ProbeLine
     from ravnest.profiling.speed import Speed
-    from ravnest.profiling.work import Work
 
 CONNECT_S = 5.0
 _AT_ONCE = 16

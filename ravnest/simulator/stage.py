@@ -16,10 +16,10 @@ from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.measurements import Passage
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.pipeline.tuned_machine import TunedStage
-from ravnest.simulator.virtual_clock import Action, VirtualClock
-from ravnest.simulator.virtual_fleet import VirtualStage
-from ravnest.simulator.virtual_network import Path, VirtualNetwork
-from ravnest.simulator.virtual_trace import VirtualTrace
+from ravnest.simulator.clock import Action, VirtualClock
+from ravnest.simulator.fleet import VirtualStage
+from ravnest.simulator.network import Path, VirtualNetwork
+from ravnest.simulator.trace import VirtualTrace
 from ring_allreduce.transport.stats import Lane
 
 Slowness = Callable[[], float]

@@ -1,8 +1,8 @@
 """Messages over shared uplinks and downlinks, by hand."""
 
-from ravnest.simulator.virtual_clock import VirtualClock
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualNode, VirtualStage
-from ravnest.simulator.virtual_network import VirtualNetwork
+from ravnest.simulator.clock import VirtualClock
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualNode, VirtualStage
+from ravnest.simulator.network import VirtualNetwork
 from ring_allreduce.transport.emulation.links import LinkShape
 from ring_allreduce.transport.stats import Lane
 

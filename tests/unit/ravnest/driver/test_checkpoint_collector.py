@@ -6,7 +6,7 @@ import torch
 
 from ravnest.checkpoints.checkpoint import CheckpointWriter, load_latest
 from ravnest.driver import orders as o
-from ravnest.driver.state_collection import CheckpointCollector
+from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from tests.support.local import setups_of, tiny_job

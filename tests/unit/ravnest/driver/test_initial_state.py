@@ -7,7 +7,7 @@ import torch
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import orders as o
 from ravnest.driver.checkpoint_parts import parts_of_plan
-from ravnest.driver.resume import Resumed, made_with, states_for, writer_opener
+from ravnest.driver.initial_state import Resumed, made_with, states_for, writer_opener
 from ravnest.driver.state_handout import needed
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
@@ -177,7 +177,7 @@ def test_a_checkpoint_from_before_outer_optimizers_had_none(job, made, tmp_path,
     setups, plan = made
     folder = RunFolder(tmp_path)
     before = {key: value for key, value in made_with(plan, job).items() if key != "job.averaging.outer"}
-    monkeypatch.setattr("ravnest.driver.resume.made_with", lambda plan, job: before)
+    monkeypatch.setattr("ravnest.driver.initial_state.made_with", lambda plan, job: before)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     monkeypatch.undo()
     Resumed.load(folder, plan, job)

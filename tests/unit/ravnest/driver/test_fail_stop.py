@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.driver.membership import FailStop
+from ravnest.driver.fail_stop import FailStop
 from ravnest.errors import NodeLost
 from ravnest.stage.deadlines import STALL_FLOOR_S
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ravnest.pipeline import instructions as ins
-from ravnest.simulator.virtual_clock import Action, VirtualClock
+from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.virtual_result import TraceEvent
 
 

@@ -3,7 +3,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from ravnest.cli.views.live import LiveView, time_left_s
+from ravnest.cli.views.progress import LiveView, time_left_s
 from ravnest.driver.observe.report import Evaluated, Phase, Progress, RoundCommitted
 
 
