@@ -17,9 +17,9 @@ import torch
 
 from experiments.allreduce import pipeline_site
 from experiments.harness import paced_model
-from ravnest.driver import orders as o
+from ravnest.driver import control as c
 from ravnest.driver.control import RunControl
-from ravnest.driver.state_handout import StageState, hand_out
+from ravnest.driver.initial_state import StageState, hand_out
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.process import StageProcess
@@ -53,7 +53,7 @@ class Driver:
             for number, ring in enumerate(site.plan.rings)
         }
         self._owner = SwitchedOwner(rings, site.job.average_every, max_lag=site.job.max_lag)
-        shape = o.RunShape(
+        shape = c.RunShape(
             clusters={cluster.name: len(cluster.stages) for cluster in site.plan.clusters},
             evaluator=site.plan.clusters[0].name,
             samples_per_update=site.job.micro_batch * site.job.update_every,
@@ -137,11 +137,11 @@ class Driver:
             return
         for instruction in self._control.handle(delivery.sender, message):
             match instruction:
-                case o.Tell():
+                case c.Tell():
                     if isinstance(instruction.message, m.RoundOpened):
                         self._opened.setdefault(instruction.message.round, now_s)
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case o.RoundDone():
+                case c.RoundDone():
                     self._rounds.append((self._opened.pop(instruction.round), now_s))
 
 

@@ -19,7 +19,7 @@ from experiments.pipeline.forked import Child, fork_stage
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.initial_state import states_for, writer_opener
+from ravnest.driver.initial_state import hand_out, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -27,7 +27,6 @@ from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.ray.stage_actors import Ended
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_handout import hand_out
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import search_dirs
 from ravnest.splitting import CapturedModel

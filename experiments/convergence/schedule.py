@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ravnest.simulator.fleet import VirtualFleet
-from ravnest.simulator.virtual_result import TraceEvent
+from ravnest.simulator.trace import TraceEvent
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

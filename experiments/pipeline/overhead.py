@@ -23,8 +23,8 @@ from cluster_planner import Fleet, Node, make_plan
 from experiments.harness.report import Cell, Claim, Part, Table
 from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.overhead_model import MICRO_BATCH
+from ravnest.driver.initial_state import needed
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_handout import needed
 from ravnest.job.config import JobConfig, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.pipeline import Compute

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
-    from ravnest.profiling.crew import Crew
+    from ravnest.profiling.agents import Crew
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def crew_at(
     """`job`: whose code the nodes get. `names`: what nodes of given addresses are called. Raises InvalidInput where
     nothing listens at `address`, RunFailed where Ray cannot be joined."""
     if address is None:
-        from ravnest.profiling.crew import LocalCrew
+        from ravnest.profiling.agents import LocalCrew
 
         name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
         yield LocalCrew(name, len(os.sched_getaffinity(0)))

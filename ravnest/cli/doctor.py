@@ -76,11 +76,10 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
-    from ravnest.profiling.crew import LocalCrew
-    from ravnest.profiling.doctor import check_jobs, check_machines
+    from ravnest.profiling.agents import LocalCrew
+    from ravnest.profiling.doctor import check_jobs, check_machines, settings_findings
     from ravnest.profiling.findings import THIS_MACHINE, device_findings
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.ray_settings import settings_findings
     from ravnest.profiling.requirements import Needs as Own
     from ravnest.profiling.requirements import Wanted
 
@@ -107,10 +106,9 @@ def _together(
     from ravnest.driver.ray.node_agents import RayCrew
     from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
-    from ravnest.profiling.doctor import Checked, check_jobs, check_machines
+    from ravnest.profiling.doctor import Checked, check_jobs, check_machines, join_finding, settings_findings
     from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.ray_settings import join_finding, settings_findings
     from ravnest.profiling.requirements import needs_of_members
 
     settings = settings_findings(joins=True)

@@ -54,9 +54,9 @@ def profile(
     known = _known(output, merge=merge, force=force)
     wanted = None if job is None else load_job(job)
     from ravnest.cli.crew import crew_at
-    from ravnest.cli.views.profile import comments, profile_document, show_profile
+    from ravnest.cli.views.machines import comments, profile_document, show_profile
     from ravnest.cli.views.steps import Steps
-    from ravnest.profiling.merging import merged
+    from ravnest.profiling.measured_fleet import merged
     from ravnest.profiling.profile import Asked
     from ravnest.profiling.profile import profile as measure
 

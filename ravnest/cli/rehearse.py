@@ -48,8 +48,7 @@ unless --samples, --minutes or --whole says otherwise.
     from ravnest.cli.plan_file import read_plan
 
     made, again = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
-    from ravnest.cli.views.plain_lines import PlainView
-    from ravnest.cli.views.progress import LiveView
+    from ravnest.cli.views.progress import LiveView, PlainView
     from ravnest.cli.views.rehearsal import show_rehearsal
     from ravnest.cli.views.result import show_result
     from ravnest.driver import run as launch_run

@@ -48,8 +48,7 @@ def run(
     from ravnest.cli.plan_file import read_plan
 
     made, _ = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
-    from ravnest.cli.views.plain_lines import PlainView
-    from ravnest.cli.views.progress import LiveView
+    from ravnest.cli.views.progress import LiveView, PlainView
     from ravnest.cli.views.result import show_result
     from ravnest.driver import run as launch_run
     from ravnest.driver.observe.report import as_plain

@@ -67,9 +67,9 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from ravnest.planning.workload import check_job_of_plan
     from ravnest.simulator import Scenario, as_plain
     from ravnest.simulator import simulate as run_simulation
-    from ravnest.simulator.extent import Extent, default_extent
-    from ravnest.simulator.scenario_file import load_scenario
-    from ravnest.simulator.steadiness import too_short
+    from ravnest.simulator.scenario import load_scenario
+    from ravnest.simulator.simulate import Extent, default_extent
+    from ravnest.simulator.simulated_run import too_short
 
     check_job_of_plan(made, plan)
     given = Scenario() if scenario is None else load_scenario(scenario)
@@ -100,7 +100,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     document = {"plan": str(plan), **as_plain(result), "too_short": short, "unreached": unreached}
     if out is not None:
         _write(document, out)
-        from ravnest.simulation_picture import draw_simulation
+        from ravnest.pictures import draw_simulation
 
         draw_simulation(result, made.predicted.samples_per_s, out / "simulated.png", steady=short is None)
     if as_json:

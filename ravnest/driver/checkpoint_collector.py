@@ -6,19 +6,33 @@ training.checkpoint's. Each segment comes from one keeper, optimizer state from 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from ravnest.checkpoints.checkpoint import CheckpointWriter
-from ravnest.driver import orders as o
-from ravnest.driver.checkpoint_parts import parts_of_stages
+from cluster_planner import Plan
+from ravnest.checkpoints.checkpoint import CheckpointWriter, optimizer_file, segment_file
+from ravnest.driver import control as c
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageSetup
+
+
+def parts_of_plan(plan: Plan) -> frozenset[str]:
+    """The files that every checkpoint of a run of this plan holds."""
+    segments = (segment_file(ring) for ring in range(len(plan.rings)))
+    stages = ((cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages)))
+    return frozenset((*segments, *(optimizer_file(*stage) for stage in stages)))
+
+
+def parts_of_stages(setups: Iterable[StageSetup]) -> frozenset[str]:
+    """All files of a checkpoint of these stages, those of averaged copies included."""
+    every = list(setups)
+    segments = (segment_file(segment.ring) for setup in every for segment in setup.segments)
+    return frozenset((*segments, *(optimizer_file(setup.cluster, setup.index) for setup in every)))
 
 
 @dataclass
@@ -38,7 +52,7 @@ class CheckpointCollector:
     def __init__(
         self,
         setups: Mapping[str, StageSetup],
-        begin: Callable[[o.CheckpointBegun], CheckpointWriter],
+        begin: Callable[[c.CheckpointBegun], CheckpointWriter],
         disk: Executor,
     ) -> None:
         """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
@@ -50,7 +64,7 @@ class CheckpointCollector:
         self._disk = disk
         self._writing: deque[tuple[int, Future[Path | None]]] = deque()
 
-    def begin(self, begun: o.CheckpointBegun) -> None:
+    def begin(self, begun: c.CheckpointBegun) -> None:
         self._writers[begun.round] = self._begin(begun)
 
     def take(self, stage: str, message: m.StateTensor, tensors: tuple[Tensor, ...]) -> None:

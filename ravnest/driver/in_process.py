@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ravnest.driver import control as c
-from ravnest.driver import orders as o
-from ravnest.driver.state_handout import StageState, needed
+from ravnest.driver.initial_state import StageState, needed
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
@@ -32,7 +31,7 @@ class LocalResult:
     staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
     evaluations: list[m.Evaluated] = field(default_factory=list)
     checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
-    begun: list[o.CheckpointBegun] = field(default_factory=list)  # and what they are of
+    begun: list[c.CheckpointBegun] = field(default_factory=list)  # and what they are of
 
 
 class LocalRun:
@@ -80,7 +79,7 @@ class LocalRun:
     def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
         """To the end, or until `until` says so. Raises RunFailed when nothing happens any more."""
         quiet = 0
-        while self.control.phase is not o.Phase.DONE and not until():
+        while self.control.phase is not c.Phase.DONE and not until():
             quiet = 0 if self.turn() else quiet + 1
             if quiet > _TURNS_WITHOUT_NEWS:
                 raise RunFailed(f"the run stands still in phase {self.control.phase.name}")
@@ -110,15 +109,15 @@ class LocalRun:
             case m.StateTensor(part="weight"):
                 self._anchor[message.name] = tensors[0]
 
-    def follow(self, instructions: list[o.Instruction]) -> None:
+    def follow(self, instructions: list[c.Instruction]) -> None:
         """Do what control says."""
         for instruction in instructions:
             match instruction:
-                case o.Tell():
+                case c.Tell():
                     self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case o.EvaluationDone():
+                case c.EvaluationDone():
                     self.result.evaluations.append(instruction.evaluated)
-                case o.CheckpointBegun():
+                case c.CheckpointBegun():
                     self.result.begun.append(instruction)
-                case o.CheckpointArrived():
+                case c.CheckpointArrived():
                     self.result.checkpoints.append(dict(self._anchor))

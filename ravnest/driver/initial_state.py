@@ -5,7 +5,7 @@ dropped (design §7). Reads a checkpoint lazily, stage by stage.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,13 +13,45 @@ from torch import Tensor
 from cluster_planner import Plan
 from ravnest.checkpoints.checkpoint import Checkpoint, CheckpointWriter, open_latest
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import orders as o
-from ravnest.driver.checkpoint_parts import parts_of_plan, parts_of_stages
-from ravnest.driver.state_handout import StageState, needed
+from ravnest.driver import control as c
+from ravnest.driver.checkpoint_collector import parts_of_plan, parts_of_stages
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import make_buffers, make_weights
+from ravnest.stage import messages as m
+from ring_allreduce.transport import Outbox
 from ravnest.stage.setup import StageSetup
+from ring_allreduce.transport import Endpoint, Lane
+
+
+@dataclass(frozen=True)
+class StageState:
+    """Where one stage starts. `optimizer`: (parameter name, state key) → tensor; empty at a run's first start."""
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[tuple[str, str], Tensor]
+    version: int
+
+
+def needed(setup: StageSetup) -> list[str]:
+    """The weights and buffers of a stage, borrowed ones included, by original name."""
+    return [spec.name for spec in setup.program.weight_specs]
+
+
+def hand_out(
+    outbox: Outbox, endpoint: Endpoint, setups: Iterable[StageSetup], states: Mapping[str, StageState]
+) -> None:
+    """Queue each stage's state, and tell it how much to expect."""
+    for setup in setups:
+        state = states[setup.name]
+        names = needed(setup)
+        for name in names:
+            outbox.put(setup.name, m.StateTensor(part="weight", name=name), state.weights[name])
+        for (name, key), tensor in state.optimizer.items():
+            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), tensor)
+        begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version)
+        endpoint.send(setup.name, Lane.PIPELINE, begin)
+
 
 _ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
 """What checkpoints were made with before their manifests said it."""
@@ -123,11 +155,11 @@ def _resumed_weights(
 
 def writer_opener(
     folder: RunFolder, plan: Plan, job: JobConfig, resumed: Resumed | None
-) -> Callable[[o.CheckpointBegun], CheckpointWriter]:
+) -> Callable[[c.CheckpointBegun], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
-    def begin(begun: o.CheckpointBegun) -> CheckpointWriter:
+    def begin(begun: c.CheckpointBegun) -> CheckpointWriter:
         return CheckpointWriter(
             folder.checkpoints,
             round=rounds_before + begun.round,

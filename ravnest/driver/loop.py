@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ravnest.driver import control as c
-from ravnest.driver import orders as o
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import Membership
 from ravnest.driver.observe.record import RunRecord
@@ -72,7 +71,7 @@ class DriverLoop:
 
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
-        while self._control.phase is not o.Phase.DONE or self._collector.busy:
+        while self._control.phase is not c.Phase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
 
@@ -92,7 +91,7 @@ class DriverLoop:
             self._next_news_s = now_s + _NEWS_EVERY_S
             for end in self._news.ended():
                 self._take_end(end)
-        if self._control.phase is not o.Phase.DONE:
+        if self._control.phase is not c.Phase.DONE:
             self._membership.check(now_s)
         if self._stop_wanted() and not self._stopping:
             self._stopping = True
@@ -153,27 +152,27 @@ class DriverLoop:
                 case m.Spans() as piece:
                     self._trace.take(delivery.sender, piece)
 
-    def _follow(self, instructions: list[o.Instruction]) -> None:
+    def _follow(self, instructions: list[c.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case o.Tell():
+                case c.Tell():
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case o.PhaseEntered():
+                case c.PhaseEntered():
                     self._record.phase(instruction.phase)
-                case o.RoundBegun():
+                case c.RoundBegun():
                     self._record.round_begun(instruction)
-                case o.RoundDone():
+                case c.RoundDone():
                     self._record.round_done(instruction)
-                case o.CheckpointBegun():
+                case c.CheckpointBegun():
                     self._collector.begin(instruction)
-                case o.CheckpointArrived():
+                case c.CheckpointArrived():
                     self._collector.commit(instruction.round)
-                case o.EvaluationDone():
+                case c.EvaluationDone():
                     self._record.evaluated(instruction)
 
     def _take_end(self, end: Ended) -> None:
         self._stages.discard(end.stage)
-        if self._control.phase is o.Phase.DONE:
+        if self._control.phase is c.Phase.DONE:
             return  # however it left: the driver has all that it needs of it
         if end.outcome is None:
             self._membership.ended(end.stage, end.reason)

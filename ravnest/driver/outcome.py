@@ -15,7 +15,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
 from ravnest.checkpoints.checkpoint import load_latest, write_final_weights
 from ravnest.driver import control as c
-from ravnest.driver.checkpoint_parts import parts_of_plan
+from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.observe.record import RunRecord

@@ -4,19 +4,19 @@ Holds the whole model's weights once, in this process, where they are made from 
 """
 
 import secrets
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Protocol, TypeVar
 
 from cluster_planner import Plan
 from ravnest.driver import control as c
-from ravnest.driver import orders as o
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.initial_state import states_for, writer_opener
-from ravnest.driver.interrupt import StopOnInterrupt
+from ravnest.driver.initial_state import hand_out, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -26,7 +26,6 @@ from ravnest.driver.preparation import Prepared, check_same_data
 from ravnest.driver.ray.code_shipping import job_code
 from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_handout import hand_out
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import search_dirs
 from ravnest.stage import messages as m
@@ -36,6 +35,35 @@ from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import evaluation_batches
 from ring_allreduce import RoundOwner
 from ring_allreduce.transport import KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
+
+
+class StopOnInterrupt:
+    """While entered, SIGINT and SIGTERM are handled here."""
+
+    def __init__(self) -> None:
+        self.gracefully = False
+        self.wanted = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "StopOnInterrupt":
+        self._before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+        self.arm()
+        return self
+
+    def arm(self) -> None:
+        """Take both signals, whoever else has taken them meanwhile."""
+        for which in self._before:
+            signal.signal(which, self._on_signal)
+
+    def __exit__(self, *exc: object) -> None:
+        for which, handler in self._before.items():
+            signal.signal(which, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.gracefully or (self.wanted and number == signal.SIGINT):
+            raise KeyboardInterrupt
+        self.wanted = True
+
 
 _QUEUE_MESSAGES = 4096
 _TOKEN_BYTES = 16
@@ -187,7 +215,7 @@ def run_control(
     }
     any_setup = next(iter(setups.values()))
     batches = evaluation_batches(held_out, any_setup.evaluation_batch, short_last=any_setup.evaluation_short_last)
-    shape = o.RunShape(
+    shape = c.RunShape(
         clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
         evaluator=max(rates, key=lambda name: rates[name]),
         samples_per_update=job.micro_batch * job.update_every,

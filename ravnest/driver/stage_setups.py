@@ -6,16 +6,16 @@ ring_specs.py's. Pure: knows no Ray, no socket, no weights.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from cluster_planner import Cluster, Plan, Ring
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import largest_fitting_window
 from cluster_planner.predict.ring_traffic import Member
-from ravnest.driver.bytes_in_flight import in_flight
-from ravnest.driver.imitation import Imitation, imitated
+from ravnest.driver.imitation import Imitation, imitated, stages_elsewhere
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
-from ravnest.driver.tied_copies import Copies, copies
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
@@ -24,6 +24,54 @@ from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.tied_setup import TiedSetup, tied_setups
 from ravnest.training.schedule import expected_updates
 from ring_allreduce.transport import Keys
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Parameters that the same stages use."""
+
+    members: tuple[Member, ...]
+    names: tuple[str, ...]
+    elements: int
+
+
+def copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[Copies]:
+    """`clusters`: the programs of each cluster's stages, in order. Frozen parameters need no averaging."""
+    users: dict[str, list[Member]] = {}
+    sizes: dict[str, int] = {}
+    lent: set[str] = set()
+    for cluster, programs in clusters.items():
+        for index, program in enumerate(programs):  # a stage borrows only from those before it
+            for spec in (*program.parameters, *program.borrowed):
+                if spec.requires_grad:
+                    users.setdefault(spec.name, []).append((cluster, index))
+                    sizes[spec.name] = prod(spec.shape)
+            lent |= {spec.name for spec in program.borrowed if spec.requires_grad}
+    together: dict[tuple[Member, ...], list[str]] = {}
+    for name, members in users.items():
+        if name in lent:
+            together.setdefault(tuple(members), []).append(name)
+    return [Copies(who, tuple(names), sum(sizes[name] for name in names)) for who, names in together.items()]
+
+
+MARGIN = 2.0
+SPARE_BYTES = 64 << 10
+"""More than the link holds: a full buffer takes more only once a third of it is free, and packets count with their
+overhead. With little more than the link holds it would be idle between two fillings."""
+
+
+def in_flight(plan: Plan, node: str) -> dict[str, int]:
+    """Bytes by transport name of the receiving stage: rate × round trip (jitter included), with a margin."""
+    fleet = plan.fleet
+    measured = {end for link in fleet.links if node in (link.a, link.b) for end in (link.a, link.b)}
+    bounds = {}
+    for name, other in stages_elsewhere(plan, node):
+        if other in measured and not fleet.same_host(node, other):
+            link = fleet.link(node, other)
+            round_trip_s = 2 * (link.latency_s + link.jitter_s)
+            bounds[name] = int(MARGIN * fleet.flow_bytes_per_s(node, other) * round_trip_s) + SPARE_BYTES
+    return bounds
+
 
 _HEADER_ALLOWANCE_BYTES = 1 << 20
 _EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory

@@ -6,12 +6,11 @@ from pathlib import Path
 from cluster_planner import Plan
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.initial_state import Resumed
-from ravnest.driver.interrupt import StopOnInterrupt
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
-from ravnest.driver.session import train
+from ravnest.driver.session import StopOnInterrupt, train
 from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce import RingError
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ravnest.errors import RunFailed
+from ravnest.errors import RavnestError, RunFailed
 from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
@@ -113,3 +113,63 @@ def _connects(host: str, port: int) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node that an agent acts on. `cores`: what a stage there may use."""
+
+    name: str
+    address: str | None
+    cores: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """Of a MachineAgent's method."""
+
+    member: str
+    method: str
+    args: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """Why there is no answer, in one line."""
+
+    reason: str
+
+
+class Crew(Protocol):
+    """Agents, one on each node."""
+
+    @property
+    def members(self) -> Sequence[Member]: ...
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Nodes that stopped answering, and why; they are not asked again."""
+        ...
+
+    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+        """The answers, each perhaps Unanswered, in the order of `calls`, which run at the same time."""
+        ...
+
+
+class LocalCrew:
+    """This process, as the one member."""
+
+    def __init__(self, name: str, cores: int) -> None:
+        self.members: Sequence[Member] = (Member(name, None, cores),)
+        self.lost: Mapping[str, str] = {}
+        self._agent = MachineAgent(name, "127.0.0.1")
+
+    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+        """One after the other; what computes here has no deadline. `timeout_s` is for others."""
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: Call) -> Any:
+        try:
+            return getattr(self._agent, call.method)(*call.args)
+        except RavnestError as error:
+            return Unanswered(str(error))

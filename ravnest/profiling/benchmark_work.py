@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from cluster_planner.inputs.spans import SpanCosts
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import JobConfig, job_from_mapping
 from ravnest.job.materials import capture_job, first_batch, load_data, make_buffers
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel, StageProgram
@@ -86,3 +88,55 @@ def _in_order(inputs: tuple[Tensor, ...] | dict[str, Tensor], first: StageProgra
 def _buffers(job: JobConfig, job_file: str | Path, captured: CapturedModel) -> dict[str, Tensor]:
     made = make_buffers(job, job_file)
     return {name: made[name] for name in captured.train.converted.buffers if name in made}
+
+
+WORDS = "a transformer of 4 layers, width 512, 128 tokens, 4 samples a micro-batch, in float32 with AdamW"
+LAYERS, WIDTH, HEADS, TOKENS, CLASSES = 4, 512, 8, 128, 512
+_SAMPLES = 8
+
+
+def job() -> JobConfig:
+    """A job like any other: its factories are this module's."""
+    return job_from_mapping(
+        {
+            "model": {"factory": f"{__name__}:model"},
+            "data": {"factory": f"{__name__}:data"},
+            "micro_batch": 4,
+            "update_every": 8,
+            "optimizer": {"name": "adamw", "lr": 1e-4},
+            "stop": {"samples": 1024},
+        }
+    )
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(LAYERS)
+        )
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        out: Tensor = self.head(x.mean(dim=1))
+        return out
+
+
+def model() -> nn.Module:
+    return Model()
+
+
+@dataclass(frozen=True)
+class Data:
+    train: TensorDataset
+    held_out: TensorDataset
+
+
+def data() -> Data:
+    chance = torch.Generator().manual_seed(0)
+    inputs = torch.randn(_SAMPLES, TOKENS, WIDTH, generator=chance)
+    targets = torch.randint(0, CLASSES, (_SAMPLES,), generator=chance)
+    return Data(TensorDataset(inputs, targets), TensorDataset(inputs[:1], targets[:1]))

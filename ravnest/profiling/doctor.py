@@ -3,7 +3,9 @@
 Decides what is asked, in which order, and the deadlines; what an answer means is findings.py's.
 """
 
+import os
 import secrets
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +15,46 @@ from cluster_planner.formatting import counted
 from ravnest.errors import RavnestError
 from ravnest.job.config import JobConfig, data_of_node
 from ravnest.profiling import findings as f
-from ravnest.profiling.agents import MachineAgent, Reach, reach_most_s
-from ravnest.profiling.crew import Call, Crew, Unanswered
+from ravnest.profiling.agents import Call, Crew, MachineAgent, Reach, Unanswered, reach_most_s
+from ravnest.profiling.findings import THIS_MACHINE, Finding
 from ravnest.profiling.job_check import DataFacts, JobFacts, check_job
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair, in_rounds
 from ravnest.profiling.requirements import Needs
 from ring_allreduce.transport import PeerAddress
+
+TOKEN_FILE = "~/.ray/auth_token"
+_COPY = (
+    f"copy {TOKEN_FILE} from the head (there: `ray get-auth-token --generate`) by a channel you trust, readable by you"
+    " alone"
+)
+
+
+def settings_findings(*, joins: bool) -> list[Finding]:
+    """`joins`: a cluster is to be joined, so that a token is needed; a Ray of this machine's own makes one."""
+    found = []
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    if mode != "token":
+        advice = "unset it, or set it to token: ravnest runs with Ray's authentication on"
+        found.append(Finding("fails", THIS_MACHINE, f"has RAY_AUTH_MODE={mode}", advice))
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return found
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN_FILE).expanduser()
+    if not path.is_file():
+        if joins:
+            found.append(Finding("fails", THIS_MACHINE, f"has no token of Ray's in {path}", _COPY))
+    elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        message = f"lets other users read Ray's token in {path}, who can then run code on all nodes"
+        found.append(Finding("warns", THIS_MACHINE, message, f"chmod 600 {path}; on the other machines, too"))
+    return found
+
+
+def join_finding(reason: str) -> Finding:
+    """Ray was asked, and would not have us."""
+    about_token = any(word in reason.lower() for word in ("token", "auth", "unauthenticated"))
+    advice = _COPY if about_token else "see that Ray runs there, of the same version, and that its ports are open"
+    return Finding("fails", THIS_MACHINE, reason, advice)
+
 
 FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0
 PINGS, PING_DEADLINE_S = 4, 15.0

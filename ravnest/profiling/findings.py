@@ -4,14 +4,56 @@ Pure. Each function takes facts of one kind and names nodes and pairs; none of t
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from ravnest.formatting import duration, size
-from ravnest.profiling.cut_off import CutOff, cut_off
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.requirements import Wanted
+
+LEAST_TRIES = 2
+"""Of a node, to say anything of it: one failure may be either end's."""
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """`receives_nothing`, `sends_nothing`: nodes to blame, in which direction; one may be in both. `failed`: all."""
+
+    receives_nothing: frozenset[str]
+    sends_nothing: frozenset[str]
+    succeeded: frozenset[Pair]
+    failed: frozenset[Pair]
+
+    def explains(self, attempt: Pair) -> bool:
+        """Whether the failure of `attempt` is told with one of these nodes."""
+        return attempt[0] in self.sends_nothing or attempt[1] in self.receives_nothing
+
+    def lies_between(self, attempt: Pair) -> bool:
+        """Whether the one has got through to others, and others to the other: neither of the two is to blame alone."""
+        out = any(a == attempt[0] for a, _ in self.succeeded)
+        return out and any(b == attempt[1] for _, b in self.succeeded)
+
+    def peers(self, node: str) -> list[str]:
+        """Those with whom the node failed as it is told."""
+        met = {a for a, b in self.failed if b == node and node in self.receives_nothing}
+        return sorted(met | {b for a, b in self.failed if a == node and node in self.sends_nothing})
+
+
+def cut_off(tried: Collection[Pair], failed: Set[Pair]) -> CutOff:
+    """`tried`: every attempt, those that `failed` among them."""
+    succeeded = frozenset(set(tried) - failed)
+    sending, receiving = {a for a, _ in succeeded}, {b for _, b in succeeded}
+    deaf, dumb = set(), set()
+    for node in {name for pair in failed for name in pair}:
+        senders = {a for a, b in failed if b == node}
+        if node not in receiving and len(senders) >= LEAST_TRIES and senders & sending:
+            deaf.add(node)
+        receivers = {b for a, b in failed if a == node}
+        if node not in sending and len(receivers) >= LEAST_TRIES and receivers & receiving:
+            dumb.add(node)
+    return CutOff(frozenset(deaf), frozenset(dumb), succeeded, frozenset(failed))
+
 
 Level = Literal["fails", "warns"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster_planner.formatting import counted
-from ravnest.profiling.crew import Call, Crew, Unanswered
+from ravnest.profiling.agents import Call, Crew, Unanswered
 from ravnest.profiling.estimates import Estimate, Latency, latency, sustained, together
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, all_pairs, in_rounds, sampled_pairs

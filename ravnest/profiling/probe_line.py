@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from ravnest.errors import NodeLost, RunFailed
-from ravnest.profiling.probe_messages import Arrived, Block, Ping, Pong, codec
-from ravnest.profiling.probes import LARGEST_BLOCK_BYTES, RoundTrips, Transfer
+from ravnest.profiling.probes import LARGEST_BLOCK_BYTES, Arrived, Block, Ping, Pong, RoundTrips, Transfer, codec
 from ring_allreduce import RingError, TransportError
 from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import JobConfig
-from ravnest.profiling import default_work
+from ravnest.profiling import benchmark_work as default_work
+from ravnest.profiling.agents import Call, Crew, Member, Unanswered
 from ravnest.profiling.benchmark_work import Work, work_of
-from ravnest.profiling.crew import Call, Crew, Member, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet

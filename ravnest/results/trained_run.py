@@ -11,7 +11,7 @@ from cluster_planner import Plan
 from cluster_planner.files.yaml_files import load_plan
 from ravnest.checkpoints.checkpoint import load_latest, name_of_latest
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.checkpoint_parts import parts_of_plan
+from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig, job_from_mapping, load_job
 

@@ -22,8 +22,7 @@ from ravnest.simulator.fleet import VirtualCluster, VirtualFleet
 from ravnest.simulator.network import VirtualNetwork
 from ravnest.simulator.rounds import VirtualRounds
 from ravnest.simulator.stage import Slowness, StageAtWork
-from ravnest.simulator.trace import VirtualTrace
-from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.trace import VirtualResult, VirtualTrace
 
 
 class VirtualRun:

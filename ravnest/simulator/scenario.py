@@ -6,10 +6,17 @@ Decides what makes a scenario valid by itself; whether its nodes exist is asked 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import os
+import random
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from ravnest.errors import InvalidInput
+from pydantic import Field
+
+from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
+from cluster_planner.files.yaml_files import read_validated
+from ravnest.errors import InvalidInput, naming
 
 CONTROL_LATENCY_S = 0.005
 
@@ -101,3 +108,66 @@ def _require(value: float, key: str, *, least: float | None = None) -> None:
     if not math.isfinite(value) or value < 0 or (least is None and value == 0):
         expected = "a finite number above 0" if least is None else "a finite number, 0 or more"
         raise InvalidInput(f"must be {expected}, not {value!r}", key=key)
+
+
+def slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
+    """By which factor each computation of a stage takes longer: lognormal, mean 1, `variation` its coefficient of
+    variation."""
+    normal = random.Random(f"{seed}/compute/{who}").gauss
+    sigma = math.sqrt(math.log1p(variation * variation))
+    mean, exp = -sigma * sigma / 2, math.exp
+    return lambda: exp(normal(mean, sigma))
+
+
+def stalls(seed: int, node: str, number: int, per_hour: float, for_s: float) -> Iterator[tuple[float, float]]:
+    """(gap before it, length), both in seconds, of one node's stalls by its `number`-th rate; without an end."""
+    chance = random.Random(f"{seed}/stalls/{node}/{number}")
+    while True:
+        yield chance.expovariate(per_hour / 3600.0), chance.expovariate(1.0 / for_s)
+
+
+_MS = 1e-3
+
+
+class _StallEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+    for_s: Positive
+
+
+class _StallRateEntry(Strict):
+    per_hour: Positive
+    for_s: Positive
+    nodes: Annotated[list[Text], Field(min_length=1)] | None = None
+
+
+class _BandwidthEntry(Strict):
+    at_s: AtLeastZero
+    up: Positive = 1.0
+    down: Positive = 1.0
+    nodes: Annotated[list[Text], Field(min_length=1)] | None = None
+
+
+class _ScenarioFile(Strict):
+    FILE: ClassVar[str] = "a scenario"
+
+    compute_jitter: AtLeastZero = 0.0
+    link_jitter_ms: AtLeastZero = 0.0
+    control_latency_ms: AtLeastZero = CONTROL_LATENCY_S / _MS
+    stalls: list[_StallEntry] = Field(default_factory=list)
+    stall_rates: list[_StallRateEntry] = Field(default_factory=list)
+    bandwidth: list[_BandwidthEntry] = Field(default_factory=list)
+
+
+def load_scenario(path: str | os.PathLike[str]) -> Scenario:
+    """The scenario of a file. Raises `InvalidInput`, which names the file, the key and what was expected."""
+    entry = read_validated(path, _ScenarioFile)
+    with naming(path):
+        return Scenario(
+            compute_jitter=entry.compute_jitter,
+            link_jitter_s=entry.link_jitter_ms * _MS,
+            control_latency_s=entry.control_latency_ms * _MS,
+            stalls=tuple(Stall(each.node, each.at_s, each.for_s) for each in entry.stalls),
+            stall_rates=tuple(StallRate(e.per_hour, e.for_s, tuple(e.nodes or ())) for e in entry.stall_rates),
+            bandwidth=tuple(BandwidthChange(e.at_s, e.up, e.down, tuple(e.nodes or ())) for e in entry.bandwidth),
+        )

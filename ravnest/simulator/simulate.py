@@ -11,19 +11,20 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator import chance
+from ravnest.simulator import scenario as chance
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall
 from ravnest.simulator.simulated_run import LostNode, Simulated, SimulatedStage
-from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
 from ring_allreduce.transport.stats import Lane
 
@@ -257,3 +258,55 @@ def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
     lost = {cause: spent_s / whole_s for cause, spent_s in total.items() if cause not in _COMPUTING and spent_s > 0}
     late_s = sum(stage.late_s for stage in stages)
     return {**lost, **({"jitter": late_s / whole_s} if late_s else {})} if whole_s > 0 else {}
+
+
+MOST_EVENTS = 5_000_000
+"""Half a minute to a minute of one core."""
+HOUR_S = 3600.0
+"""Where the job ends after epochs, whose samples the plan does not know."""
+_TRIED_EVENTS = 50_000
+_LEAST_UPDATES = 4
+_LONGER = 4
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Until when: one of `samples` and `seconds`, both as `simulate` takes them."""
+
+    samples: int | None
+    seconds: float | None
+    reason: str
+    """In words, for who asked for no end."""
+
+
+def default_extent(plan: Plan, scenario: Scenario, seed: int, *, most_events: int = MOST_EVENTS) -> Extent:
+    """`most_events`: about how many are simulated at most."""
+    samples, seconds, end = _stop(plan)
+    wanted = samples if samples is not None else (seconds or HOUR_S) * plan.predicted.samples_per_s
+    per_update = plan.workload.micro_batch * plan.workload.update_every * len(plan.clusters)
+    tried = _LEAST_UPDATES * per_update
+    while tried < wanted:
+        made = simulate(plan, scenario, samples=tried, seed=seed)
+        if made.events >= _TRIED_EVENTS:
+            affordable = int(made.samples * most_events / made.events)
+            if affordable < wanted:
+                few = max(affordable, tried)
+                reason = (
+                    f"that is {few / wanted:.2g} of {end}, as far as some {most_events / 1e6:g} million events reach"
+                )
+                return Extent(few, None, f"{reason}; --samples or --hours goes on")
+            break
+        tried *= _LONGER
+    return Extent(samples, seconds, f"that is {end}")
+
+
+def _stop(plan: Plan) -> tuple[int | None, float | None, str]:
+    """Samples or seconds, and their name."""
+    stop = plan.job.get("stop")
+    said = stop if isinstance(stop, Mapping) else {}
+    samples, minutes = said.get("samples"), said.get("minutes")
+    if isinstance(samples, int):
+        return samples, None, f"the job's own end ({samples:,} samples)"
+    if isinstance(minutes, int | float):
+        return None, 60.0 * minutes, f"the job's own end ({minutes:g} minutes)"
+    return None, HOUR_S, "an hour, for the plan does not know how many samples the job's epochs are"

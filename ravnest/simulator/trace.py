@@ -5,11 +5,70 @@ Decides how they are written down; it costs most of the time of a run that has o
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ravnest.pipeline import instructions as ins
 from ravnest.simulator.clock import Action, VirtualClock
-from ravnest.simulator.virtual_result import TraceEvent
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One computation, message (from being handed over to its arrival) or report of a stage."""
+
+    start_s: float
+    end_s: float
+    who: str
+    instruction: str
+    kind: Literal["compute", "message", "report"]
+
+
+@dataclass(frozen=True)
+class VirtualResult:
+    trace: tuple[TraceEvent, ...]
+    """In order of start; simultaneous ones in the order in which they were decided."""
+    micro_batch: int
+    """Samples."""
+    drain_s: float
+    """When training was told to stop."""
+    end_s: float
+    staleness: Mapping[str, Mapping[int, int]]
+    """Of each stage: how many gradients had which staleness."""
+    seconds: Mapping[str, Mapping[str, float]]
+    """Of each stage: computing by kind and waiting by cause, from the start to its last event."""
+    windows: tuple[tuple[float, str, int], ...] = ()
+    """(moment, cluster, window): each time that a window was tuned."""
+
+    def instructions(self, who: str) -> str:
+        """All that a stage did but for passing chunks on, as one trace string."""
+        words = (event.instruction for event in self.trace if event.who == who)
+        return " ".join(word for word in words if not word.startswith("chunk:"))
+
+    def busy_share(self, who: str, from_s: float, to_s: float) -> float:
+        """The part of the time from `from_s` to `to_s` in which a stage computed."""
+        busy_s = sum(
+            max(0.0, min(event.end_s, to_s) - max(event.start_s, from_s))
+            for event in self.trace
+            if event.who == who and event.kind == "compute"
+        )
+        return busy_s / (to_s - from_s)
+
+    def samples_per_s(self, from_s: float, to_s: float, cluster: str | None = None) -> float:
+        """Samples whose last backward ended in (from_s, to_s], per second; of one cluster or of the fleet."""
+        done = sum(
+            event.instruction.startswith("B") and from_s < event.end_s <= to_s
+            for event in self.trace
+            if event.who == f"{cluster}.0" or (cluster is None and event.who.endswith(".0"))
+        )
+        return done * self.micro_batch / (to_s - from_s)
+
+    def fleet_staleness(self) -> Counter[int]:
+        total: Counter[int] = Counter()
+        for histogram in self.staleness.values():
+            total.update(histogram)
+        return total
 
 
 class VirtualTrace:

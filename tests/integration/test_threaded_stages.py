@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from ravnest.driver import orders as o
+from ravnest.driver import control as c
 from ravnest.driver.in_process import LocalResult, LocalRun
-from ravnest.driver.state_handout import needed
+from ravnest.driver.initial_state import needed
 from ravnest.errors import NodeLost
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import make_weights
@@ -110,7 +110,7 @@ class Driver:
     def follow(self, until_updates: int | None = None) -> LocalResult:
         """To the end of the run, or until so many updates were reported in all."""
         began_s, updates = time.monotonic(), 0
-        while self.run.control.phase is not o.Phase.DONE:
+        while self.run.control.phase is not c.Phase.DONE:
             now_s = time.monotonic() - began_s
             assert now_s < DEADLINE_S, f"still {self.run.control.phase.name}"
             assert [stage.error for stage in self.stages.values() if stage.error] == []

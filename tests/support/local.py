@@ -25,9 +25,9 @@ from cluster_planner import (
 )
 from cluster_planner.segments import common_refinement
 from ravnest.driver.in_process import LocalRun
+from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_handout import StageState
 from ravnest.job.config import JobConfig, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_weights, search_dirs
 from ravnest.job.pretrained import pretrained_weights

@@ -47,7 +47,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "errors formatting json_values free_memory job_sections pipeline",
         "factories",
         "training splitting checkpoints simulator",
-        "pictures simulation_picture",
+        "pictures",
         "job",
         "stage planning",
         "profiling",
@@ -164,15 +164,13 @@ CLAIMS: Mapping[re.Pattern[str], set[str]] = {
 
 IMPURE_THERE = (
     "cluster_planner/files/yaml_files.py",  # the planner's door to the disk
-    "ravnest/simulator/extent.py",
     "ravnest/simulator/simulate.py",
-    "ravnest/simulator/scenario_file.py",
+    "ravnest/simulator/scenario.py",
 )
 """Files of pure folders that are their doors to the world."""
 
 ALLOWED_THERE: Mapping[str, str] = {
     "ring_allreduce/transport/emulation/links.py": "random",  # generators of their own, each with a seed
-    "ravnest/simulator/chance.py": "random",
     "ravnest/profiling/pairing.py": "random",
     "experiments/scale/fleets.py": "random",
     "ravnest/driver/stage_setups.py": "pathlib",  # where a job file is: a path that it does not open
@@ -384,9 +382,9 @@ PROBES = [
     ("ravnest/checkpoints/checkpoint.py", "import torch as t\nt.load('x')", "torch.load"),
     ("ravnest/checkpoints/checkpoint.py", "import torch\nread = torch.serialization.load", "torch.serialization.load"),
     ("ravnest/checkpoints/checkpoint.py", "from torch import *", "torch.*"),
-    ("ravnest/driver/ray/actor.py", "from pickle import loads", "pickle.loads"),
+    ("ravnest/driver/ray/stage_actors.py", "from pickle import loads", "pickle.loads"),
     (
-        "ravnest/driver/ray/actor.py",
+        "ravnest/driver/ray/stage_actors.py",
         "from multiprocessing.connection import Client",
         "multiprocessing.connection.Client",
     ),

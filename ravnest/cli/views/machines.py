@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from cluster_planner.formatting import counted
+from ravnest.formatting import size
 from ravnest.profiling.doctor import Checked
+from ravnest.profiling.profile import Profile
 
 _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}
 
@@ -33,3 +38,80 @@ def doctor_document(checked: Checked) -> dict[str, object]:
         "machines": {name: asdict(facts) for name, facts in checked.facts.items()},
         "pairs": [{"between": list(pair), "latency_s": checked.latencies_s.get(pair)} for pair in checked.pairs],
     }
+
+
+_MOST_PAIRS = 30
+
+
+def comments(found: Profile) -> list[str]:
+    """The head of nodes.yaml."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    head = f"Measured by `ravnest profile`, {when} UTC; speeds with {found.work}."
+    return [head, *found.notes, *(f"Missing: {line}" for line in found.missing)]
+
+
+def show_profile(found: Profile, console: Console) -> None:
+    """Print it for a person."""
+    console.print(_nodes(found))
+    if found.links.latencies:
+        console.print()
+        console.print(_links(found))
+    console.print()
+    console.print(f"speeds are those of {escape(found.work)}", style="dim", highlight=False)
+    for note in found.notes:
+        console.print(f"note: {escape(note)}", highlight=False)
+    for line in found.missing:
+        console.print(f"[yellow]missing[/yellow]: {escape(line)}", highlight=False)
+
+
+def profile_document(found: Profile, output: Path) -> dict[str, object]:
+    """What JSON takes. SI units: seconds, bytes/s, FLOP/s."""
+    return {
+        "nodes_file": str(output),
+        "work": found.work,
+        "nodes": [asdict(node) for node in found.fleet.nodes],
+        "links": [asdict(link) for link in found.fleet.links],
+        "speeds": {name: asdict(speed) for name, speed in found.speeds.items()},
+        "latencies": [{"between": list(pair), **asdict(found.links.latencies[pair])} for pair in found.links.latencies],
+        "transfers": [{"from": a, "to": b, **asdict(rate)} for (a, b), rate in found.links.rates.items()],
+        "sent_to_several": {name: asdict(rate) for name, (_, rate) in found.links.sent.items()},
+        "received_from_several": {name: asdict(rate) for name, (_, rate) in found.links.received.items()},
+        "machines": {name: asdict(facts) for name, facts in found.facts.items()},
+        "notes": list(found.notes),
+        "missing": list(found.missing),
+    }
+
+
+def _nodes(found: Profile) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("node", overflow="fold")
+    table.add_column("device")
+    for name in ("GFLOP/s", "memory", "up Mbit/s", "down Mbit/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for node in found.fleet.nodes:
+        spread = found.speeds[node.name].flops_per_s.spread
+        table.add_row(
+            escape(node.name),
+            node.device,
+            f"{node.flops_per_s / 1e9:.4g} ±{spread / 2:.0%}",
+            size(node.memory_bytes),
+            f"{node.up_bytes_per_s / 125_000:.4g}",
+            f"{node.down_bytes_per_s / 125_000:.4g}",
+        )
+    return table
+
+
+def _links(found: Profile) -> Table:
+    links = found.links
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("pair", overflow="fold")
+    for name in ("latency ms", "jitter ms", "→ Mbit/s", "← Mbit/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for a, b in sorted(links.latencies)[:_MOST_PAIRS]:
+        known = links.latencies[a, b]
+        rates = [links.rates.get(pair) for pair in ((a, b), (b, a))]
+        cells = ["–" if rate is None else f"{rate.value / 125_000:.4g}" for rate in rates]
+        table.add_row(escape(f"{a} – {b}"), f"{known.seconds * 1e3:.3g}", f"{known.jitter_s * 1e3:.2g}", *cells)
+    if len(links.latencies) > _MOST_PAIRS:
+        table.add_row(f"… and {len(links.latencies) - _MOST_PAIRS} more pairs")
+    return table

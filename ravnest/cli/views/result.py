@@ -4,16 +4,18 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.markup import escape
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from cluster_planner.formatting import rate
-from ravnest.cli.views.stages import stages_tables
-from ravnest.driver.observe.report import RunResult
-from ravnest.formatting import beside_baselines, duration
+from ravnest.driver.observe.report import RunResult, StageFigures, TimeShares
+from ravnest.formatting import beside_baselines, duration, size
 from ravnest.results.evaluation import Evaluation
 
 
@@ -91,3 +93,52 @@ def _paths(result: RunResult) -> list[tuple[str, str]]:
         ("timeline", result.trace_path),
     ]
     return [(name, str(path)) for name, path in rows if path is not None]
+
+
+_LEAST_SHOWN = 0.005
+
+
+def stages_tables(stages: Sequence[StageFigures]) -> Group:
+    """Two tables, so that each fits 80 columns: the shares of the time, and below what was waited for and what the
+    tensors took. The busiest stage, which bounds the others, stands out. A run too short for a steady state shows
+    all of it.
+    """
+    steady = all(each.steady is not None for each in stages)
+    shares = {each.stage: each.steady if steady else each.overall for each in stages}
+    told = [(each, share) for each in stages if (share := shares[each.stage]) is not None]
+    busiest = max((share.compute for _, share in told), default=0.0)
+    times = _table(f"where the time went ({'steady state' if steady else 'whole run, fill and drain included'})")
+    for name in ("compute", "averaging", "evaluation", "handing over", "bubble"):
+        times.add_column(name, justify="right", no_wrap=True)
+    rest = _table("what the bubble waited for, and the most that tensors took")
+    rest.add_column("bubble")
+    rest.add_column("tensors", justify="right", no_wrap=True)
+    for each, share in told:
+        style = "bold" if share.compute == busiest else ""
+        names = (escape(each.stage), escape(each.node))
+        parts = (share.compute, share.averaging, share.evaluation, share.handoff, share.bubble)
+        times.add_row(*names, *(f"{part:.1%}" for part in parts), style=style)
+        rest.add_row(*names, waits_text(share) or "–", memory_text(each) or "–", style=style)
+    return Group(times, "", rest)
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim", pad_edge=False)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("node", overflow="fold")
+    return table
+
+
+def memory_text(figures: StageFigures) -> str:
+    """`1.37 MB (96% of plan)`."""
+    memory = figures.memory
+    if memory is None:
+        return ""
+    planned = f" ({memory.tensor_bytes / memory.planned_bytes:.0%} of plan)" if memory.planned_bytes > 0 else ""
+    return size(memory.tensor_bytes) + planned
+
+
+def waits_text(share: TimeShares) -> str:
+    """`input 12 %, window 3 %`: the causes worth naming, largest first."""
+    causes = sorted(share.waiting.items(), key=lambda item: -item[1])
+    return ", ".join(f"{cause} {part:.0%}" for cause, part in causes if part >= _LEAST_SHOWN)

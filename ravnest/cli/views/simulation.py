@@ -16,7 +16,7 @@ from cluster_planner.plan import Plan
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import Simulated
-from ravnest.simulator.steadiness import too_short
+from ravnest.simulator.simulated_run import too_short
 
 MOST_ROWS = 24
 """Of stages; of more, those that waited least, which limit the others, are shown."""

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ravnest.driver import control as c
-from ravnest.driver import orders as o
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
@@ -17,10 +16,10 @@ from ravnest.training.losses import Measure, Metric
 
 PROGRESS_EVERY_S = 1.0
 _PHASE_NAMES = {
-    o.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
-    o.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
-    o.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
-    o.Phase.DONE: ("saving", ""),
+    c.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    c.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    c.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    c.Phase.DONE: ("saving", ""),
 }
 
 
@@ -102,8 +101,8 @@ class RunRecord:
     def training(self) -> None:
         self._emit(report.Phase("training"))
 
-    def phase(self, phase: o.Phase) -> None:
-        if phase is o.Phase.DRAINING:
+    def phase(self, phase: c.Phase) -> None:
+        if phase is c.Phase.DRAINING:
             self.times.draining()
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.Phase(name, detail))
@@ -168,12 +167,12 @@ class RunRecord:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
-    def round_begun(self, begun: o.RoundBegun) -> None:
+    def round_begun(self, begun: c.RoundBegun) -> None:
         self._opened_s[begun.round] = self._now_s
         if begun.final:
             self._last_round = begun.round
 
-    def round_done(self, done: o.RoundDone) -> None:
+    def round_done(self, done: c.RoundDone) -> None:
         opened_s = self._opened_s.pop(done.round, None)
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
@@ -185,7 +184,7 @@ class RunRecord:
         self.times.saved()
         self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
 
-    def evaluated(self, done: o.EvaluationDone) -> None:
+    def evaluated(self, done: c.EvaluationDone) -> None:
         loss = Measure(*done.evaluated.loss).mean
         metrics = {
             metric.name: metric.finish(Measure(*sums).mean)
@@ -199,7 +198,7 @@ class RunRecord:
         """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
         self._now_s = elapsed_s
         self.training_s = elapsed_s
-        done = control.phase is o.Phase.DONE
+        done = control.phase is c.Phase.DONE
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended = done

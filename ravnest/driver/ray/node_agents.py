@@ -9,8 +9,7 @@ from typing import Any
 
 from ravnest.driver.ray.session import RayNode, RaySession, one_line
 from ravnest.errors import RavnestError
-from ravnest.profiling.agents import MachineAgent
-from ravnest.profiling.crew import Call, Member, Unanswered
+from ravnest.profiling.agents import Call, MachineAgent, Member, Unanswered
 
 
 class RayCrew:

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from ravnest.driver.in_process import LocalResult, LocalRun
+from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.driver.state_handout import StageState
 from ravnest.job.config import JobConfig, job_from_mapping, load_job
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.training.batches import fetch

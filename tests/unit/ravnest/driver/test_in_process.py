@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from ravnest.driver import orders as o
+from ravnest.driver import control as c
 from ravnest.job.config import StopConfig
 from ravnest.job.materials import load_data, make_model, make_weights
 from ravnest.training.batches import fetch
@@ -257,7 +257,7 @@ def test_a_stop_at_once_ends_with_the_update_that_was_begun():
     run = local_run(tiny_job(), parts=(2,))
     run.follow(run.control.stop(evaluate=False))
     run.run()
-    assert run.control.phase is o.Phase.DONE
+    assert run.control.phase is c.Phase.DONE
     assert run.control.samples == 12
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ravnest.driver.in_process import LocalRun
+from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control
-from ravnest.driver.state_handout import StageState
 from ravnest.errors import RunFailed
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m

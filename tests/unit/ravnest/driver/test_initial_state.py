@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import orders as o
-from ravnest.driver.checkpoint_parts import parts_of_plan
-from ravnest.driver.initial_state import Resumed, made_with, states_for, writer_opener
-from ravnest.driver.state_handout import needed
+from ravnest.driver import control as c
+from ravnest.driver.checkpoint_collector import parts_of_plan
+from ravnest.driver.initial_state import Resumed, made_with, needed, states_for, writer_opener
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
@@ -25,7 +24,7 @@ def made(job):
 
 
 def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None):
-    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(o.CheckpointBegun(round_, 96, updates))
+    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(c.CheckpointBegun(round_, 96, updates))
     writer.add_segment(0, weights)
     for ring in range(1, len(plan.rings)):
         writer.add_segment(ring, {})

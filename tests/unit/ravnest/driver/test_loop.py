@@ -8,17 +8,15 @@ import pytest
 import torch
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import orders as o
+from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.initial_state import Resumed, states_for, writer_opener
+from ravnest.driver.initial_state import Resumed, needed, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.ray.actor import StageOutcome
-from ravnest.driver.ray.stage_actors import Ended
+from ravnest.driver.ray.stage_actors import Ended, StageOutcome
 from ravnest.driver.session import run_control
-from ravnest.driver.state_handout import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
@@ -175,7 +173,7 @@ def test_long_work_without_a_report_is_no_stall_while_computations_finish(bench)
     """A first update on a slow node, or an evaluation of a large held-out set, takes minutes."""
     bench.start()
     alive_for(bench, 300, lambda second: second // 20)
-    assert bench.control.phase is o.Phase.TRAINING
+    assert bench.control.phase is c.Phase.TRAINING
 
 
 def test_life_without_work_is_a_stall(bench):
@@ -195,7 +193,7 @@ def test_the_wish_to_stop_drains_once(bench):
 def test_a_wish_before_the_start_waits_for_it(bench):
     bench.wish = True
     bench.turn()
-    assert bench.control.phase is o.Phase.TRAINING
+    assert bench.control.phase is c.Phase.TRAINING
     for stage in STAGES:
         bench.say(stage, m.Started(process_bytes=1))
     bench.turn()
@@ -207,9 +205,9 @@ def test_a_run_that_stops_by_time_counts_from_the_start_of_training(tmp_path):
     bench.now_s = 15.0
     bench.start()
     alive_for(bench, 59, lambda second: second)
-    assert bench.control.phase is o.Phase.TRAINING
+    assert bench.control.phase is c.Phase.TRAINING
     alive_for(bench, 1, lambda second: 99)
-    assert bench.control.phase is o.Phase.DRAINING
+    assert bench.control.phase is c.Phase.DRAINING
     bench.writer.close()
 
 
@@ -234,7 +232,7 @@ def train(bench, states):
         for stage in stages.values():
             if not stage.stopped:
                 stage.turn(0.0)
-        if bench.control.phase is o.Phase.DONE:
+        if bench.control.phase is c.Phase.DONE:
             break
     bench.news.ends += [Ended("c0.s0", None, "died while leaving"), *(Ended(name, StageOutcome()) for name in STAGES)]
     bench.turn(after_s=1.0)
@@ -246,7 +244,7 @@ def train(bench, states):
 def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 120})
     stages = train(bench, states_for(bench.setups, bench.plan, bench.job, None))
-    assert bench.control.phase is o.Phase.DONE
+    assert bench.control.phase is c.Phase.DONE
     records = read_metrics(bench.folder.metrics)
     assert json.dumps(records, allow_nan=False)
     evaluated = [record for record in records if record["kind"] == "evaluated"]

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from ravnest.driver.control import Phase
 from ravnest.driver.observe.report import NO_LIMIT, Limit
-from ravnest.driver.orders import Phase
 from ravnest.driver.session import run_control, run_keys, run_membership
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.errors import NodeLost

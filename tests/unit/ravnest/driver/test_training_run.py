@@ -8,9 +8,9 @@ import torch
 
 from cluster_planner.plan import Plan
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import orders as o
+from ravnest.driver import control as c
 from ravnest.driver import training_run as driver
-from ravnest.driver.checkpoint_parts import parts_of_plan
+from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.initial_state import writer_opener
 from ravnest.driver.observe import report
 from ravnest.errors import NodeLost, RunFailed
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def checkpoint(folder: RunFolder, plan: Plan, job: JobConfig) -> Path:
-    writer = writer_opener(folder, plan, job, None)(o.CheckpointBegun(1, 48, {"c0": 1, "c1": 1}))
+    writer = writer_opener(folder, plan, job, None)(c.CheckpointBegun(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
     for cluster in plan.clusters:

@@ -9,7 +9,7 @@ from ravnest.pipeline.measurements import Trip
 from ravnest.pipeline.window_controller import LEAST_SPARE, WindowTuner, spare_for
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun
-from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.transport.emulation.links import LinkShape
 
 EVEN = VirtualStage(forward_s=0.02, backward_s=0.04, update_s=0.01)

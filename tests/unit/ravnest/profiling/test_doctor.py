@@ -9,8 +9,7 @@ import pytest
 
 from ravnest.errors import RunFailed
 from ravnest.profiling import doctor as doctoring
-from ravnest.profiling.agents import Reach
-from ravnest.profiling.crew import Call, Member, Unanswered
+from ravnest.profiling.agents import Call, Member, Reach, Unanswered
 from ravnest.profiling.doctor import PING_DEADLINE_S, Checked, check_machines, ping_pairs
 from ravnest.profiling.findings import THIS_MACHINE
 from ravnest.profiling.machine_facts import MachineFacts

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ravnest.profiling.crew import Call, Member, Unanswered
+from ravnest.profiling.agents import Call, Member, Unanswered
 from ravnest.profiling.links import PINGED_PEERS, LinksMeasured, measure_links
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.probe_line import Arrivals, PingTimes

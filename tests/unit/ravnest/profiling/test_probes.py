@@ -1,5 +1,4 @@
-from ravnest.profiling.probe_messages import Arrived, Block, Ping, Pong
-from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Outgoing, RoundTrips, Transfer
+from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, Outgoing, Ping, Pong, RoundTrips, Transfer
 from ring_allreduce.transport import Lane
 
 

@@ -5,7 +5,7 @@ import pytest
 from ravnest.errors import RunFailed
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
 from ravnest.simulator.run import VirtualRun
-from ravnest.simulator.virtual_result import VirtualResult
+from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.transport.emulation.links import LinkShape
 
 EVEN = VirtualStage(forward_s=1.0, backward_s=2.0)

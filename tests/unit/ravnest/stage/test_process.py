@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ravnest.driver.state_handout import needed
+from ravnest.driver.initial_state import needed
 from ravnest.errors import NodeLost
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m

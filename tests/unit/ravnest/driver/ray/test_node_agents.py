@@ -3,7 +3,7 @@ from typing import Any
 
 from ravnest.driver.ray.node_agents import RayCrew, named_nodes, planned_nodes
 from ravnest.driver.ray.session import RayNode
-from ravnest.profiling.crew import Call, Unanswered
+from ravnest.profiling.agents import Call, Unanswered
 from ravnest.profiling.findings import silent_findings
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.simulation_picture import draw_simulation, mean_of, time_unit
+from ravnest.pictures import draw_simulation, mean_of, time_unit
 from ravnest.simulator import simulate
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 

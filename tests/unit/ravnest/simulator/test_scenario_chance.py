@@ -3,7 +3,7 @@ from itertools import islice
 
 import pytest
 
-from ravnest.simulator import chance
+from ravnest.simulator import scenario as chance
 
 
 @pytest.mark.parametrize("variation", [0.05, 0.5])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_planner.inputs.model_costs import Unit
-from ravnest.results.portions import batches_at_once, spans_within
+from ravnest.results.evaluation import batches_at_once, spans_within
 
 
 def unit(parameter_bytes: int, boundary_bytes: int = 10, borrowed_bytes: int = 0) -> Unit:

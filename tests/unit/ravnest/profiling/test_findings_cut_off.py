@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravnest.profiling.cut_off import CutOff, cut_off
+from ravnest.profiling.findings import CutOff, cut_off
 from ravnest.profiling.pairing import Pair
 
 

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from ravnest.driver.interrupt import StopOnInterrupt
+from ravnest.driver.session import StopOnInterrupt
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData
-from ravnest.profiling.measured_fleet import MeasuredFleet
-from ravnest.profiling.merging import merged
+from ravnest.profiling.measured_fleet import MeasuredFleet, merged
 
 
 def node(name: str, up: float = 100.0, down: float = 100.0, **changes: object) -> Node:

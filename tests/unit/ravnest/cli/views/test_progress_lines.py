@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ravnest.cli.views.plain_lines import PlainView
+from ravnest.cli.views.progress import PlainView
 from ravnest.driver.observe.report import (
     CheckpointWritten,
     Evaluated,

@@ -4,8 +4,8 @@ import pytest
 
 from cluster_planner.plan import Plan
 from ravnest.simulator import Scenario, simulate
-from ravnest.simulator import extent as under_test
-from ravnest.simulator.extent import Extent, default_extent
+from ravnest.simulator import simulate as under_test
+from ravnest.simulator.simulate import Extent, default_extent
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 

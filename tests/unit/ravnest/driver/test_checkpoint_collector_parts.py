@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.driver.checkpoint_parts import parts_of_plan, parts_of_stages
+from ravnest.driver.checkpoint_collector import parts_of_plan, parts_of_stages
 from tests.support.local import setups_of, tiny_job
 
 

@@ -6,7 +6,7 @@ from torch.utils.data import TensorDataset
 
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import load_data, make_model, make_weights
-from ravnest.results.span_evaluation import SpanEvaluation
+from ravnest.results.evaluation import SpanEvaluation
 from ravnest.stage.device import HostDevice
 from ravnest.training.losses import Loss, Measure, build_loss, build_metrics
 from tests.support.local import JOB_FILE, captured_job, tiny_job

@@ -4,7 +4,7 @@ import pytest
 
 from ravnest.errors import InvalidInput
 from ravnest.simulator import BandwidthChange, Scenario, Stall, StallRate
-from ravnest.simulator.scenario_file import load_scenario
+from ravnest.simulator.scenario import load_scenario
 
 WHOLE = """
 compute_jitter: 0.1

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.profiling.ray_settings import join_finding, settings_findings
+from ravnest.profiling.doctor import join_finding, settings_findings
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import dataclasses
 
 from cluster_planner.inputs.fleet import Link
-from ravnest.driver.bytes_in_flight import MARGIN, SPARE_BYTES, in_flight
+from ravnest.driver.stage_setups import MARGIN, SPARE_BYTES, in_flight
 from tests.support.local import setups_of, tiny_job
 
 

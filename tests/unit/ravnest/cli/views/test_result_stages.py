@@ -3,7 +3,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from ravnest.cli.views.stages import stages_tables
+from ravnest.cli.views.result import stages_tables
 from ravnest.driver.observe.report import StageFigures, StageMemory, TimeShares
 
 SHARES = TimeShares(

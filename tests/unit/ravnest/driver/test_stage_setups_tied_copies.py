@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cluster_planner.inputs.spans import SpanCosts
-from ravnest.driver.tied_copies import copies
+from ravnest.driver.stage_setups import copies
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.tied_setup import TiedSetup
