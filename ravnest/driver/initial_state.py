@@ -19,9 +19,8 @@ from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import make_buffers, make_weights
 from ravnest.stage import messages as m
-from ring_allreduce.transport import Outbox
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Endpoint, Lane
+from ring_allreduce.transport import Endpoint, Lane, Outbox
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def hand_out(
         state = states[setup.name]
         names = needed(setup)
         for name in names:
-            outbox.put(setup.name, m.StateTensor(part="weight", name=name), state.weights[name])
+            outbox.put(setup.name, m.StateTensor(part="weight", name=name), [state.weights[name]])
         for (name, key), tensor in state.optimizer.items():
-            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), tensor)
+            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), [tensor])
         begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version)
         endpoint.send(setup.name, Lane.PIPELINE, begin)
 

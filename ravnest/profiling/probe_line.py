@@ -20,7 +20,7 @@ from ring_allreduce import RingError, TransportError
 from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 
 _POLL_S = 0.25
-_CLOSE_S = 5.0
+CLOSE_S = 5.0
 _QUEUE_MESSAGES = 1 << 14
 
 
@@ -54,7 +54,7 @@ class ProbeLine:
         self._thread = Thread(target=self._serve, args=(name, host, token, ready), name="probe", daemon=True)
         self._thread.start()
         try:
-            self._endpoint = ready.result(_CLOSE_S)
+            self._endpoint = ready.result(CLOSE_S)
         except (RingError, OSError) as error:
             self._closing = True
             raise RunFailed(f"{name} cannot listen at {host}: {_why(error)}") from error
@@ -66,7 +66,7 @@ class ProbeLine:
         self._peers.put((peers, asked))
         self._endpoint.wake()
         try:
-            asked.result(_CLOSE_S)
+            asked.result(CLOSE_S)
         except (RingError, OSError) as error:
             raise RunFailed(f"{self.name} cannot use its peers' addresses: {_why(error)}") from error
 
@@ -91,14 +91,14 @@ class ProbeLine:
     def close(self) -> None:
         self._closing = True
         self._endpoint.wake()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(CLOSE_S)
 
     def _drive(self, task: RoundTrips | Transfer, deadline_s: float, whom: str) -> None:
         asked: Future[None] = Future()
         self._tasks.put((task, time.monotonic() + deadline_s, asked))
         self._endpoint.wake()
         try:
-            asked.result(deadline_s + _CLOSE_S)
+            asked.result(deadline_s + CLOSE_S)
         except TimeoutError:
             raise NodeLost(f"{self.name} got no answer from {whom} within {deadline_s:.0f} s") from None
         except TransportError as error:
@@ -173,4 +173,4 @@ class ProbeLine:
 
 
 def _why(error: Exception) -> str:
-    return str(error) or f"not done within {_CLOSE_S:.0f} s"
+    return str(error) or f"not done within {CLOSE_S:.0f} s"

@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import JobConfig
-from ravnest.profiling import benchmark_work as default_work
+from ravnest.profiling import benchmark_work
 from ravnest.profiling.agents import Call, Crew, Member, Unanswered
 from ravnest.profiling.benchmark_work import Work, work_of
 from ravnest.profiling.links import LinksMeasured, measure_links
@@ -84,7 +84,7 @@ def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
     measured = measured_fleet(nodes, rates)
     missing += [*unmeasured, *_failures(links)]
     missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
-    words = default_work.WORDS if asked.job is None else f"the units of {asked.job_file}"
+    words = benchmark_work.WORDS if asked.job is None else f"the units of {asked.job_file}"
     return Profile(measured, words, speeds, links, facts, [*measured.notes, *_crowded(facts)], missing)
 
 
@@ -103,7 +103,7 @@ def gather_facts(crew: Crew) -> tuple[dict[str, MachineFacts], list[str]]:
 def _work(asked: Asked, free_bytes: int) -> Work:
     if asked.job is not None and asked.job_file is not None:
         return work_of(asked.job, asked.job_file, free_bytes)
-    return work_of(default_work.job(), Path(default_work.__file__), free_bytes)
+    return work_of(benchmark_work.job(), Path(benchmark_work.__file__), free_bytes)
 
 
 def _speeds(

@@ -110,7 +110,7 @@ def _require(value: float, key: str, *, least: float | None = None) -> None:
         raise InvalidInput(f"must be {expected}, not {value!r}", key=key)
 
 
-def slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
+def computing_slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
     """By which factor each computation of a stage takes longer: lognormal, mean 1, `variation` its coefficient of
     variation."""
     normal = random.Random(f"{seed}/compute/{who}").gauss
@@ -119,7 +119,7 @@ def slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
     return lambda: exp(normal(mean, sigma))
 
 
-def stalls(seed: int, node: str, number: int, per_hour: float, for_s: float) -> Iterator[tuple[float, float]]:
+def chance_stalls(seed: int, node: str, number: int, per_hour: float, for_s: float) -> Iterator[tuple[float, float]]:
     """(gap before it, length), both in seconds, of one node's stalls by its `number`-th rate; without an end."""
     chance = random.Random(f"{seed}/stalls/{node}/{number}")
     while True:

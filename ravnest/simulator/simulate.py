@@ -17,12 +17,11 @@ from typing import Any
 from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator import scenario as chance
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
-from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall
+from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
 from ravnest.simulator.simulated_run import LostNode, Simulated, SimulatedStage
 from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
@@ -73,7 +72,7 @@ class _Simulation:
         if scenario.compute_jitter:
             variation = scenario.compute_jitter
             names = (who for cluster in fleet.clusters for who in cluster.stage_names())
-            slowness = {who: chance.slowness(seed, who, variation) for who in names}
+            slowness = {who: computing_slowness(seed, who, variation) for who in names}
         self._run = VirtualRun(fleet, traced=False, slowness=slowness, seed=seed)
         self._stage_of = {
             stage.node: f"{cluster.name}.{index}"
@@ -96,7 +95,7 @@ class _Simulation:
         doing += [(change.at_s, self._change, change) for change in self._scenario.bandwidth]
         for number, rate in enumerate(self._scenario.stall_rates):
             for node in rate.nodes or self._stage_of:
-                coming = chance.stalls(self._seed, node, number, rate.per_hour, rate.for_s)
+                coming = chance_stalls(self._seed, node, number, rate.per_hour, rate.for_s)
                 gap_s, for_s = next(coming)
                 doing.append((gap_s, self._stall_by_chance, (Stall(node, gap_s, for_s), coming)))
         if seconds is not None:

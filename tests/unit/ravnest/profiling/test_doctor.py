@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ravnest.errors import RunFailed
-from ravnest.profiling import doctor as doctoring
+from ravnest.profiling import doctor as doctor
 from ravnest.profiling.agents import Call, Member, Reach, Unanswered
 from ravnest.profiling.doctor import PING_DEADLINE_S, Checked, check_machines, ping_pairs
 from ravnest.profiling.findings import THIS_MACHINE
@@ -144,7 +144,7 @@ class Here:
 def checked_nodes(monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None) -> Checked:
     monkeypatch.setattr(Here, "fails", here)
     monkeypatch.setattr(Here, "deaf", bool(here))
-    monkeypatch.setattr(doctoring, "MachineAgent", Here)
+    monkeypatch.setattr(doctor, "MachineAgent", Here)
     needs = needs_of_members(dict.fromkeys("abc", "10.0.0.1"))
     return check_machines(Sound("abc", failing or {}), needs, FACTS, "127.0.0.1", lambda step: None)
 
