@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 
 from cluster_planner.formatting import counted, rate
 from cluster_planner.plan import Plan
-from ravnest.simulator.simulated_run import Simulated
+from ravnest.simulator.simulated_run import SimulatedRun
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -172,7 +172,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return (60.0, "min") if seconds > 120 else (1.0, "s")
 
 
-def draw_simulation(result: Simulated, predicted_samples_per_s: float, path: Path, *, steady: bool) -> None:
+def draw_simulation(result: SimulatedRun, predicted_samples_per_s: float, path: Path, *, steady: bool) -> None:
     """Three panels side by side, as one PNG. `steady`: whether the run has shown a steady state, whose mean is drawn;
     else the mean until the drain is.
     """
@@ -207,7 +207,7 @@ def draw_simulation(result: Simulated, predicted_samples_per_s: float, path: Pat
     save(figure, path)
 
 
-def mean_of(result: Simulated, *, steady: bool) -> tuple[float, float]:
+def mean_of(result: SimulatedRun, *, steady: bool) -> tuple[float, float]:
     """(from when on, samples/s of the fleet) until the drain."""
     if steady:
         return result.steady_from_s, result.samples_per_s

@@ -137,11 +137,11 @@ class Driver:
             return
         for instruction in self._control.handle(delivery.sender, message):
             match instruction:
-                case c.Tell():
+                case c.SendToStage():
                     if isinstance(instruction.message, m.RoundOpened):
                         self._opened.setdefault(instruction.message.round, now_s)
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.RoundDone():
+                case c.RecordRoundCommitted():
                     self._rounds.append((self._opened.pop(instruction.round), now_s))
 
 

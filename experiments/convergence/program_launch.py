@@ -24,7 +24,7 @@ from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.ray.stage_actors import Ended
+from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import JobConfig
@@ -42,12 +42,12 @@ class Forks:
     def __init__(self, children: Mapping[str, Child]) -> None:
         self._children = dict(children)
 
-    def ended(self, timeout_s: float = 0.0) -> list[Ended]:
+    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
         """Each once."""
         gone = [name for name, child in self._children.items() if child.has_left()]
         for name in gone:
             self._children.pop(name)
-        return [Ended(name, None, "its process is gone") for name in gone]
+        return [StageEnded(name, None, "its process is gone") for name in gone]
 
 
 def run_forked(

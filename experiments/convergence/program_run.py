@@ -179,7 +179,7 @@ class _Kept:
 
     def on(self, event: report.RunEvent) -> None:
         """Reads the checkpoint at once: the driver writes the next one in another thread."""
-        if isinstance(event, report.CheckpointWritten):
+        if isinstance(event, report.CheckpointWrittenEvent):
             latest = load_latest(self._checkpoints, ())  # complete: this run has just committed it
             self.anchors.append((latest.manifest.samples, latest.weights()))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ravnest.pipeline.time_ledger import WAITS
-from ravnest.simulator import Simulated
+from ravnest.simulator import SimulatedRun
 from ravnest.stage.messages import stage_name
 
 
@@ -52,7 +52,7 @@ def of_rehearsal(document: Mapping[str, Any]) -> Achieved:
     )
 
 
-def of_simulation(simulated: Simulated) -> Achieved:
+def of_simulation(simulated: SimulatedRun) -> Achieved:
     """Its stages go by the names that they have in a run. What was waited for is told from the start to the drain."""
     stages = {}
     for each in simulated.stages:

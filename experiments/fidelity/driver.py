@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster_planner import load_plan
 from ravnest.driver import run
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.observe.report import Limit, Phase, RunEvent
+from ravnest.driver.observe.report import RunLimit, PhaseEvent, RunEvent
 from ravnest.rehearsal.comparison import as_plain, compare
 
 
@@ -21,7 +21,7 @@ class Phases:
     """Tells the phases on stderr."""
 
     def on(self, event: RunEvent) -> None:
-        if isinstance(event, Phase):
+        if isinstance(event, PhaseEvent):
             print(event.name, file=sys.stderr, flush=True)
 
 
@@ -42,7 +42,7 @@ def main() -> None:
             out_dir=asked.out,
             observer=Phases(),
             imitate=Imitation(links=False, memory=False),
-            limit=Limit(seconds=asked.seconds),
+            limit=RunLimit(seconds=asked.seconds),
         )
     json.dump({"rehearsal": as_plain(compare(plan, result, 1.0))}, sys.stdout, allow_nan=False)
 

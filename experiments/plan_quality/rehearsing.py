@@ -13,7 +13,7 @@ from typing import Any
 from cluster_planner import Plan, save_plan
 from experiments.fidelity.achieved import Achieved, of_rehearsal, of_simulation
 from experiments.fidelity.measure import rehearsal_of
-from ravnest.simulator import Simulated, simulate
+from ravnest.simulator import SimulatedRun, simulate
 
 SIMULATED_S = 120.0
 
@@ -61,7 +61,7 @@ def made_in(document: Mapping[str, Any]) -> Made:
     return Made(of_rehearsal(document), tuple(clusters))
 
 
-def _mean_staleness(found: Simulated, cluster: str) -> float:
+def _mean_staleness(found: SimulatedRun, cluster: str) -> float:
     """Of all gradients of all stages of a cluster, in updates."""
     counts = [stage.staleness for stage in found.stages if stage.name.rpartition(".")[0] == cluster]
     total = sum(sum(each.values()) for each in counts)

@@ -21,7 +21,7 @@ from cluster_planner.predict.prediction import predict
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import one_round_s
-from ravnest.simulator import Scenario, Simulated, simulate
+from ravnest.simulator import Scenario, SimulatedRun, simulate
 
 SEED = 1
 JITTER = 0.1
@@ -62,7 +62,7 @@ class Found:
     """
 
     size: Size
-    result: Simulated
+    result: SimulatedRun
     expected: Expected
     rate_per_s: float
     interval_s: float | None
@@ -89,7 +89,7 @@ def run(*, quick: bool) -> Part:
         claims=claims_of(found),
         tables=[
             Table(
-                "Simulated against predicted",
+                "SimulatedRun against predicted",
                 (
                     "nodes",
                     "clusters",
@@ -166,7 +166,7 @@ def simulated(size: Size) -> Found:
     return found_of(size, result, expected, plan.workload.average_every, alone)
 
 
-def found_of(size: Size, result: Simulated, expected: Expected, average_every: int, alone_s: float) -> Found:
+def found_of(size: Size, result: SimulatedRun, expected: Expected, average_every: int, alone_s: float) -> Found:
     """Reads off the rounds that were committed while all trained, from the second on."""
     done = [(opened_s, committed_s) for opened_s, committed_s in result.rounds_s if committed_s <= result.drain_s]
     settled = done[1:]  # clusters wait for the first one at its end only

@@ -13,23 +13,23 @@ import typer
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
-    from ravnest.profiling.agents import Crew
+    from ravnest.profiling.agents import Agents
 
 
 @contextmanager
 def crew_at(
     address: str | None, job: JobConfig | None, job_file: Path | None, names: Mapping[str, str]
-) -> Iterator[Crew]:
+) -> Iterator[Agents]:
     """`job`: whose code the nodes get. `names`: what nodes of given addresses are called. Raises InvalidInput where
     nothing listens at `address`, RunFailed where Ray cannot be joined."""
     if address is None:
-        from ravnest.profiling.agents import LocalCrew
+        from ravnest.profiling.agents import LocalAgents
 
         name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
-        yield LocalCrew(name, len(os.sched_getaffinity(0)))
+        yield LocalAgents(name, len(os.sched_getaffinity(0)))
         return
     from ravnest.driver.ray.code_shipping import job_code
-    from ravnest.driver.ray.node_agents import RayCrew
+    from ravnest.driver.ray.node_agents import RayAgents
     from ravnest.driver.ray.session import RaySession, check_address
 
     check_address(address)
@@ -38,7 +38,7 @@ def crew_at(
         typer.echo(code.notice, err=True)
     session = RaySession(address, code)
     try:
-        with RayCrew(session, names) as crew:
+        with RayAgents(session, names) as crew:
             yield crew
     finally:
         session.close()

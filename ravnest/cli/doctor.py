@@ -17,8 +17,8 @@ import typer
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
-    from ravnest.profiling.doctor import Checked
-    from ravnest.profiling.requirements import Needs
+    from ravnest.profiling.doctor import DoctorReport
+    from ravnest.profiling.requirements import Requirements
 
 WOULD_FAIL = 1
 
@@ -48,12 +48,12 @@ def doctor(
     from ravnest.cli.views.machines import doctor_document, show_doctor
     from ravnest.cli.views.steps import Steps
     from ravnest.planning.workload import check_workload
-    from ravnest.profiling.requirements import Needs, needs_of_fleet, needs_of_plan
+    from ravnest.profiling.requirements import Requirements, requirements_of_fleet, requirements_of_plan
 
     if plan is not None and job is not None and file is not None:
         check_workload(plan, job, file)
-    needs = Needs(()) if fleet is None else needs_of_fleet(fleet)
-    needs = needs if plan is None else needs_of_plan(plan)
+    needs = Requirements(()) if fleet is None else requirements_of_fleet(fleet)
+    needs = needs if plan is None else requirements_of_plan(plan)
     job_file = None if plan is None else Path(plan.job_file)
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
@@ -72,22 +72,22 @@ def doctor(
         raise typer.Exit(WOULD_FAIL)
 
 
-def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]) -> Checked:
+def _alone(needs: Requirements, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]) -> DoctorReport:
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
-    from ravnest.profiling.agents import LocalCrew
+    from ravnest.profiling.agents import LocalAgents
     from ravnest.profiling.doctor import check_jobs, check_machines, settings_findings
     from ravnest.profiling.findings import THIS_MACHINE, device_findings
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.requirements import Needs as Own
-    from ravnest.profiling.requirements import Wanted
+    from ravnest.profiling.requirements import Requirements as Own
+    from ravnest.profiling.requirements import RequiredNode
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {"cpu"})
-    nodes = [Wanted(THIS_MACHINE, device=device) for device in devices or ["cpu"]]
+    nodes = [RequiredNode(THIS_MACHINE, device=device) for device in devices or ["cpu"]]
     own = Own(nodes[:1], memory_bytes=memory)
-    crew = LocalCrew(THIS_MACHINE, len(os.sched_getaffinity(0)))
+    crew = LocalAgents(THIS_MACHINE, len(os.sched_getaffinity(0)))
     checked = check_machines(crew, own, machine_facts(), None, step)
     seen = [device.name for each in checked.facts.values() for device in each.devices]
     for device in devices[1:]:
@@ -100,23 +100,23 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
 
 
 def _together(
-    address: str, needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
-) -> Checked:
+    address: str, needs: Requirements, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
+) -> DoctorReport:
     from ravnest.driver.ray.code_shipping import job_code
-    from ravnest.driver.ray.node_agents import RayCrew
+    from ravnest.driver.ray.node_agents import RayAgents
     from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
-    from ravnest.profiling.doctor import Checked, check_jobs, check_machines, join_finding, settings_findings
+    from ravnest.profiling.doctor import DoctorReport, check_jobs, check_machines, join_finding, settings_findings
     from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.requirements import needs_of_members
+    from ravnest.profiling.requirements import requirements_of_members
 
     settings = settings_findings(joins=True)
     silence = silence_at(address)
     if silence is not None:
-        return Checked([*settings, join_finding(f"reaches no Ray cluster at {address} ({silence})")])
+        return DoctorReport([*settings, join_finding(f"reaches no Ray cluster at {address} ({silence})")])
     if any(finding.level == "fails" for finding in settings):
-        return Checked(settings)  # Ray would take a minute and more to say the same
+        return DoctorReport(settings)  # Ray would take a minute and more to say the same
     step(f"joining Ray at {address}")
     elsewhere = [node.data.factory for node in needs.nodes if node.data is not None and node.data.factory]
     code = None if job is None or job_file is None else job_code(job, job_file, elsewhere)
@@ -125,12 +125,12 @@ def _together(
     try:
         session = RaySession(address, code)
     except RunFailed as error:
-        return Checked([*settings, join_finding(str(error))])
+        return DoctorReport([*settings, join_finding(str(error))])
     planned = {node.name: node.address for node in needs.nodes} or None
     try:
-        with RayCrew(session, {}, planned) as crew:
+        with RayAgents(session, {}, planned) as crew:
             if not needs.nodes:  # no file: what Ray has is what is wanted
-                needs = needs_of_members({member.name: member.address for member in crew.members})
+                needs = requirements_of_members({member.name: member.address for member in crew.members})
             checked = check_machines(crew, needs, machine_facts(), session.host, step)
             gone = [text for node in crew.dead for text in (node.name, node.address) if text]
             there = {member.name for member in crew.members}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.results.export import Place
+    from ravnest.results.export import ExportTarget
     from ravnest.training.precision import Precision
 
 
@@ -75,16 +75,16 @@ def export(
         count = to_tensorboard(run, tensorboard)
         typer.echo(f"Wrote {count:,} points. Next: tensorboard --logdir {tensorboard}")
     if weights is not None or huggingface is not None:
-        from ravnest.results.export import Place
+        from ravnest.results.export import ExportTarget
 
         part_bytes = int(part_gb * 1e9)
-        plain = None if weights is None else Place(weights.parent, weights.stem, "--weights", force, part_bytes)
-        folder = None if huggingface is None else Place(huggingface, "model", "--huggingface", force, part_bytes)
+        plain = None if weights is None else ExportTarget(weights.parent, weights.stem, "--weights", force, part_bytes)
+        folder = None if huggingface is None else ExportTarget(huggingface, "model", "--huggingface", force, part_bytes)
         _export_weights(run, job, plain, folder, dtype)
 
 
 def _export_weights(
-    run: Path, job: Path | None, plain: Place | None, folder: Place | None, dtype: DType | None
+    run: Path, job: Path | None, plain: ExportTarget | None, folder: ExportTarget | None, dtype: DType | None
 ) -> None:
     from rich.console import Console
 

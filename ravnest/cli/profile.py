@@ -57,11 +57,11 @@ def profile(
     from ravnest.cli.views.machines import comments, profile_document, show_profile
     from ravnest.cli.views.steps import Steps
     from ravnest.profiling.measured_fleet import merged
-    from ravnest.profiling.profile import Asked
+    from ravnest.profiling.profile import ProfileRequest
     from ravnest.profiling.profile import profile as measure
 
     names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
-    asked = Asked(wanted, job, peers, seconds, seed)
+    asked = ProfileRequest(wanted, job, peers, seconds, seed)
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
         Steps(Console(stderr=True, quiet=as_json)) as steps,

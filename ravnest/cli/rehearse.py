@@ -53,7 +53,7 @@ unless --samples, --minutes or --whole says otherwise.
     from ravnest.cli.views.result import show_result
     from ravnest.driver import run as launch_run
     from ravnest.driver.imitation import Imitation
-    from ravnest.driver.observe.report import Notice
+    from ravnest.driver.observe.report import NoticeEvent
     from ravnest.driver.observe.report import as_plain as run_as_plain
     from ravnest.formatting import duration
     from ravnest.rehearsal.comparison import as_plain, compare, extent
@@ -63,9 +63,9 @@ unless --samples, --minutes or --whole says otherwise.
     view = LiveView(console) if console.is_terminal else PlainView(console)
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
         if until.expected_s is not None:
-            view.on(Notice(f"rehearsing at speed {speed:g}: up to about {duration(until.expected_s)} of training"))
+            view.on(NoticeEvent(f"rehearsing at speed {speed:g}: up to about {duration(until.expected_s)} of training"))
         if until.cut_short:
-            view.on(Notice("that is less than 24 updates and 4 rounds: a larger --speed or --minutes would show more"))
+            view.on(NoticeEvent("that is less than 24 updates and 4 rounds: a larger --speed or --minutes would show more"))
         result = launch_run(
             made,
             plan,

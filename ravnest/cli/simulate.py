@@ -68,7 +68,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from ravnest.simulator import Scenario, as_plain
     from ravnest.simulator import simulate as run_simulation
     from ravnest.simulator.scenario import load_scenario
-    from ravnest.simulator.simulate import Extent, default_extent
+    from ravnest.simulator.simulate import SimulationLength, default_length
     from ravnest.simulator.simulated_run import too_short
 
     check_job_of_plan(made, plan)
@@ -89,9 +89,9 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
         def on_progress(done: float, now_s: float, events: int) -> None:
             progress.update(task, completed=done, at=f"{duration(now_s)} simulated, {events:,} events")
 
-        asked = Extent(samples, None if hours is None else hours * 3600, "")
+        asked = SimulationLength(samples, None if hours is None else hours * 3600, "")
         with naming(scenario or plan):
-            until = default_extent(made, given, seed) if hours is None and samples is None else asked
+            until = default_length(made, given, seed) if hours is None and samples is None else asked
             result = run_simulation(
                 made, given, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
             )

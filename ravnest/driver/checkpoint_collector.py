@@ -52,7 +52,7 @@ class CheckpointCollector:
     def __init__(
         self,
         setups: Mapping[str, StageSetup],
-        begin: Callable[[c.CheckpointBegun], CheckpointWriter],
+        begin: Callable[[c.BeginCheckpoint], CheckpointWriter],
         disk: Executor,
     ) -> None:
         """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
@@ -64,7 +64,7 @@ class CheckpointCollector:
         self._disk = disk
         self._writing: deque[tuple[int, Future[Path | None]]] = deque()
 
-    def begin(self, begun: c.CheckpointBegun) -> None:
+    def begin(self, begun: c.BeginCheckpoint) -> None:
         self._writers[begun.round] = self._begin(begun)
 
     def take(self, stage: str, message: m.StateTensor, tensors: tuple[Tensor, ...]) -> None:

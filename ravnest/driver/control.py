@@ -26,7 +26,7 @@ from ring_allreduce import SamplesReported as OwnerSamples
 from ring_allreduce.transport import Message
 
 
-class Phase(Enum):
+class RunPhase(Enum):
     TRAINING = auto()
     DRAINING = auto()
     FINISHING = auto()
@@ -35,7 +35,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True)
-class Tell:
+class SendToStage:
     """Send `message` to the stage named `peer`."""
 
     peer: str
@@ -43,12 +43,12 @@ class Tell:
 
 
 @dataclass(frozen=True)
-class PhaseEntered:
-    phase: Phase
+class EnterPhase:
+    phase: RunPhase
 
 
 @dataclass(frozen=True)
-class CheckpointBegun:
+class BeginCheckpoint:
     """The stages will send their state as of `round`."""
 
     round: int
@@ -57,14 +57,14 @@ class CheckpointBegun:
 
 
 @dataclass(frozen=True)
-class CheckpointArrived:
+class CommitCheckpoint:
     """Every stage has sent its state for `round`."""
 
     round: int
 
 
 @dataclass(frozen=True)
-class RoundBegun:
+class RecordRoundOpened:
     """A round has been opened. `final`: the one that ends the run."""
 
     round: int
@@ -72,13 +72,13 @@ class RoundBegun:
 
 
 @dataclass(frozen=True)
-class RoundDone:
+class RecordRoundCommitted:
     round: int
     samples: int
 
 
 @dataclass(frozen=True)
-class EvaluationDone:
+class RecordEvaluation:
     """The sums as the last stage reported them. `final`: of the anchor. `samples`: when it was ordered."""
 
     samples: int
@@ -86,7 +86,7 @@ class EvaluationDone:
     final: bool
 
 
-Instruction = Tell | PhaseEntered | CheckpointBegun | CheckpointArrived | RoundBegun | RoundDone | EvaluationDone
+Instruction = SendToStage | EnterPhase | BeginCheckpoint | CommitCheckpoint | RecordRoundOpened | RecordRoundCommitted | RecordEvaluation
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class RunControl:
         self._abandon = False
         self.stopped_early = False
         """Whether an order to stop, and not the job's own `stop`, cut something off."""
-        self.phase = Phase.TRAINING
+        self.phase = RunPhase.TRAINING
 
     @property
     def samples(self) -> int:
@@ -162,12 +162,12 @@ class RunControl:
     def stop(self, *, evaluate: bool) -> list[Instruction]:
         """End the run: drain, one last round, save. `evaluate`: and pass the held-out set through the anchor."""
         self._abandon = self._abandon or not evaluate
-        if self.phase is not Phase.TRAINING:
+        if self.phase is not RunPhase.TRAINING:
             return []
         self.stopped_early = not evaluate
-        self.phase = Phase.DRAINING
+        self.phase = RunPhase.DRAINING
         firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
-        return [PhaseEntered(self.phase), *(Tell(first, m.Drain()) for first in firsts)]
+        return [EnterPhase(self.phase), *(SendToStage(first, m.Drain()) for first in firsts)]
 
     def tick(self, elapsed_s: float) -> list[Instruction]:
         """The clock's part: stop by time."""
@@ -189,7 +189,7 @@ class RunControl:
                 event = MemberFinished(message.round, sender, str(message.ring))
                 return self._follow(self._rounds.handle(event, 0.0))
             case m.Drained():
-                expected = self.phase is Phase.DRAINING and index == 0 and cluster not in self._drained
+                expected = self.phase is RunPhase.DRAINING and index == 0 and cluster not in self._drained
                 _require(expected, sender, message)
                 self._drained[cluster] = message
                 self._updates[cluster] = message.updates
@@ -212,14 +212,14 @@ class RunControl:
                 return []
 
     def _count(self, cluster: str) -> list[Instruction]:
-        """Tell the rounds' owner what the cluster has made by now."""
+        """SendToStage the rounds' owner what the cluster has made by now."""
         made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
         event = OwnerSamples(cluster, made * self._shape.samples_per_update)
         return self._follow(self._rounds.handle(event, 0.0))
 
     def _after_update(self, cluster: str) -> list[Instruction]:
         out = self._count(cluster)
-        if self.phase is not Phase.TRAINING:
+        if self.phase is not RunPhase.TRAINING:
             return out
         if self._shape.stop_samples is not None and self.samples >= self._shape.stop_samples:
             return out + self.stop(evaluate=True)
@@ -237,12 +237,12 @@ class RunControl:
         self._evaluation += 1
         self._evaluated_at = self.samples
         order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
-        return [Tell(m.stage_name(self._shape.evaluator, 0), order)]
+        return [SendToStage(m.stage_name(self._shape.evaluator, 0), order)]
 
     def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
-        final = self.phase is Phase.EVALUATING and message.evaluation == self._evaluation
+        final = self.phase is RunPhase.EVALUATING and message.evaluation == self._evaluation
         self._evaluating = False
-        done = EvaluationDone(self._evaluated_at, message, final)
+        done = RecordEvaluation(self._evaluated_at, message, final)
         return [done, *self._end()] if final else [done, *self._when_finished()]
 
     def _follow(self, orders: list[OwnerInstruction]) -> list[Instruction]:
@@ -250,13 +250,13 @@ class RunControl:
         for order in orders:
             match order:
                 case OpenRound(final=False):
-                    out.append(RoundBegun(order.round, final=False))
+                    out.append(RecordRoundOpened(order.round, final=False))
                     for name, count in self._shape.clusters.items():
                         if name in self._drained:  # no gradient flows there that could carry a stamp
                             out += self._finish_rounds(name)
                         else:
                             last = m.stage_name(name, count - 1)
-                            out.append(Tell(last, m.RoundOpened(round=order.round)))
+                            out.append(SendToStage(last, m.RoundOpened(round=order.round)))
                 case CommitRound():
                     out += self._commit(order.round)
                 case FailRun():
@@ -269,31 +269,31 @@ class RunControl:
             del self._snapshots[stale]
         last = round_ == self._last_round
         save = last or (not self.saving and self.samples >= self._next_save and not self._last_round)
-        out: list[Instruction] = [RoundDone(round_, self.samples)]
+        out: list[Instruction] = [RecordRoundCommitted(round_, self.samples)]
         if save:
             self._next_save = self.samples + self._shape.evaluate_every
             self._saving[round_] = set(self._shape.stages)
-            out.append(CheckpointBegun(round_, self._samples_of(taken), taken))
+            out.append(BeginCheckpoint(round_, self._samples_of(taken), taken))
         order = m.RoundCommitted(round=round_, save=save)
-        return out + [Tell(stage, order) for stage in self._shape.stages]
+        return out + [SendToStage(stage, order) for stage in self._shape.stages]
 
     def _state_sent(self, sender: str, round_: int) -> list[Instruction]:
         self._saving[round_].discard(sender)
         if self._saving[round_]:
             return []
         del self._saving[round_]
-        return [CheckpointArrived(round_)]
+        return [CommitCheckpoint(round_)]
 
     def _when_all_drained(self) -> list[Instruction]:
-        if self.phase is not Phase.DRAINING or len(self._drained) < len(self._shape.clusters):
+        if self.phase is not RunPhase.DRAINING or len(self._drained) < len(self._shape.clusters):
             return []
-        self.phase = Phase.FINISHING
-        out: list[Instruction] = [PhaseEntered(self.phase)]
+        self.phase = RunPhase.FINISHING
+        out: list[Instruction] = [EnterPhase(self.phase)]
         before = self._rounds.opened
         self._rounds.handle(FinishRequested(), 0.0)  # opens the last round, which every stage hears of here
         self._last_round = self._rounds.opened
         if self._last_round > before:
-            out.append(RoundBegun(self._last_round, final=True))
+            out.append(RecordRoundOpened(self._last_round, final=True))
         for name in self._shape.clusters:
             out += self._finish_rounds(name)
         return out
@@ -303,23 +303,23 @@ class RunControl:
         order = m.FinishRounds(
             up_to=self._rounds.opened,
             updates=self._drained[cluster].updates,
-            final=self.phase is Phase.FINISHING,
+            final=self.phase is RunPhase.FINISHING,
         )
-        return [Tell(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
+        return [SendToStage(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
 
     def _when_finished(self) -> list[Instruction]:
         finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)
-        if self.phase is not Phase.FINISHING or not finished or self.saving or self._evaluating:
+        if self.phase is not RunPhase.FINISHING or not finished or self.saving or self._evaluating:
             return []
         if self._abandon or not self._shape.held_out_batches:
             self.stopped_early = self._abandon
             return self._end()
-        self.phase = Phase.EVALUATING
-        return [PhaseEntered(self.phase), *self._evaluate()]
+        self.phase = RunPhase.EVALUATING
+        return [EnterPhase(self.phase), *self._evaluate()]
 
     def _end(self) -> list[Instruction]:
-        self.phase = Phase.DONE
-        return [PhaseEntered(self.phase), *(Tell(stage, m.Stop()) for stage in self._shape.stages)]
+        self.phase = RunPhase.DONE
+        return [EnterPhase(self.phase), *(SendToStage(stage, m.Stop()) for stage in self._shape.stages)]
 
 
 def _require(expected: bool, sender: str, message: Message) -> None:

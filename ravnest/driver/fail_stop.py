@@ -14,7 +14,7 @@ from ring_allreduce.rounds.deadlines import SilenceDeadline
 _STALL_FACTOR = 50.0
 
 
-class Membership(Protocol):
+class FailurePolicy(Protocol):
     """Told what was heard and who ended; answers by raising, or not."""
 
     def heard(self, stage: str, now_s: float, *, progress: bool) -> None:

@@ -1,4 +1,4 @@
-"""What of the plan's machines is imitated here, and how fast: what each stage is told of its node and its links.
+"""What of the plan's machines is stage_imitation here, and how fast: what each stage is told of its node and its links.
 
 Decides how a plan's figures become what a stage pads and shapes. Deadlines stay real, whatever the speed. Pure: knows
 no clock and no socket.
@@ -20,7 +20,7 @@ from ring_allreduce.transport import LinkShape, NodeShape
 
 @dataclass(frozen=True)
 class Imitation:
-    """What is imitated. Raises InvalidInput for a `speed` that is no finite number above 0."""
+    """What is stage_imitation. Raises InvalidInput for a `speed` that is no finite number above 0."""
 
     compute: bool = True
     """Pad each stage's work to its node's speed."""
@@ -29,7 +29,7 @@ class Imitation:
     memory: bool = True
     """A stage that takes more than its node has ends the run."""
     speed: float = 1.0
-    """Everything that is imitated goes so many times as fast."""
+    """Everything that is stage_imitation goes so many times as fast."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speed) and self.speed > 0):
@@ -37,7 +37,7 @@ class Imitation:
 
 
 @dataclass(frozen=True)
-class Imitated:
+class StageImitation:
     """What one stage is told of its node. `device`: torch's name of where it computes."""
 
     device: str
@@ -47,14 +47,14 @@ class Imitated:
     memory: MemoryCap | None = None
 
 
-def imitated(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> Imitated:
-    """`spans`: of the plan. Without an imitation nothing is imitated. Imitated computing is done on the processor,
+def stage_imitation(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> StageImitation:
+    """`spans`: of the plan. Without an imitation nothing is stage_imitation. StageImitation computing is done on the processor,
     whatever the node has.
     """
     node = plan.fleet.node(stage.node)
     if imitation is None:
-        return Imitated(node.device)
-    return Imitated(
+        return StageImitation(node.device)
+    return StageImitation(
         device="cpu" if imitation.compute else node.device,
         links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
         node=_node(plan, stage.node, imitation.speed) if imitation.links else None,

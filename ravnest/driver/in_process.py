@@ -31,7 +31,7 @@ class LocalResult:
     staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
     evaluations: list[m.Evaluated] = field(default_factory=list)
     checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
-    begun: list[c.CheckpointBegun] = field(default_factory=list)  # and what they are of
+    begun: list[c.BeginCheckpoint] = field(default_factory=list)  # and what they are of
 
 
 class LocalRun:
@@ -79,7 +79,7 @@ class LocalRun:
     def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
         """To the end, or until `until` says so. Raises RunFailed when nothing happens any more."""
         quiet = 0
-        while self.control.phase is not c.Phase.DONE and not until():
+        while self.control.phase is not c.RunPhase.DONE and not until():
             quiet = 0 if self.turn() else quiet + 1
             if quiet > _TURNS_WITHOUT_NEWS:
                 raise RunFailed(f"the run stands still in phase {self.control.phase.name}")
@@ -113,11 +113,11 @@ class LocalRun:
         """Do what control says."""
         for instruction in instructions:
             match instruction:
-                case c.Tell():
+                case c.SendToStage():
                     self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.EvaluationDone():
+                case c.RecordEvaluation():
                     self.result.evaluations.append(instruction.evaluated)
-                case c.CheckpointBegun():
+                case c.BeginCheckpoint():
                     self.result.begun.append(instruction)
-                case c.CheckpointArrived():
+                case c.CommitCheckpoint():
                     self.result.checkpoints.append(dict(self._anchor))

@@ -59,7 +59,7 @@ _READABLE = 100  # characters of two values that a message can hold
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumedRun:
     """What is known of the run so far."""
 
     checkpoint: Checkpoint
@@ -68,7 +68,7 @@ class Resumed:
     updates: Mapping[str, int]
 
     @classmethod
-    def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "Resumed":
+    def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "ResumedRun":
         """The latest checkpoint. Raises InvalidInput when it is damaged, lacks a part, or is of a plan that it does not
         fit."""
         parts = parts_of_plan(plan)
@@ -113,7 +113,7 @@ def states_for(
     setups: Mapping[str, StageSetup],
     plan: Plan,
     job: JobConfig,
-    resumed: Resumed | None,
+    resumed: ResumedRun | None,
     pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
     """Each stage's start. `pretrained`: what a new run starts from instead of the seed.
@@ -136,7 +136,7 @@ def states_for(
 
 
 def _resumed_weights(
-    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: Resumed
+    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: ResumedRun
 ) -> dict[str, Tensor]:
     checkpoint = resumed.checkpoint
     checkpoint.require(parts_of_stages(setups.values()))
@@ -153,12 +153,12 @@ def _resumed_weights(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Plan, job: JobConfig, resumed: Resumed | None
-) -> Callable[[c.CheckpointBegun], CheckpointWriter]:
+    folder: RunFolder, plan: Plan, job: JobConfig, resumed: ResumedRun | None
+) -> Callable[[c.BeginCheckpoint], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
-    def begin(begun: c.CheckpointBegun) -> CheckpointWriter:
+    def begin(begun: c.BeginCheckpoint) -> CheckpointWriter:
         return CheckpointWriter(
             folder.checkpoints,
             round=rounds_before + begun.round,

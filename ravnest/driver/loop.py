@@ -1,7 +1,7 @@
 """The driver's loop: stages' messages in, control's instructions out, news of deaths, state arriving for checkpoints.
 
 The edge between RunControl (which decides) and the world: transport, Ray's news, the clock, the run folder. Everything
-that it waits for has a deadline in Membership.
+that it waits for has a deadline in FailurePolicy.
 """
 
 import time
@@ -10,10 +10,10 @@ from typing import Protocol
 
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.fail_stop import Membership
+from ravnest.driver.fail_stop import FailurePolicy
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
-from ravnest.driver.ray.stage_actors import Ended
+from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import ALIVE_EVERY_S
@@ -26,10 +26,10 @@ _LEAVE_S = 20.0
 _SIGNS_OF_LIFE = (m.Alive, m.StateTensor)
 
 
-class News(Protocol):
+class StageEnds(Protocol):
     """Where deaths are heard of: Ray."""
 
-    def ended(self, timeout_s: float = 0.0) -> list[Ended]: ...
+    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]: ...
 
 
 class DriverLoop:
@@ -39,10 +39,10 @@ class DriverLoop:
         self,
         *,
         endpoint: Endpoint,
-        news: News,
+        news: StageEnds,
         outbox: Outbox,
         control: c.RunControl,
-        membership: Membership,
+        membership: FailurePolicy,
         collector: CheckpointCollector,
         record: RunRecord,
         firsts: Sequence[str],
@@ -71,7 +71,7 @@ class DriverLoop:
 
     def run(self) -> None:
         """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
-        while self._control.phase is not c.Phase.DONE or self._collector.busy:
+        while self._control.phase is not c.RunPhase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
 
@@ -91,7 +91,7 @@ class DriverLoop:
             self._next_news_s = now_s + _NEWS_EVERY_S
             for end in self._news.ended():
                 self._take_end(end)
-        if self._control.phase is not c.Phase.DONE:
+        if self._control.phase is not c.RunPhase.DONE:
             self._membership.check(now_s)
         if self._stop_wanted() and not self._stopping:
             self._stopping = True
@@ -155,24 +155,24 @@ class DriverLoop:
     def _follow(self, instructions: list[c.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case c.Tell():
+                case c.SendToStage():
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.PhaseEntered():
+                case c.EnterPhase():
                     self._record.phase(instruction.phase)
-                case c.RoundBegun():
+                case c.RecordRoundOpened():
                     self._record.round_begun(instruction)
-                case c.RoundDone():
+                case c.RecordRoundCommitted():
                     self._record.round_done(instruction)
-                case c.CheckpointBegun():
+                case c.BeginCheckpoint():
                     self._collector.begin(instruction)
-                case c.CheckpointArrived():
+                case c.CommitCheckpoint():
                     self._collector.commit(instruction.round)
-                case c.EvaluationDone():
+                case c.RecordEvaluation():
                     self._record.evaluated(instruction)
 
-    def _take_end(self, end: Ended) -> None:
+    def _take_end(self, end: StageEnded) -> None:
         self._stages.discard(end.stage)
-        if self._control.phase is c.Phase.DONE:
+        if self._control.phase is c.RunPhase.DONE:
             return  # however it left: the driver has all that it needs of it
         if end.outcome is None:
             self._membership.ended(end.stage, end.reason)

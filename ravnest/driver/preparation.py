@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster_planner import Plan
 from ravnest.checkpoints.run_folder import RunFolder, choose_folder
-from ravnest.driver.initial_state import Resumed
+from ravnest.driver.initial_state import ResumedRun
 from ravnest.driver.observe import report
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput
@@ -30,7 +30,7 @@ class Prepared:
     data: Any
     captured: CapturedModel
     folder: RunFolder
-    resumed: Resumed | None
+    resumed: ResumedRun | None
     pretrained: PretrainedWeights | None
     """Of a new run whose job names some."""
     total_samples: int | None
@@ -47,16 +47,16 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
     job = job_from_mapping(plan.job, path=str(plan_path), under="job.")
     check_workload(plan, job, plan_path)
     folder = choose_folder(out_dir, resume=resume)
-    resumed = Resumed.load(folder, plan, job) if resume else None
+    resumed = ResumedRun.load(folder, plan, job) if resume else None
     if differs(job, plan.job_file):
-        observer.on(report.Notice(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
+        observer.on(report.NoticeEvent(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
     if not Path(plan.job_file).parent.is_dir():
         raise InvalidInput(
             f"the job's folder {Path(plan.job_file).parent} is gone: plan again where the job lies now",
             path=str(plan_path),
             key="job_file",
         )
-    observer.on(report.Phase("preparing", "reading the data and capturing the model"))
+    observer.on(report.PhaseEvent("preparing", "reading the data and capturing the model"))
     data = load_data(job, plan.job_file)
     captured = capture_job(job, plan.job_file, data)
     check_fingerprint(plan, captured, plan_path)

@@ -77,7 +77,7 @@ def train(
     imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
-    limit: report.Limit = report.NO_LIMIT,
+    limit: report.RunLimit = report.NO_LIMIT,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
@@ -89,11 +89,11 @@ def train(
         for index, stage in enumerate(cluster.stages)
     }
     keys = run_keys([*nodes, m.DRIVER]) if encrypt else None
-    observer.on(report.Phase("starting Ray", address or "on this machine"))
+    observer.on(report.PhaseEvent("starting Ray", address or "on this machine"))
     elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
     code = None if address is None else job_code(job, plan.job_file, elsewhere)
     if code is not None and code.notice is not None:
-        observer.on(report.Notice(code.notice))
+        observer.on(report.NoticeEvent(code.notice))
     with RayCluster(address, code) as ray:
         interrupt.arm()  # again: Ray has set a handler of its own
         setups = stage_setups(
@@ -108,7 +108,7 @@ def train(
             imitate=imitate,
             timeline=timeline,
         )
-        observer.on(report.Phase("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
+        observer.on(report.PhaseEvent("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
         states = states_for(setups, plan, job, resumed, prepared.pretrained)  # while the actors import torch
         found = ray.prepare(START_DEADLINE_S)
@@ -120,7 +120,7 @@ def train(
             ray.start({**peers, m.DRIVER: endpoint.address})
             with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
                 record = _record(prepared, observer, writer, setups)
-                observer.on(report.Phase("handing out weights"))
+                observer.on(report.PhaseEvent("handing out weights"))
                 outbox = Outbox(endpoint)
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
@@ -133,7 +133,7 @@ def train(
                     news=ray,
                     outbox=outbox,
                     control=control,
-                    membership=run_membership(plan, nodes, time.monotonic(), speed=speed),
+                    membership=run_failure_policy(plan, nodes, time.monotonic(), speed=speed),
                     collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
                     record=record,
                     firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
@@ -187,7 +187,7 @@ def _record(
     )
 
 
-class Position(Protocol):
+class ResumePosition(Protocol):
     """How far a resumed run has come."""
 
     @property
@@ -203,8 +203,8 @@ def run_control(
     setups: Mapping[str, StageSetup],
     held_out: int,
     total_samples: int | None,
-    resumed: Position | None,
-    limit: report.Limit = report.NO_LIMIT,
+    resumed: ResumePosition | None,
+    limit: report.RunLimit = report.NO_LIMIT,
     *,
     speed: float = 1.0,
 ) -> c.RunControl:
@@ -230,7 +230,7 @@ def run_control(
     return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
 
 
-def run_membership(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
+def run_failure_policy(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
     """`nodes`: by stage. `speed`: as for `run_control`; a slow one makes round trips longer, but a fast one no deadline
     shorter, since this machine may be slower than what it imitates."""
     round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)

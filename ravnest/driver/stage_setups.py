@@ -14,7 +14,7 @@ from cluster_planner import Cluster, Plan, Ring
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import largest_fitting_window
 from cluster_planner.predict.ring_traffic import Member
-from ravnest.driver.imitation import Imitation, imitated, stages_elsewhere
+from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig
@@ -27,7 +27,7 @@ from ring_allreduce.transport import Keys
 
 
 @dataclass(frozen=True)
-class Copies:
+class TiedCopies:
     """Parameters that the same stages use."""
 
     members: tuple[Member, ...]
@@ -35,7 +35,7 @@ class Copies:
     elements: int
 
 
-def copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[Copies]:
+def tied_copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[TiedCopies]:
     """`clusters`: the programs of each cluster's stages, in order. Frozen parameters need no averaging."""
     users: dict[str, list[Member]] = {}
     sizes: dict[str, int] = {}
@@ -51,7 +51,7 @@ def copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[Copies]:
     for name, members in users.items():
         if name in lent:
             together.setdefault(tuple(members), []).append(name)
-    return [Copies(who, tuple(names), sum(sizes[name] for name in names)) for who, names in together.items()]
+    return [TiedCopies(who, tuple(names), sum(sizes[name] for name in names)) for who, names in together.items()]
 
 
 MARGIN = 2.0
@@ -126,7 +126,7 @@ def stage_setups(
         cluster.name: [programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))]
         for cluster in plan.clusters
     }
-    copied = dict(enumerate(copies(by_cluster), len(plan.rings))) if job.tied == "averaged" else {}
+    copied = dict(enumerate(tied_copies(by_cluster), len(plan.rings))) if job.tied == "averaged" else {}
     apart = {name for each in copied.values() for name in each.names}
     setups = {}
     spans = SpanCosts(plan.costs, plan.workload)
@@ -135,7 +135,7 @@ def stage_setups(
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
-            name, node = stage_name(cluster.name, index), imitated(plan, stage, spans, imitate)
+            name, node = stage_name(cluster.name, index), stage_imitation(plan, stage, spans, imitate)
             setups[name] = StageSetup(
                 cluster=cluster.name,
                 index=index,
@@ -209,8 +209,8 @@ def _segment(
     )
 
 
-def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
-    """One of the copies of tied parameters, averaged as a segment is."""
+def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: TiedCopies, stage: Member) -> SegmentSetup:
+    """One of the tied_copies of tied parameters, averaged as a segment is."""
     return SegmentSetup(
         ring=ring,
         parameters=copied.names,
@@ -220,7 +220,7 @@ def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: Copies, stage
         progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
         averaged_buffers=None,
         keeper=stage == _keeper(plan, copied.members),
-        copies=sum(cluster == stage[0] for cluster, _ in copied.members),
+        tied_copies=sum(cluster == stage[0] for cluster, _ in copied.members),
     )
 
 

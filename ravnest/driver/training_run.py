@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cluster_planner import Plan
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.initial_state import Resumed
+from ravnest.driver.initial_state import ResumedRun
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
@@ -26,7 +26,7 @@ def run(
     imitate: Imitation | None = None,
     encrypt: bool = False,
     timeline: bool = False,
-    limit: report.Limit = report.NO_LIMIT,
+    limit: report.RunLimit = report.NO_LIMIT,
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
@@ -68,7 +68,7 @@ class _Watched:
         self.training = False
 
     def on(self, event: report.RunEvent) -> None:
-        self.training = self.training or event == report.Phase("training")
+        self.training = self.training or event == report.PhaseEvent("training")
         self._observer.on(event)
 
 
@@ -77,7 +77,7 @@ def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: 
     if not prepared.folder.has_checkpoint:
         return "there was no checkpoint yet" if trained else None
     try:
-        checkpoint = Resumed.load(prepared.folder, prepared.plan, prepared.job).checkpoint
+        checkpoint = ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint
     except InvalidInput as error:
         return f"it cannot be resumed as it is: {error}"
     command = ["ravnest", "run", str(prepared.plan_path), "--resume", "--out", str(prepared.folder.path)]

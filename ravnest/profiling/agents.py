@@ -17,7 +17,7 @@ from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
     from ravnest.job.config import JobConfig
-    from ravnest.profiling.benchmark_work import Work
+    from ravnest.profiling.benchmark_work import BenchmarkWork
     from ravnest.profiling.job_check import JobFacts
     from ravnest.profiling.machine_facts import MachineFacts
     from ravnest.profiling.probe_line import Arrivals, PingTimes, ProbeLine
@@ -28,7 +28,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Reach:
+class Reachability:
     """Whether a TCP connection to a peer's two ports was taken; else why not, such as `timed out`."""
 
     pipeline: str | None
@@ -49,7 +49,7 @@ class MachineAgent:
 
         return machine_facts()
 
-    def speed(self, work: "Work", device: str, threads: int, seconds: float) -> "Speed":
+    def speed(self, work: "BenchmarkWork", device: str, threads: int, seconds: float) -> "Speed":
         from ravnest.job.materials import search_dirs
         from ravnest.profiling.speed import measure_speed
 
@@ -72,14 +72,14 @@ class MachineAgent:
     def meet(self, peers: Mapping[str, PeerAddress]) -> None:
         self._probe().connect(peers)
 
-    def reach(self, peers: Mapping[str, PeerAddress]) -> dict[str, Reach]:
+    def reach(self, peers: Mapping[str, PeerAddress]) -> dict[str, Reachability]:
         """By plain TCP connections."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             tried = {
                 peer: [pool.submit(_connects, at.host, port) for port in (at.pipeline_port, at.bulk_port)]
                 for peer, at in peers.items()
             }
-            return {peer: Reach(pipeline.result(), bulk.result()) for peer, (pipeline, bulk) in tried.items()}
+            return {peer: Reachability(pipeline.result(), bulk.result()) for peer, (pipeline, bulk) in tried.items()}
 
     def ping(self, peer: str, lane: str, count: int, seconds: float, deadline_s: float) -> "PingTimes":
         return self._probe().ping(peer, Lane[lane], count, seconds, deadline_s)
@@ -116,7 +116,7 @@ def _connects(host: str, port: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class Member:
+class AgentNode:
     """A node that an agent acts on. `cores`: what a stage there may use."""
 
     name: str
@@ -125,7 +125,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Call:
+class AgentCall:
     """Of a MachineAgent's method."""
 
     member: str
@@ -140,35 +140,35 @@ class Unanswered:
     reason: str
 
 
-class Crew(Protocol):
+class Agents(Protocol):
     """Agents, one on each node."""
 
     @property
-    def members(self) -> Sequence[Member]: ...
+    def members(self) -> Sequence[AgentNode]: ...
 
     @property
     def lost(self) -> Mapping[str, str]:
         """Nodes that stopped answering, and why; they are not asked again."""
         ...
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         """The answers, each perhaps Unanswered, in the order of `calls`, which run at the same time."""
         ...
 
 
-class LocalCrew:
+class LocalAgents:
     """This process, as the one member."""
 
     def __init__(self, name: str, cores: int) -> None:
-        self.members: Sequence[Member] = (Member(name, None, cores),)
+        self.members: Sequence[AgentNode] = (AgentNode(name, None, cores),)
         self.lost: Mapping[str, str] = {}
         self._agent = MachineAgent(name, "127.0.0.1")
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         """One after the other; what computes here has no deadline. `timeout_s` is for others."""
         return [self._answer(call) for call in calls]
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, call: AgentCall) -> Any:
         try:
             return getattr(self._agent, call.method)(*call.args)
         except RavnestError as error:

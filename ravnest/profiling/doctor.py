@@ -15,12 +15,12 @@ from cluster_planner.formatting import counted
 from ravnest.errors import RavnestError
 from ravnest.job.config import JobConfig, data_of_node
 from ravnest.profiling import findings as f
-from ravnest.profiling.agents import Call, Crew, MachineAgent, Reach, Unanswered, reach_most_s
+from ravnest.profiling.agents import AgentCall, Agents, MachineAgent, Reachability, Unanswered, reach_most_s
 from ravnest.profiling.findings import THIS_MACHINE, Finding
 from ravnest.profiling.job_check import DataFacts, JobFacts, check_job
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair, in_rounds
-from ravnest.profiling.requirements import Needs
+from ravnest.profiling.requirements import Requirements
 from ring_allreduce.transport import PeerAddress
 
 TOKEN_FILE = "~/.ray/auth_token"
@@ -67,7 +67,7 @@ Step = Callable[[str], None]
 
 
 @dataclass
-class Checked:
+class DoctorReport:
     """What was found, and what was looked at."""
 
     findings: list[f.Finding] = field(default_factory=list)
@@ -80,14 +80,14 @@ class Checked:
         return any(finding.level == "fails" for finding in self.findings)
 
 
-def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | None, step: Step) -> Checked:
+def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: str | None, step: Step) -> DoctorReport:
     """Of the nodes in `needs` that the crew has: versions, memory, devices, whether they reach each other and this
     machine, clocks. `host`: the address of this process; None where it is the only machine."""
-    checked = Checked()
+    checked = DoctorReport()
     step(f"looking at {len(crew.members)} machine{'' if len(crew.members) == 1 else 's'}")
     there = {member.name for member in crew.members}
     names = [node.name for node in needs.nodes if node.name in there]
-    checked.facts = _answers(crew, [Call(name, "facts") for name in names], FACTS_S, checked, _INSTALL)
+    checked.facts = _answers(crew, [AgentCall(name, "facts") for name in names], FACTS_S, checked, _INSTALL)
     facts = checked.facts
     versions = {name: _versions(each) for name, each in {f.THIS_MACHINE: here, **facts}.items()}
     checked.findings += f.version_findings(versions, f.THIS_MACHINE)
@@ -111,16 +111,16 @@ def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | Non
     return checked
 
 
-def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
+def check_jobs(crew: Agents, needs: Requirements, job: JobConfig, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
     """Whether each of `names` can import the job's code, and read its data where it has to, as this machine does."""
     own = check_job(job, str(job_file), reads_data=True)
     nodes = [node for node in needs.nodes if node.name in names]
     calls = [
-        Call(node.name, "check_job", (data_of_node(job, node.data), str(job_file), node.name in needs.readers))
+        AgentCall(node.name, "check_job", (data_of_node(job, node.data), str(job_file), node.name in needs.readers))
         for node in nodes
     ]
     answers: dict[str, JobFacts] = {f.THIS_MACHINE: own}
-    checked = Checked()
+    checked = DoctorReport()
     answers |= _answers(crew, calls, JOB_S, checked, _INSTALL)
     found = checked.findings
     found += f.job_findings({name: facts.problems for name, facts in answers.items()})
@@ -130,10 +130,10 @@ def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: 
     return [*found, *f.silent_findings(crew.lost)]
 
 
-def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: Step) -> None:
+def _check_links(crew: Agents, needs: Requirements, host: str, checked: DoctorReport, step: Step) -> None:
     """Each pair that exchanges, and this machine with every node, both ways."""
     token = secrets.token_bytes(_TOKEN_BYTES)
-    calls = [Call(name, "listen", (token,)) for name in checked.facts]
+    calls = [AgentCall(name, "listen", (token,)) for name in checked.facts]
     addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
     step(f"connections of {counted(len(addresses), 'node')}, both ways")
     own = MachineAgent(f.THIS_MACHINE, host)
@@ -144,12 +144,12 @@ def _check_links(crew: Crew, needs: Needs, host: str, checked: Checked, step: St
 
 
 def _connect(
-    crew: Crew,
+    crew: Agents,
     own: MachineAgent,
     token: bytes,
     addresses: dict[str, PeerAddress],
-    needs: Needs,
-    checked: Checked,
+    needs: Requirements,
+    checked: DoctorReport,
     step: Step,
 ) -> None:
     there = list(addresses)
@@ -161,8 +161,8 @@ def _connect(
     wanted = [*((name, f.THIS_MACHINE) for name in there if f.THIS_MACHINE in addresses), *pairs]
     peers = {name: [_other(pair, name) for pair in wanted if name in pair] for name in addresses}
     meetings = {name: {peer: addresses[peer] for peer in peers[name]} for name in addresses}
-    answers: dict[str, dict[str, Reach]] = {}
-    met = set(_answers(crew, [Call(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN))
+    answers: dict[str, dict[str, Reachability]] = {}
+    met = set(_answers(crew, [AgentCall(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN))
     if f.THIS_MACHINE in addresses:
         answers[f.THIS_MACHINE] = own.reach(meetings[f.THIS_MACHINE])
         try:
@@ -171,7 +171,7 @@ def _connect(
         except RavnestError as error:
             checked.findings.append(f.Finding("fails", f.THIS_MACHINE, str(error), _LISTEN))
     reach_s = REACH_S + reach_most_s(max(map(len, meetings.values()), default=0))
-    calls = [Call(name, "reach", (meetings[name],)) for name in there if name in met]
+    calls = [AgentCall(name, "reach", (meetings[name],)) for name in there if name in met]
     answers |= _answers(crew, calls, reach_s, checked, _LISTEN)
     refused = {
         (at, to): why
@@ -186,7 +186,7 @@ def _connect(
     ping_pairs(crew, sound, needs, checked, step)
 
 
-def ping_pairs(crew: Crew, pairs: Sequence[Pair], needs: Needs, checked: Checked, step: Step) -> None:
+def ping_pairs(crew: Agents, pairs: Sequence[Pair], needs: Requirements, checked: DoctorReport, step: Step) -> None:
     """Messages in both lanes, there and back: connections that are taken may still say nothing. The first of each pair
     is a node, who pings; with this machine, all of them do so at once."""
     mute: dict[Pair, str] = {}
@@ -196,7 +196,7 @@ def ping_pairs(crew: Crew, pairs: Sequence[Pair], needs: Needs, checked: Checked
         # One ping a node at a time: an agent does what it is asked in turn, and behind the pings of mute peers, which
         # take long, its own answer would come too late and look as if it were silent itself.
         for turn in in_rounds((pair for pair in pairs if pair not in mute), lambda pair: pair[:1], len(pairs) or 1):
-            calls = [Call(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in turn]
+            calls = [AgentCall(a, "ping", (b, lane, PINGS, 0.0, PING_DEADLINE_S)) for a, b in turn]
             for pair, answer in zip(turn, crew.ask(calls, PINGS_S), strict=True):
                 if isinstance(answer, Unanswered):
                     mute[pair] = f"messages get no answer: {answer.reason}"
@@ -213,7 +213,7 @@ def ping_pairs(crew: Crew, pairs: Sequence[Pair], needs: Needs, checked: Checked
     checked.findings += f.latency_findings(checked.latencies_s, needs.latencies_s)
 
 
-def _answers(crew: Crew, calls: Sequence[Call], timeout_s: float, checked: Checked, advice: str) -> dict[str, Any]:
+def _answers(crew: Agents, calls: Sequence[AgentCall], timeout_s: float, checked: DoctorReport, advice: str) -> dict[str, Any]:
     """By member. One that answers with an error is a finding; one that is lost is told as that."""
     answers = {}
     for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):

@@ -22,7 +22,7 @@ SLICES = 6
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeasuredFigure:
     """A figure in SI units; `spread` is the range of the middle 80 % of its samples, as a share of it."""
 
     value: float
@@ -34,14 +34,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Latency:
+class MeasuredLatency:
     """One way, in seconds. `jitter_s`: by how much a message may be later, at most, were it uniform."""
 
     seconds: float
     jitter_s: float
 
 
-def latency(round_trips_s: Sequence[float]) -> Latency:
+def latency(round_trips_s: Sequence[float]) -> MeasuredLatency:
     """Half of the shortest round trip: what the way takes when nothing delays it. Raises ValueError without samples.
 
     Were each way's delay uniform from 0 to J, round trips would exceed the shortest by J in the median.
@@ -49,10 +49,10 @@ def latency(round_trips_s: Sequence[float]) -> Latency:
     kept = list(round_trips_s[WARM_UP_PINGS:]) or list(round_trips_s)
     if not kept:
         raise ValueError("no round trip was measured")
-    return Latency(min(kept) / 2, median(kept) - min(kept))
+    return MeasuredLatency(min(kept) / 2, median(kept) - min(kept))
 
 
-def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Estimate:
+def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> MeasuredFigure:
     """The rate, in bytes/s, at which a transfer went once it was under way.
 
     `arrivals`: (when, bytes that had arrived by then), in order; `until_s`: when the last byte was handed over, after
@@ -71,10 +71,10 @@ def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Estimate
     pieces = min(SLICES, (len(steady) - 1) // 2)
     edges = [round(i * (len(steady) - 1) / pieces) for i in range(pieces + 1)] if pieces > 1 else []
     rates = [_rate(steady[a : b + 1]) for a, b in pairwise(edges)]
-    return Estimate(rate, _spread(rates, rate))
+    return MeasuredFigure(rate, _spread(rates, rate))
 
 
-def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -> Estimate:
+def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -> MeasuredFigure:
     """The rate of transfers that went on at once, on one clock: all bytes over the time in which all were under way.
 
     Not the sum of their own rates: each may have been fastest while another waited.
@@ -94,12 +94,12 @@ def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -
     return sustained(arrivals, until_s)
 
 
-def typical(values: Sequence[float]) -> Estimate:
+def typical(values: Sequence[float]) -> MeasuredFigure:
     """The median of repeated measurements of one thing. Raises ValueError without any."""
     if not values:
         raise ValueError("nothing was measured")
     middle = median(values)
-    return Estimate(middle, _spread(values, middle))
+    return MeasuredFigure(middle, _spread(values, middle))
 
 
 def _rate(points: Sequence[tuple[float, int]]) -> float:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ravnest.formatting import duration, size
 from ravnest.profiling.pairing import Pair
-from ravnest.profiling.requirements import Wanted
+from ravnest.profiling.requirements import RequiredNode
 
 LEAST_TRIES = 2
 """Of a node, to say anything of it: one failure may be either end's."""
@@ -93,7 +93,7 @@ def _comparable(what: str, version: str) -> str:
     return version.rpartition(".")[0] if what == "python" else version
 
 
-def missing_findings(missing: Sequence[Wanted], dead: Sequence[str]) -> list[Finding]:
+def missing_findings(missing: Sequence[RequiredNode], dead: Sequence[str]) -> list[Finding]:
     """Planned nodes that no live Ray node is. `dead`: those that Ray had, by name or address."""
     found = []
     for node in missing:

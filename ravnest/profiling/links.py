@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster_planner.formatting import counted
-from ravnest.profiling.agents import Call, Crew, Unanswered
-from ravnest.profiling.estimates import Estimate, Latency, latency, sustained, together
+from ravnest.profiling.agents import AgentCall, Agents, Unanswered
+from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency, latency, sustained, together
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, all_pairs, in_rounds, sampled_pairs
 
@@ -25,7 +25,7 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Star:
+class StarTransfer:
     """One node and the peers that it exchanges with at the same time."""
 
     center: str
@@ -38,16 +38,16 @@ class LinksMeasured:
     what could not be measured, (sender, receiver) → why; `alone`: uplinks and downlinks that
     could not be measured with several peers at once, and are then those of single pairs; why."""
 
-    latencies: dict[Pair, Latency] = field(default_factory=dict)
-    rates: dict[Pair, Estimate] = field(default_factory=dict)
-    sent: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
-    received: dict[str, tuple[Star, Estimate]] = field(default_factory=dict)
+    latencies: dict[Pair, MeasuredLatency] = field(default_factory=dict)
+    rates: dict[Pair, MeasuredFigure] = field(default_factory=dict)
+    sent: dict[str, tuple[StarTransfer, MeasuredFigure]] = field(default_factory=dict)
+    received: dict[str, tuple[StarTransfer, MeasuredFigure]] = field(default_factory=dict)
     failed: dict[Pair, str] = field(default_factory=dict)
     alone: dict[str, str] = field(default_factory=dict)
 
 
 def measure_links(
-    crew: Crew, facts: Mapping[str, MachineFacts], *, peers: int, seconds: float, seed: int, step: Step
+    crew: Agents, facts: Mapping[str, MachineFacts], *, peers: int, seconds: float, seed: int, step: Step
 ) -> LinksMeasured:
     """Of all nodes in `facts`. `peers`: with whom each node transfers, where there are too many nodes for all pairs."""
     return _Measuring(crew, list(facts), concurrently(facts), peers, seconds, seed, step).run()
@@ -62,7 +62,7 @@ def concurrently(facts: Mapping[str, MachineFacts]) -> int:
 
 class _Measuring:
     def __init__(
-        self, crew: Crew, names: list[str], at_once: int, peers: int, seconds: float, seed: int, step: Step
+        self, crew: Agents, names: list[str], at_once: int, peers: int, seconds: float, seed: int, step: Step
     ) -> None:
         self._crew, self._names, self._at_once = crew, names, at_once
         self._peers, self._seconds, self._seed, self._step = peers, seconds, seed, step
@@ -94,17 +94,17 @@ class _Measuring:
     def _meet(self) -> list[Pair]:
         """Lets the nodes listen, and know those that they will be measured with: the pairs."""
         token = secrets.token_bytes(_TOKEN_BYTES)
-        addresses = self._each({name: Call(name, "listen", (token,)) for name in self._names}, "")
+        addresses = self._each({name: AgentCall(name, "listen", (token,)) for name in self._names}, "")
         self._names = list(addresses)
         pairs = self._pairs(max(PINGED_PEERS, self._peers), None)
         peers: dict[str, dict[str, object]] = {name: {} for name in self._names}
         for a, b in pairs:
             peers[a][b], peers[b][a] = addresses[b], addresses[a]
-        calls = {name: Call(name, "meet", (peers[name],)) for name in self._names}
+        calls = {name: AgentCall(name, "meet", (peers[name],)) for name in self._names}
         self._names = list(self._each(calls, "cannot get to know its peers: "))
         return [pair for pair in pairs if set(pair) <= set(self._names)]
 
-    def _each(self, calls: Mapping[str, Call], what: str) -> dict[str, object]:
+    def _each(self, calls: Mapping[str, AgentCall], what: str) -> dict[str, object]:
         """The answers of those that gave one; the others have failed."""
         found = {}
         for name, answer in zip(calls, self._crew.ask(list(calls.values()), LISTEN_S), strict=True):
@@ -115,7 +115,7 @@ class _Measuring:
         return found
 
     def _ping(self, pairs: Sequence[Pair]) -> None:
-        calls = [Call(a, "ping", (b, "PIPELINE", PINGS, PING_S, PING_DEADLINE_S)) for a, b in pairs]
+        calls = [AgentCall(a, "ping", (b, "PIPELINE", PINGS, PING_S, PING_DEADLINE_S)) for a, b in pairs]
         for pair, answer in zip(pairs, self._crew.ask(calls, 2 * PING_DEADLINE_S), strict=True):
             if isinstance(answer, Unanswered):
                 self._found.failed[pair] = answer.reason
@@ -170,10 +170,10 @@ class _Measuring:
                 except ValueError as error:
                     self._found.alone[key] = str(error)
 
-    def _sending(self, sender: str, peers: tuple[str, ...]) -> Call:
+    def _sending(self, sender: str, peers: tuple[str, ...]) -> AgentCall:
         slowest = max((self._found.latencies[_pair(sender, peer)].seconds for peer in peers), default=0.0)
         seconds = max(self._seconds, 30 * slowest)
-        return Call(sender, "transfer", (peers, seconds, seconds + TRANSFER_GRACE_S))
+        return AgentCall(sender, "transfer", (peers, seconds, seconds + TRANSFER_GRACE_S))
 
     def _note(self, answers: Mapping[Pair, object]) -> None:
         for (a, b), answer in answers.items():
@@ -186,16 +186,16 @@ class _Measuring:
                 self._found.failed[a, b] = str(error)
 
 
-def _longest_s(calls: Sequence[Call]) -> float:
+def _longest_s(calls: Sequence[AgentCall]) -> float:
     """What to wait for transfers: their own deadlines, which depend on latencies, and the way there and back."""
     deadlines: list[Any] = [call.args[-1] for call in calls]
     return max(deadlines, default=0.0) + TRANSFER_GRACE_S
 
 
-def star_of(name: str, rates: Mapping[Pair, Estimate], *, sending: bool) -> Star:
+def star_of(name: str, rates: Mapping[Pair, MeasuredFigure], *, sending: bool) -> StarTransfer:
     """`name` and those with whom it had the highest rates."""
     there = {(b if sending else a): rate.value for (a, b), rate in rates.items() if name == (a if sending else b)}
-    return Star(name, tuple(sorted(there, key=lambda peer: (-there[peer], peer))[:STAR_PEERS]))
+    return StarTransfer(name, tuple(sorted(there, key=lambda peer: (-there[peer], peer))[:STAR_PEERS]))
 
 
 def _pair(a: str, b: str) -> Pair:

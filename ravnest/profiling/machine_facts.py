@@ -23,7 +23,7 @@ _DIGEST_CHARACTERS = 12
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """One CUDA device."""
 
     name: str
@@ -47,7 +47,7 @@ class MachineFacts:
     available_bytes: int
     """What this process can still get: less than its machine has where a container limits it."""
     machine_available_bytes: int
-    devices: tuple[Device, ...]
+    devices: tuple[CudaDevice, ...]
     wall_s: float
     load: float
     """Processes that want to run, the last minute's mean."""
@@ -82,7 +82,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def cuda_devices() -> tuple[Device, ...]:
+def cuda_devices() -> tuple[CudaDevice, ...]:
     import torch
 
     if not torch.cuda.is_available():
@@ -90,7 +90,7 @@ def cuda_devices() -> tuple[Device, ...]:
     found = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        found.append(Device(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
+        found.append(CudaDevice(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s, flops_per_s, seconds
 from cluster_planner.inputs.fleet import Fleet, Link, Node
-from ravnest.profiling.estimates import Estimate, Latency
+from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency
 from ravnest.profiling.pairing import Pair
 
 MBPS = 125_000.0
@@ -34,7 +34,7 @@ class NodeMeasured:
     """The member of the crew that it belongs to."""
     address: str | None
     device: str
-    flops_per_s: Estimate | None
+    flops_per_s: MeasuredFigure | None
     memory_bytes: int
 
 
@@ -42,11 +42,11 @@ class NodeMeasured:
 class Rates:
     """What is known of transfers, in bytes/s, between members of the crew."""
 
-    pairs: Mapping[Pair, Estimate]
-    sent: Mapping[str, Estimate]
+    pairs: Mapping[Pair, MeasuredFigure]
+    sent: Mapping[str, MeasuredFigure]
     """To several peers at once."""
-    received: Mapping[str, Estimate]
-    latencies: Mapping[Pair, Latency]
+    received: Mapping[str, MeasuredFigure]
+    latencies: Mapping[Pair, MeasuredLatency]
     failed: Collection[Pair] = ()
     """(sender, receiver): what was tried and came to nothing."""
 
@@ -146,7 +146,7 @@ def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
     return {name: UNMEASURED_BYTES_PER_S if rate is None else rate for name, rate in measured.items()}
 
 
-def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -> tuple[float | None, list[str]]:
+def node_rate(what: str, single: Sequence[MeasuredFigure], several: MeasuredFigure | None) -> tuple[float | None, list[str]]:
     """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry. None: not measured."""
     if not single and several is None:
         return None, [
@@ -160,7 +160,7 @@ def node_rate(what: str, single: Sequence[Estimate], several: Estimate | None) -
     return best.value, [note for note in notes if note]
 
 
-def _largest(estimates: Sequence[Estimate]) -> Estimate:
+def _largest(estimates: Sequence[MeasuredFigure]) -> MeasuredFigure:
     """Of several noisy ones the very largest would be too large: a steadier one that is not below it by more than it
     varied stands for it."""
     best = max(estimates, key=lambda each: each.value)
@@ -172,7 +172,7 @@ def _largest(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def link_rate(
-    pair: str, there: Estimate | None, back: Estimate | None, most_there: float, most_back: float
+    pair: str, there: MeasuredFigure | None, back: MeasuredFigure | None, most_there: float, most_back: float
 ) -> tuple[float, list[str]]:
     """A pair's rate, which has no direction: the faster of its two, unless the nodes' own rates then promise more than
     the slower direction carried; then the slower. `most_…`: what the two nodes alone allow."""
@@ -197,7 +197,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _uncertain(what: str, estimate: Estimate | None) -> str:
+def _uncertain(what: str, estimate: MeasuredFigure | None) -> str:
     if estimate is None or not estimate.is_uncertain:
         return ""
     return f"{what} is uncertain: it varied by {estimate.spread:.0%} while it was measured"

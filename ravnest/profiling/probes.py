@@ -55,7 +55,7 @@ AHEAD_S = 1.0
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class ProbeMessage:
     """What is to be sent; `n_bytes` of content beside the message."""
 
     peer: str
@@ -81,11 +81,11 @@ class RoundTrips:
         self._until_s = now_s + seconds
         self.done = False
 
-    def turn(self, now_s: float, wall_s: float) -> list[Outgoing]:
+    def turn(self, now_s: float, wall_s: float) -> list[ProbeMessage]:
         if self.done or self._sent_s is not None or now_s < self._next_s:
             return []
         self._sent_s, self._sent_wall_s = now_s, wall_s
-        return [Outgoing(self.peer, self._lane, Ping(number=len(self.round_trips_s)))]
+        return [ProbeMessage(self.peer, self._lane, Ping(number=len(self.round_trips_s)))]
 
     def handle(self, sender: str, message: Message, now_s: float) -> None:
         expected = isinstance(message, Pong) and message.number == len(self.round_trips_s)
@@ -141,19 +141,19 @@ class Transfer:
         """The time is over and all that was sent has arrived."""
         return self._over and not any(flow.under_way for flow in self._flows.values())
 
-    def turn(self, now_s: float, wall_s: float) -> list[Outgoing]:
+    def turn(self, now_s: float, wall_s: float) -> list[ProbeMessage]:
         self._over = self._over or now_s >= self.until_s
         if self._over:
             return []
         return [each for peer, flow in self._flows.items() for each in self._fill(peer, flow, now_s)]
 
-    def _fill(self, peer: str, flow: _Flow, now_s: float) -> list[Outgoing]:
+    def _fill(self, peer: str, flow: _Flow, now_s: float) -> list[ProbeMessage]:
         rate = flow.rate(now_s)
         ahead = min(max(AHEAD_S * rate, LEAST_AHEAD_BYTES), LARGEST_AHEAD_BYTES)
         size = int(min(max(BLOCK_S * rate, LEAST_BLOCK_BYTES), LARGEST_BLOCK_BYTES))
         blocks = []
         while flow.sent - flow.arrived + size <= ahead:
-            blocks.append(Outgoing(peer, Lane.BULK, Block(transfer=self.number, number=flow.number), size))
+            blocks.append(ProbeMessage(peer, Lane.BULK, Block(transfer=self.number, number=flow.number), size))
             flow.under_way[flow.number] = size
             flow.number += 1
             flow.sent += size

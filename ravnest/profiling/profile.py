@@ -12,8 +12,8 @@ from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import JobConfig
 from ravnest.profiling import benchmark_work
-from ravnest.profiling.agents import Call, Crew, Member, Unanswered
-from ravnest.profiling.benchmark_work import Work, work_of
+from ravnest.profiling.agents import AgentCall, Agents, AgentNode, Unanswered
+from ravnest.profiling.benchmark_work import BenchmarkWork, work_of
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet
@@ -28,7 +28,7 @@ CPU = "cpu"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileRequest:
     """What the user wants measured."""
 
     job: JobConfig | None
@@ -56,7 +56,7 @@ class Profile:
         return self.measured.fleet
 
 
-def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
+def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) -> Profile:
     """Raises InvalidInput for a job that cannot be captured, RunFailed where no machine could be measured at all."""
     step(f"looking at {len(crew.members)} machine{'s' if len(crew.members) > 1 else ''}")
     facts, missing = gather_facts(crew)
@@ -84,13 +84,13 @@ def profile(crew: Crew, asked: Asked, step: Callable[[str], None]) -> Profile:
     measured = measured_fleet(nodes, rates)
     missing += [*unmeasured, *_failures(links)]
     missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
-    words = benchmark_work.WORDS if asked.job is None else f"the units of {asked.job_file}"
+    words = benchmark_work.DESCRIPTION if asked.job is None else f"the units of {asked.job_file}"
     return Profile(measured, words, speeds, links, facts, [*measured.notes, *_crowded(facts)], missing)
 
 
-def gather_facts(crew: Crew) -> tuple[dict[str, MachineFacts], list[str]]:
+def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
     """By node; and a sentence for each node that did not answer."""
-    calls = [Call(member.name, "facts") for member in crew.members]
+    calls = [AgentCall(member.name, "facts") for member in crew.members]
     facts, missing = {}, []
     for call, answer in zip(calls, crew.ask(calls, FACTS_S), strict=True):
         if isinstance(answer, Unanswered):
@@ -100,14 +100,14 @@ def gather_facts(crew: Crew) -> tuple[dict[str, MachineFacts], list[str]]:
     return facts, missing
 
 
-def _work(asked: Asked, free_bytes: int) -> Work:
+def _work(asked: ProfileRequest, free_bytes: int) -> BenchmarkWork:
     if asked.job is not None and asked.job_file is not None:
         return work_of(asked.job, asked.job_file, free_bytes)
-    return work_of(benchmark_work.job(), Path(benchmark_work.__file__), free_bytes)
+    return work_of(benchmark_work.benchmark_job(), Path(benchmark_work.__file__), free_bytes)
 
 
 def _speeds(
-    crew: Crew, facts: Mapping[str, MachineFacts], work: Work, step: Callable[[str], None]
+    crew: Agents, facts: Mapping[str, MachineFacts], work: BenchmarkWork, step: Callable[[str], None]
 ) -> tuple[dict[str, Speed], list[str]]:
     """By the name of the node to be. Devices of one machine take turns: each is to have it to itself."""
     cores = {member.name: member.cores for member in crew.members}
@@ -115,7 +115,7 @@ def _speeds(
     speeds, missing = {}, []
     for round_ in in_rounds(tasks, lambda task: {facts[task[0]].machine_id}, len(tasks)):
         step(f"the speed of {', '.join(_node_name(name, device) for name, device in round_)}")
-        calls = [Call(name, "speed", (work, device, cores[name], SPEED_S)) for name, device in round_]
+        calls = [AgentCall(name, "speed", (work, device, cores[name], SPEED_S)) for name, device in round_]
         for (name, device), answer in zip(round_, crew.ask(calls, SPEED_DEADLINE_S), strict=True):
             if isinstance(answer, Unanswered):
                 missing.append(f"the speed of {_node_name(name, device)} could not be measured: {answer.reason}")
@@ -124,7 +124,7 @@ def _speeds(
     return speeds, missing
 
 
-def _nodes(member: Member, facts: MachineFacts, speeds: Mapping[str, Speed], shared_by: int) -> list[NodeMeasured]:
+def _nodes(member: AgentNode, facts: MachineFacts, speeds: Mapping[str, Speed], shared_by: int) -> list[NodeMeasured]:
     free = {device.name: free_to_use(device.free_bytes, device.memory_bytes, 1) for device in facts.devices}
     free[CPU] = free_to_use(facts.available_bytes, facts.memory_bytes, shared_by)
     return [

@@ -15,7 +15,7 @@ SAMPLED_PEERS = 6
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredNode:
     """A node that a run would use."""
 
     name: str
@@ -25,17 +25,17 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """`memory_bytes`: by node that has a stage; `readers`: nodes that read the data."""
 
-    nodes: Sequence[Wanted]
+    nodes: Sequence[RequiredNode]
     pairs: Sequence[Pair] = ()
     latencies_s: Mapping[Pair, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     readers: frozenset[str] = frozenset()
 
 
-def needs_of_plan(plan: Plan) -> Needs:
+def requirements_of_plan(plan: Plan) -> Requirements:
     """Of the nodes that it gives a stage; spares are not held to anything."""
     memory: dict[str, int] = {}
     pairs: set[Pair] = set()
@@ -50,18 +50,18 @@ def needs_of_plan(plan: Plan) -> Needs:
         members = [plan.cluster(cluster).stages[stage].node for cluster, stage in ring.members]
         pairs |= {_pair(a, b) for a, b in combinations(dict.fromkeys(members), 2)}
     used = [_wanted(node) for node in plan.fleet.nodes if node.name in memory]
-    return Needs(used, sorted(pairs), _latencies(plan.fleet, pairs), memory, frozenset(readers))
+    return Requirements(used, sorted(pairs), _latencies(plan.fleet, pairs), memory, frozenset(readers))
 
 
-def needs_of_fleet(fleet: Fleet) -> Needs:
+def requirements_of_fleet(fleet: Fleet) -> Requirements:
     """All nodes, and all pairs where they are few, else a sample."""
     pairs = _pairs(fleet.names)
-    return Needs([_wanted(node) for node in fleet.nodes], pairs, _latencies(fleet, pairs))
+    return Requirements([_wanted(node) for node in fleet.nodes], pairs, _latencies(fleet, pairs))
 
 
-def needs_of_members(addresses: Mapping[str, str | None]) -> Needs:
+def requirements_of_members(addresses: Mapping[str, str | None]) -> Requirements:
     """The same of nodes of which only names and addresses are known."""
-    return Needs([Wanted(name, address) for name, address in addresses.items()], _pairs(list(addresses)))
+    return Requirements([RequiredNode(name, address) for name, address in addresses.items()], _pairs(list(addresses)))
 
 
 def _pairs(names: Sequence[str]) -> Sequence[Pair]:
@@ -70,8 +70,8 @@ def _pairs(names: Sequence[str]) -> Sequence[Pair]:
     return sorted(_pair(a, b) for a, b in combinations(names, 2))
 
 
-def _wanted(node: Node) -> Wanted:
-    return Wanted(node.name, node.address, node.device, node.data)
+def _wanted(node: Node) -> RequiredNode:
+    return RequiredNode(node.name, node.address, node.device, node.data)
 
 
 def _latencies(fleet: Fleet, pairs: Sequence[Pair] | set[Pair]) -> dict[Pair, float]:

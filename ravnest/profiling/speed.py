@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ravnest.job.config import JobConfig
-from ravnest.profiling.benchmark_work import Work
-from ravnest.profiling.estimates import Estimate, typical
+from ravnest.profiling.benchmark_work import BenchmarkWork
+from ravnest.profiling.estimates import MeasuredFigure, typical
 from ravnest.splitting import StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.segments import StageSegments
@@ -35,7 +35,7 @@ _LEARNING_RATE = 1e-12
 class Speed:
     """Of one device. `flops_per_s` is what a plan divides by."""
 
-    flops_per_s: Estimate
+    flops_per_s: MeasuredFigure
     micro_batch_s: float
     """Forward and backward of one micro-batch, and its share of an update, through all units."""
     threads: int
@@ -52,7 +52,7 @@ class _SameBatch(BatchSource):
         return self._batch
 
 
-def measure_speed(work: Work, *, device: str, threads: int, seconds: float, search_dirs: Sequence[Path]) -> Speed:
+def measure_speed(work: BenchmarkWork, *, device: str, threads: int, seconds: float, search_dirs: Sequence[Path]) -> Speed:
     """Takes about `seconds`, or what LEAST_REPEATS take where that is more. Raises RunFailed where the device is not
     there, or the losses are no numbers."""
     before = torch.get_num_threads()
@@ -69,7 +69,7 @@ def measure_speed(work: Work, *, device: str, threads: int, seconds: float, sear
     whole = [sum(each) for each in zip(*times, strict=False)]
     per_micro_batch_s = sum(median(each) for each in times)
     return Speed(
-        Estimate(work.flops / per_micro_batch_s, typical(whole).spread),
+        MeasuredFigure(work.flops / per_micro_batch_s, typical(whole).spread),
         per_micro_batch_s,
         threads,
         min(len(each) for each in times),
@@ -77,7 +77,7 @@ def measure_speed(work: Work, *, device: str, threads: int, seconds: float, sear
 
 
 def _timed(
-    compute: StageCompute, work: Work, index: int, received: tuple[Tensor, ...], seconds: float
+    compute: StageCompute, work: BenchmarkWork, index: int, received: tuple[Tensor, ...], seconds: float
 ) -> tuple[tuple[Tensor, ...], list[float]]:
     """What the span sends on, and the times of its micro-batches."""
     needing = [spec.needs_gradient for spec in work.programs[index].outputs]
@@ -104,7 +104,7 @@ def _timed(
     return sent, times
 
 
-def _stage(work: Work, index: int, device: str, threads: int, search_dirs: Sequence[Path]) -> StageCompute:
+def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_dirs: Sequence[Path]) -> StageCompute:
     program = work.programs[index]
     optimizer = work.job.optimizer.model_dump() | {"lr": _LEARNING_RATE, "schedule": ScheduleConfig()}
     # Each micro-batch makes an update here, whose time is then shared out as the job shares it.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan
-from ravnest.driver.observe.report import Limit, RunResult, StageFigures
+from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures
 from ravnest.json_values import plain
 from ravnest.stage.messages import stage_name
 
@@ -28,7 +28,7 @@ _SPARE = 0.8
 class Extent:
     """How long a rehearsal goes on. `expected_s`: by this machine's clock, if the plan is right; None: unknown."""
 
-    limit: Limit
+    limit: RunLimit
     expected_s: float | None
     cut_short: bool = False
     """Whether there is no time for UPDATES and ROUNDS."""
@@ -43,17 +43,17 @@ def extent(
     if whole:
         stop_minutes, stop_samples = _stop(plan, "minutes"), _stop(plan, "samples")
         seconds = None if stop_minutes is None else 60.0 * stop_minutes / speed
-        return Extent(Limit(), seconds if stop_samples is None else stop_samples / rate)
+        return Extent(RunLimit(), seconds if stop_samples is None else stop_samples / rate)
     if minutes is not None:
-        return Extent(Limit(seconds=60.0 * minutes), 60.0 * minutes)
+        return Extent(RunLimit(seconds=60.0 * minutes), 60.0 * minutes)
     if samples is not None:
-        return Extent(Limit(samples=samples), samples / rate)
+        return Extent(RunLimit(samples=samples), samples / rate)
     work = plan.workload
     slowest = min(cluster.samples_per_s for cluster in plan.predicted.clusters)
     share = slowest / sum(cluster.samples_per_s for cluster in plan.predicted.clusters)
     wanted = max(UPDATES * work.micro_batch * work.update_every / share, ROUNDS * work.average_every)
     wanted_s = wanted / rate
-    return Extent(Limit(math.ceil(wanted), LONGEST_S), min(wanted_s, LONGEST_S), wanted_s > LONGEST_S)
+    return Extent(RunLimit(math.ceil(wanted), LONGEST_S), min(wanted_s, LONGEST_S), wanted_s > LONGEST_S)
 
 
 def _stop(plan: Plan, unit: str) -> float | None:

@@ -143,7 +143,7 @@ class SpanEvaluation:
                 self._sums[place] += measure(output, target)
 
 
-Part = Literal["held_out", "train"]
+DataSplit = Literal["held_out", "train"]
 
 _WEIGHTS_SHARE = 0.5  # of the memory that is left: the rest is for activations, within spans and between them
 _WAITING_SHARE = 0.125
@@ -155,7 +155,7 @@ class Evaluation:
 
     run: Path
     weights: Path
-    data: Part
+    data: DataSplit
     samples: int
     loss: float
     metrics: Mapping[str, float]
@@ -168,7 +168,7 @@ def evaluate(
     run: TrainedRun,
     weights_path: Path,
     *,
-    data: Part = "held_out",
+    data: DataSplit = "held_out",
     device: str = "cpu",
     step: Callable[[str], None] = lambda step: None,
     progress: Callable[[float], None] = lambda done: None,

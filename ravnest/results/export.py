@@ -34,7 +34,7 @@ _DTYPES: Mapping[Precision, torch.dtype] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class ExportTarget:
     """Where weights are written. `key`: the option that says so."""
 
     folder: Path
@@ -69,7 +69,7 @@ class Place:
 def save_weights(
     run: TrainedRun,
     files: WeightFiles,
-    place: Place,
+    place: ExportTarget,
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
@@ -87,7 +87,7 @@ def save_weights(
 def save_huggingface(
     run: TrainedRun,
     files: WeightFiles,
-    place: Place,
+    place: ExportTarget,
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
@@ -119,7 +119,7 @@ def _write(
     run: TrainedRun,
     files: WeightFiles,
     state: Mapping[str, Tensor],
-    place: Place,
+    place: ExportTarget,
     dtype: Precision | None,
     progress: Callable[[float], None],
 ) -> list[Path]:

@@ -2,12 +2,12 @@
 
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, StallRate
 from ravnest.simulator.simulate import simulate
-from ravnest.simulator.simulated_run import Simulated, SimulatedStage, as_plain
+from ravnest.simulator.simulated_run import SimulatedRun, SimulatedStage, as_plain
 
 __all__ = [
     "BandwidthChange",
     "Scenario",
-    "Simulated",
+    "SimulatedRun",
     "SimulatedStage",
     "Stall",
     "StallRate",

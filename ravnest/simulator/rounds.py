@@ -15,7 +15,7 @@ from ravnest.pipeline import events as ev
 from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualFleet, VirtualRing
 from ravnest.simulator.network import Path, VirtualNetwork
-from ravnest.simulator.stage import StageAtWork
+from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualTrace
 from ring_allreduce.ring.direct_machine import Direct
 from ring_allreduce.ring.events import (
@@ -37,7 +37,7 @@ class VirtualRounds:
         fleet: VirtualFleet,
         clock: VirtualClock,
         network: VirtualNetwork,
-        stages: Mapping[str, StageAtWork],
+        stages: Mapping[str, RunningStage],
         trace: VirtualTrace | None,
     ) -> None:
         self._clock = clock
@@ -109,7 +109,7 @@ class VirtualRounds:
 
     # At the stages.
 
-    def contributed(self, stage: StageAtWork, number: int, samples: int) -> None:
+    def contributed(self, stage: RunningStage, number: int, samples: int) -> None:
         """A stage has taken its snapshot for a round, having trained on `samples` in all."""
         self._members[stage.who].contribute(number, samples)
 
@@ -122,7 +122,7 @@ class _Member:
 
     __slots__ = ("contributed", "machine", "parts", "rounds", "stage")
 
-    def __init__(self, stage: StageAtWork, around: VirtualRounds) -> None:
+    def __init__(self, stage: RunningStage, around: VirtualRounds) -> None:
         self.stage = stage
         self.rounds = around
         self.parts: list[_Part] = []

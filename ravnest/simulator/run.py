@@ -21,7 +21,7 @@ from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet
 from ravnest.simulator.network import VirtualNetwork
 from ravnest.simulator.rounds import VirtualRounds
-from ravnest.simulator.stage import Slowness, StageAtWork
+from ravnest.simulator.stage import Slowness, RunningStage
 from ravnest.simulator.trace import VirtualResult, VirtualTrace
 
 
@@ -112,7 +112,7 @@ class VirtualRun:
 
     # What stages tell (stage.Around).
 
-    def updated(self, stage: StageAtWork) -> None:
+    def updated(self, stage: RunningStage) -> None:
         samples = self._samples_of(stage)
         self.total_samples += samples - self.samples[stage.cluster]
         self.samples[stage.cluster] = samples
@@ -122,13 +122,13 @@ class VirtualRun:
         if self.total_samples >= self._stop_samples:
             self._drain(None)
 
-    def contributed(self, stage: StageAtWork, number: int) -> None:
+    def contributed(self, stage: RunningStage, number: int) -> None:
         self.rounds.contributed(stage, number, self._samples_of(stage))
 
-    def drained(self, stage: StageAtWork, updates: int) -> None:
+    def drained(self, stage: RunningStage, updates: int) -> None:
         self.rounds.control(self.rounds.drained, (stage.cluster, updates))
 
-    def _samples_of(self, stage: StageAtWork) -> int:
+    def _samples_of(self, stage: RunningStage) -> int:
         return stage.machine.version * self._fleet.update_every * self._fleet.micro_batch
 
     def _drain(self, _: None) -> None:
@@ -140,7 +140,7 @@ class VirtualRun:
                 first = self.stages[cluster.stage_names()[0]]
                 self.rounds.control(first.tell, ev.DrainRequested())
 
-    def _stage(self, cluster: VirtualCluster, index: int, slowness: Slowness | None) -> StageAtWork:
+    def _stage(self, cluster: VirtualCluster, index: int, slowness: Slowness | None) -> RunningStage:
         def on_window(tuner: WindowTuner) -> None:
             self._windows.append((self.clock.now_s, cluster.name, tuner.window))
 
@@ -149,7 +149,7 @@ class VirtualRun:
         tuned = TunedStage(_shape(fleet, cluster, index), largest, on_window, split=fleet.split_backward)
         tuned.may_split()
         times, who = cluster.stages[index], cluster.stage_names()[index]
-        return StageAtWork(
+        return RunningStage(
             who, cluster.name, times, tuned, self, self.clock, self.network, self._trace, slowness, fleet.clip
         )
 

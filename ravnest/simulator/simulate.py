@@ -22,7 +22,7 @@ from ravnest.simulator.fleet import VirtualFleet
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
-from ravnest.simulator.simulated_run import LostNode, Simulated, SimulatedStage
+from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage
 from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
 from ring_allreduce.transport.stats import Lane
@@ -44,7 +44,7 @@ def simulate(
     seconds: float | None = None,
     seed: int = 0,
     on_progress: OnProgress | None = None,
-) -> Simulated:
+) -> SimulatedRun:
     """One run of `plan` until the fleet has made so many samples, or for so many virtual seconds (an hour, if neither
     is said). The same seed gives the same figures. Raises InvalidInput for impossible bounds or unknown nodes.
     """
@@ -90,7 +90,7 @@ class _Simulation:
         self._at_drain: Mapping[str, Mapping[str, float]] = {}
         self._stop_samples: int | None = None
 
-    def run(self, samples: int | None, seconds: float | None, on_progress: OnProgress | None) -> Simulated:
+    def run(self, samples: int | None, seconds: float | None, on_progress: OnProgress | None) -> SimulatedRun:
         doing: list[tuple[float, Action, Any]] = [(stall.at_s, self._stall, stall) for stall in self._scenario.stalls]
         doing += [(change.at_s, self._change, change) for change in self._scenario.bandwidth]
         for number, rate in enumerate(self._scenario.stall_rates):
@@ -164,7 +164,7 @@ class _Simulation:
 
     # What comes of it.
 
-    def _read(self, result: VirtualResult, wall_s: float) -> Simulated:
+    def _read(self, result: VirtualResult, wall_s: float) -> SimulatedRun:
         run, rounds = self._run, self._run.rounds
         per_update = self._fleet.update_every * self._fleet.micro_batch
         steady_s = result.drain_s - self._steady_from_s
@@ -189,7 +189,7 @@ class _Simulation:
         staleness: Counter[int] = Counter()
         for stage in stages:
             staleness.update(stage.staleness)
-        return Simulated(
+        return SimulatedRun(
             seed=self._seed,
             samples=run.total_samples,
             drain_s=result.drain_s,
@@ -269,7 +269,7 @@ _LONGER = 4
 
 
 @dataclass(frozen=True)
-class Extent:
+class SimulationLength:
     """Until when: one of `samples` and `seconds`, both as `simulate` takes them."""
 
     samples: int | None
@@ -278,7 +278,7 @@ class Extent:
     """In words, for who asked for no end."""
 
 
-def default_extent(plan: Plan, scenario: Scenario, seed: int, *, most_events: int = MOST_EVENTS) -> Extent:
+def default_length(plan: Plan, scenario: Scenario, seed: int, *, most_events: int = MOST_EVENTS) -> SimulationLength:
     """`most_events`: about how many are simulated at most."""
     samples, seconds, end = _stop(plan)
     wanted = samples if samples is not None else (seconds or HOUR_S) * plan.predicted.samples_per_s
@@ -293,10 +293,10 @@ def default_extent(plan: Plan, scenario: Scenario, seed: int, *, most_events: in
                 reason = (
                     f"that is {few / wanted:.2g} of {end}, as far as some {most_events / 1e6:g} million events reach"
                 )
-                return Extent(few, None, f"{reason}; --samples or --hours goes on")
+                return SimulationLength(few, None, f"{reason}; --samples or --hours goes on")
             break
         tried *= _LONGER
-    return Extent(samples, seconds, f"that is {end}")
+    return SimulationLength(samples, seconds, f"that is {end}")
 
 
 def _stop(plan: Plan) -> tuple[int | None, float | None, str]:

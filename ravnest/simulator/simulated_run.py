@@ -36,7 +36,7 @@ class LostNode:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """Times are virtual seconds since the start, but for `wall_s`. `*_per_s` are samples."""
 
     seed: int
@@ -82,7 +82,7 @@ class Simulated:
         return 60.0 * self.events / self.wall_s if self.wall_s > 0 else 0.0
 
 
-def as_plain(simulated: Simulated) -> dict[str, object]:
+def as_plain(simulated: SimulatedRun) -> dict[str, object]:
     """The result as one JSON document."""
     return {**asdict(simulated), "events_per_minute": simulated.events_per_minute}
 
@@ -91,7 +91,7 @@ LEAST_UPDATES = 10
 """Of the slowest cluster. Rates are counted in whole updates, so one update is up to a tenth of the rate."""
 
 
-def too_short(result: Simulated, plan: Plan) -> str | None:
+def too_short(result: SimulatedRun, plan: Plan) -> str | None:
     """Why the run has shown no steady state, in words; None where it has."""
     seconds = result.drain_s - result.steady_from_s
     per_update = plan.workload.micro_batch * plan.workload.update_every

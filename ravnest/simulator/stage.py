@@ -26,15 +26,15 @@ Slowness = Callable[[], float]
 """By which factor the next computation takes longer than stated."""
 
 
-class Around(Protocol):
+class StageObserver(Protocol):
     """What a stage tells the run."""
 
-    def updated(self, stage: StageAtWork) -> None: ...
-    def contributed(self, stage: StageAtWork, number: int) -> None: ...
-    def drained(self, stage: StageAtWork, updates: int) -> None: ...
+    def updated(self, stage: RunningStage) -> None: ...
+    def contributed(self, stage: RunningStage, number: int) -> None: ...
+    def drained(self, stage: RunningStage, updates: int) -> None: ...
 
 
-class StageAtWork:
+class RunningStage:
     """`tell` it what happens; its machine's instructions are carried out at once."""
 
     def __init__(
@@ -43,7 +43,7 @@ class StageAtWork:
         cluster: str,
         times: VirtualStage,
         tuned: TunedStage,
-        around: Around,
+        around: StageObserver,
         clock: VirtualClock,
         network: VirtualNetwork,
         trace: VirtualTrace | None,
@@ -57,8 +57,8 @@ class StageAtWork:
         self.finished_round = -1
         self.finished_s = 0.0
         """When it had merged the last round."""
-        self.before: StageAtWork | None = None
-        self.after: StageAtWork | None = None
+        self.before: RunningStage | None = None
+        self.after: RunningStage | None = None
         self._paths: dict[str, Path] = {}
         self.late_s = 0.0
         """How much longer than stated it computed, in all, for its slowness."""
@@ -136,7 +136,7 @@ class StageAtWork:
             self._trace.computed(self.who, instruction, seconds)
         self._clock.after(seconds, self._when_finished, finished)
 
-    def _send(self, to: StageAtWork | None, instruction: ins.Send, n_bytes: int, action: Action, told: Any) -> None:
+    def _send(self, to: RunningStage | None, instruction: ins.Send, n_bytes: int, action: Action, told: Any) -> None:
         if to is None:
             raise RunFailed(f"{self.who}: there is nobody to send to: {instruction}")
         path = self._paths.get(to.who)
@@ -211,22 +211,22 @@ class StageAtWork:
         raise RunFailed(f"{self.who}: nobody asked for an evaluation: {instruction}")
 
 
-_CARRY_OUT: dict[type[ins.Instruction], Callable[[StageAtWork, Any], None]] = {
-    ins.RunForward: StageAtWork._run_forward,
-    ins.RunBackward: StageAtWork._run_backward,
-    ins.RunInputGradients: StageAtWork._run_input_gradients,
-    ins.RunWeightGradients: StageAtWork._run_weight_gradients,
-    ins.RunUpdate: StageAtWork._run_update,
-    ins.TakeSnapshot: StageAtWork._take_snapshot,
-    ins.ApplyMerge: StageAtWork._apply_merge,
-    ins.RunEvaluation: StageAtWork._refuse,
-    ins.SendActivation: StageAtWork._send_activation,
-    ins.SendGradient: StageAtWork._send_gradient,
-    ins.SendGlobalNorm: StageAtWork._send_global_norm,
-    ins.SendEvaluation: StageAtWork._refuse,
-    ins.CreditEvaluation: StageAtWork._refuse,
-    ins.ReportEvaluation: StageAtWork._refuse,
-    ins.ReportDrained: StageAtWork._report_drained,
-    ins.ReportRoundsFinished: StageAtWork._report_rounds_finished,
-    ins.Fail: StageAtWork._fail,
+_CARRY_OUT: dict[type[ins.Instruction], Callable[[RunningStage, Any], None]] = {
+    ins.RunForward: RunningStage._run_forward,
+    ins.RunBackward: RunningStage._run_backward,
+    ins.RunInputGradients: RunningStage._run_input_gradients,
+    ins.RunWeightGradients: RunningStage._run_weight_gradients,
+    ins.RunUpdate: RunningStage._run_update,
+    ins.TakeSnapshot: RunningStage._take_snapshot,
+    ins.ApplyMerge: RunningStage._apply_merge,
+    ins.RunEvaluation: RunningStage._refuse,
+    ins.SendActivation: RunningStage._send_activation,
+    ins.SendGradient: RunningStage._send_gradient,
+    ins.SendGlobalNorm: RunningStage._send_global_norm,
+    ins.SendEvaluation: RunningStage._refuse,
+    ins.CreditEvaluation: RunningStage._refuse,
+    ins.ReportEvaluation: RunningStage._refuse,
+    ins.ReportDrained: RunningStage._report_drained,
+    ins.ReportRoundsFinished: RunningStage._report_rounds_finished,
+    ins.Fail: RunningStage._fail,
 }

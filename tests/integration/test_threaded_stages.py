@@ -110,7 +110,7 @@ class Driver:
     def follow(self, until_updates: int | None = None) -> LocalResult:
         """To the end of the run, or until so many updates were reported in all."""
         began_s, updates = time.monotonic(), 0
-        while self.run.control.phase is not c.Phase.DONE:
+        while self.run.control.phase is not c.RunPhase.DONE:
             now_s = time.monotonic() - began_s
             assert now_s < DEADLINE_S, f"still {self.run.control.phase.name}"
             assert [stage.error for stage in self.stages.values() if stage.error] == []

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from cluster_planner.formatting import counted
 from ravnest.formatting import size
-from ravnest.profiling.doctor import Checked
+from ravnest.profiling.doctor import DoctorReport
 from ravnest.profiling.profile import Profile
 
 _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}
 
 
-def show_doctor(checked: Checked, console: Console) -> None:
+def show_doctor(checked: DoctorReport, console: Console) -> None:
     """Print it for a person: what would fail first."""
     for finding in sorted(checked.findings, key=lambda each: each.level):
         line = f"{_MARKS[finding.level]}  [bold]{escape(finding.about)}[/bold] {escape(finding.message)}"
@@ -30,7 +30,7 @@ def show_doctor(checked: Checked, console: Console) -> None:
     console.print(f"[bold]{verdict}[/bold] ({seen})", highlight=False)
 
 
-def doctor_document(checked: Checked) -> dict[str, object]:
+def doctor_document(checked: DoctorReport) -> dict[str, object]:
     """What JSON takes. SI units."""
     return {
         "would_fail": checked.would_fail,

@@ -11,19 +11,19 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import ProgressEvent as Bar
 from rich.table import Table
 from rich.text import Text
 
 from cluster_planner.formatting import rate
 from ravnest.driver.observe.report import (
-    CheckpointWritten,
+    CheckpointWrittenEvent,
     ClusterProgress,
-    Evaluated,
-    Notice,
-    Phase,
-    Progress,
-    RoundCommitted,
+    EvaluatedEvent,
+    NoticeEvent,
+    PhaseEvent,
+    ProgressEvent,
+    RoundCommittedEvent,
     RunEvent,
 )
 from ravnest.formatting import duration, loss_text
@@ -46,7 +46,7 @@ class PlainView:
         pass
 
     def on(self, event: RunEvent) -> None:
-        if isinstance(event, Progress):
+        if isinstance(event, ProgressEvent):
             if self._shown_s is not None and event.elapsed_s - self._shown_s < self._interval_s:
                 return
             self._shown_s = event.elapsed_s
@@ -58,27 +58,27 @@ class PlainView:
 def event_line(event: RunEvent) -> str | None:
     """What one event reads as; None for events that are shown by others (a round shows in the progress)."""
     match event:
-        case Phase(name, detail):
+        case PhaseEvent(name, detail):
             return f"{name}: {detail}" if detail else name
-        case Progress():
+        case ProgressEvent():
             return _progress_line(event)
-        case Evaluated():
+        case EvaluatedEvent():
             return evaluation_line(event)
-        case CheckpointWritten(path, number):
+        case CheckpointWrittenEvent(path, number):
             return f"checkpoint of round {number}: {path}"
-        case Notice(text):
+        case NoticeEvent(text):
             return text
-        case RoundCommitted():
+        case RoundCommittedEvent():
             return None
 
 
-def evaluation_line(event: Evaluated) -> str:
+def evaluation_line(event: EvaluatedEvent) -> str:
     extra = "".join(f" · {name} {value:.4g}" for name, value in event.metrics.items())
     what = "final held-out loss" if event.final else f"held-out loss after {event.samples:,} samples"
     return f"{what}: {event.loss:.3f}{extra}"
 
 
-def _progress_line(event: Progress) -> str:
+def _progress_line(event: ProgressEvent) -> str:
     total = f"/{event.total_samples:,}" if event.total_samples is not None else ""
     clusters = " | ".join(_cluster_words(cluster) for cluster in event.clusters)
     return f"{duration(event.elapsed_s)} · {event.samples:,}{total} samples | {clusters}"
@@ -96,8 +96,8 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._phase = Phase("starting")
-        self._progress: Progress | None = None
+        self._phase = PhaseEvent("starting")
+        self._progress: ProgressEvent | None = None
         self._round = 0
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.render)
 
@@ -111,15 +111,15 @@ class LiveView:
         self._live.stop()
 
     def on(self, event: RunEvent) -> None:
-        if isinstance(event, Phase):
+        if isinstance(event, PhaseEvent):
             self._phase = event
-        elif isinstance(event, Progress):
+        elif isinstance(event, ProgressEvent):
             self._progress = event
-        elif isinstance(event, RoundCommitted):
+        elif isinstance(event, RoundCommittedEvent):
             self._round = event.round
         else:
             line = event_line(event)
-            style = "bold" if isinstance(event, Evaluated) else "dim"
+            style = "bold" if isinstance(event, EvaluatedEvent) else "dim"
             self._console.print(Text(line or "", style=style))
 
     def render(self) -> RenderableType:
@@ -129,7 +129,7 @@ class LiveView:
         return Group(cluster_table(self._progress), _bar(self._progress, self._round), phase)
 
 
-def cluster_table(progress: Progress) -> Table:
+def cluster_table(progress: ProgressEvent) -> Table:
     """One row per cluster."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("cluster")
@@ -148,7 +148,7 @@ def cluster_table(progress: Progress) -> Table:
     return table
 
 
-def time_left_s(progress: Progress) -> float | None:
+def time_left_s(progress: ProgressEvent) -> float | None:
     """Seconds to the end at the present rates; None where the run stops by time or has not begun."""
     samples_per_s = sum(cluster.samples_per_s for cluster in progress.clusters)
     if progress.total_samples is None or samples_per_s <= 0:
@@ -156,7 +156,7 @@ def time_left_s(progress: Progress) -> float | None:
     return max(progress.total_samples - progress.samples, 0) / samples_per_s
 
 
-def _bar(progress: Progress, round_number: int) -> Bar:
+def _bar(progress: ProgressEvent, round_number: int) -> Bar:
     left_s = time_left_s(progress)
     total = progress.total_samples
     words = f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"

@@ -15,7 +15,7 @@ from cluster_planner.formatting import rate
 from cluster_planner.plan import Plan
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator import Simulated
+from ravnest.simulator import SimulatedRun
 from ravnest.simulator.simulated_run import too_short
 
 MOST_ROWS = 24
@@ -25,7 +25,7 @@ _COMPUTING = frozenset(KIND_OF_COMPUTE.values())
 
 
 def show_simulation(
-    result: Simulated, plan: Plan, console: Console, extent: str = "", unreached: Sequence[str] = ()
+    result: SimulatedRun, plan: Plan, console: Console, extent: str = "", unreached: Sequence[str] = ()
 ) -> None:
     """Print it. `extent`: why it ended where it did; `unreached`: what of the scenario would have come later."""
     console.print(_clusters(result, plan))
@@ -40,10 +40,10 @@ def show_simulation(
         console.print(line, markup=False, highlight=False)
 
 
-def remarks(result: Simulated, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
+def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
     """What a reader should know: one line for each thing."""
     lines = [
-        f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
+        f"SimulatedRun {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
         f" {result.events_per_minute / 1e6:.1f} million a minute."
     ]
     if extent:
@@ -67,7 +67,7 @@ def remarks(result: Simulated, plan: Plan, extent: str = "", unreached: Sequence
     return lines
 
 
-def _clusters(result: Simulated, plan: Plan) -> Table:
+def _clusters(result: SimulatedRun, plan: Plan) -> Table:
     table = Table("", "predicted", "simulated", "difference", title="Samples per second, in the steady state")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -84,7 +84,7 @@ def _compare(table: Table, name: str, predicted: float, simulated: float, *, kno
     table.add_row(escape(name), rate(predicted), rate(simulated) if known else "–", difference)
 
 
-def _facts(result: Simulated, plan: Plan) -> Table:
+def _facts(result: SimulatedRun, plan: Plan) -> Table:
     table = Table(show_header=False)
     table.add_row("from start to end", f"{rate(result.overall_samples_per_s)} samples/s")
     whole = ", as nothing is lost" if result.first_lost is None else ", had the run waited"
@@ -110,7 +110,7 @@ def _facts(result: Simulated, plan: Plan) -> Table:
     return table
 
 
-def _stages(result: Simulated) -> Table:
+def _stages(result: SimulatedRun) -> Table:
     table = Table("stage", "node", "computes", "waits most for", title="Where each stage's time went, start to drain")
     table.columns[2].justify = "right"
     busiest = sorted(result.stages, key=lambda stage: -stage.utilisation)[:MOST_ROWS]

@@ -16,10 +16,10 @@ from ravnest.training.losses import Measure, Metric
 
 PROGRESS_EVERY_S = 1.0
 _PHASE_NAMES = {
-    c.Phase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
-    c.Phase.FINISHING: ("last round", "all clusters agree on the final weights"),
-    c.Phase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
-    c.Phase.DONE: ("saving", ""),
+    c.RunPhase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    c.RunPhase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    c.RunPhase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    c.RunPhase.DONE: ("saving", ""),
 }
 
 
@@ -51,7 +51,7 @@ class RunRecord:
     ) -> None:
         """`last_stages`: those that compute the loss, and their clusters. `rounds_before`: of earlier sessions."""
         self.stages = tuple(stages)
-        self.evaluations: list[report.Evaluated] = []
+        self.evaluations: list[report.EvaluatedEvent] = []
         self.checkpoint_path: Path | None = None
         self.training_s = 0.0
         self.staleness_sum = 0
@@ -99,16 +99,16 @@ class RunRecord:
         self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
 
     def training(self) -> None:
-        self._emit(report.Phase("training"))
+        self._emit(report.PhaseEvent("training"))
 
-    def phase(self, phase: c.Phase) -> None:
-        if phase is c.Phase.DRAINING:
+    def phase(self, phase: c.RunPhase) -> None:
+        if phase is c.RunPhase.DRAINING:
             self.times.draining()
         name, detail = _PHASE_NAMES[phase]
-        self._emit(report.Phase(name, detail))
+        self._emit(report.PhaseEvent(name, detail))
 
     def stopping(self) -> None:
-        self._emit(report.Notice("stopping with a checkpoint; Ctrl-C once more ends it at once"))
+        self._emit(report.NoticeEvent("stopping with a checkpoint; Ctrl-C once more ends it at once"))
 
     def updated(self, stage: str, message: m.Updated) -> None:
         """Each stage's update: its gradients' staleness, and from a last stage the losses."""
@@ -167,30 +167,30 @@ class RunRecord:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
-    def round_begun(self, begun: c.RoundBegun) -> None:
+    def round_begun(self, begun: c.RecordRoundOpened) -> None:
         self._opened_s[begun.round] = self._now_s
         if begun.final:
             self._last_round = begun.round
 
-    def round_done(self, done: c.RoundDone) -> None:
+    def round_done(self, done: c.RecordRoundCommitted) -> None:
         opened_s = self._opened_s.pop(done.round, None)
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
             self.rounds_s.append(seconds)
-        self._emit(report.RoundCommitted(self._rounds_before + done.round, done.samples, seconds))
+        self._emit(report.RoundCommittedEvent(self._rounds_before + done.round, done.samples, seconds))
 
     def checkpoint(self, path: Path, round_: int) -> None:
         self.checkpoint_path = path
         self.times.saved()
-        self._emit(report.CheckpointWritten(path, self._rounds_before + round_))
+        self._emit(report.CheckpointWrittenEvent(path, self._rounds_before + round_))
 
-    def evaluated(self, done: c.EvaluationDone) -> None:
+    def evaluated(self, done: c.RecordEvaluation) -> None:
         loss = Measure(*done.evaluated.loss).mean
         metrics = {
             metric.name: metric.finish(Measure(*sums).mean)
             for metric, sums in zip(self._metrics, done.evaluated.metrics, strict=True)
         }
-        event = report.Evaluated(done.samples, loss, metrics, done.final)
+        event = report.EvaluatedEvent(done.samples, loss, metrics, done.final)
         self.evaluations.append(event)
         self._emit(event)
 
@@ -198,7 +198,7 @@ class RunRecord:
         """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
         self._now_s = elapsed_s
         self.training_s = elapsed_s
-        done = control.phase is c.Phase.DONE
+        done = control.phase is c.RunPhase.DONE
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended = done
@@ -207,7 +207,7 @@ class RunRecord:
         self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
         clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
         if before_s is not None:  # the first time there are no rates yet
-            self._emit(report.Progress(elapsed_s, control.samples, self._total_samples, clusters))
+            self._emit(report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters))
         shares = {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}
         if shares:
             self._writer.write("time", self._now_s, stages=shares)
@@ -217,7 +217,7 @@ class RunRecord:
         self.drawn = True
         if dropped:
             text = f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit"
-            self._emit(report.Notice(text))
+            self._emit(report.NoticeEvent(text))
 
     def write_log(self, stage: str, text: str) -> Path:
         """Keep what a failed stage said."""

@@ -16,7 +16,7 @@ from ravnest.json_values import plain
 
 
 @dataclass(frozen=True)
-class Limit:
+class RunLimit:
     """Where a run ends that is to end before its job says: whichever comes first. None: no such limit.
 
     The job's own end still counts for its schedule of learning rates. A run that this limit has ended can be resumed.
@@ -28,11 +28,11 @@ class Limit:
     """Of training, by this machine's clock."""
 
 
-NO_LIMIT = Limit()
+NO_LIMIT = RunLimit()
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseEvent:
     """The run has entered a phase: "starting Ray", "placing 6 stages", "training", "draining", "saving"."""
 
     name: str
@@ -55,7 +55,7 @@ class ClusterProgress:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressEvent:
     """Where the fleet is. `total_samples` is None for a run that stops by time."""
 
     elapsed_s: float
@@ -65,7 +65,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedEvent:
     """The held-out data has passed through the stages. `final`: with the anchor, after the last round."""
 
     samples: int
@@ -75,7 +75,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class RoundCommitted:
+class RoundCommittedEvent:
     """A round of averaging has been committed: every member merges it."""
 
     round: int
@@ -85,7 +85,7 @@ class RoundCommitted:
 
 
 @dataclass(frozen=True)
-class CheckpointWritten:
+class CheckpointWrittenEvent:
     """A checkpoint is complete on disk, as of a committed round."""
 
     path: Path
@@ -93,13 +93,13 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True)
-class Notice:
+class NoticeEvent:
     """Something the user should know and need not act on at once."""
 
     text: str
 
 
-RunEvent = Phase | Progress | Evaluated | RoundCommitted | CheckpointWritten | Notice
+RunEvent = PhaseEvent | ProgressEvent | EvaluatedEvent | RoundCommittedEvent | CheckpointWrittenEvent | NoticeEvent
 
 
 class Observer(Protocol):
@@ -199,12 +199,12 @@ class RunResult:
 
 
 _KINDS = {
-    Phase: "phase",
-    Progress: "progress",
-    Evaluated: "evaluated",
-    RoundCommitted: "round",
-    CheckpointWritten: "checkpoint",
-    Notice: "notice",
+    PhaseEvent: "phase",
+    ProgressEvent: "progress",
+    EvaluatedEvent: "evaluated",
+    RoundCommittedEvent: "round",
+    CheckpointWrittenEvent: "checkpoint",
+    NoticeEvent: "notice",
 }
 
 

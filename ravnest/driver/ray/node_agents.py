@@ -9,10 +9,10 @@ from typing import Any
 
 from ravnest.driver.ray.session import RayNode, RaySession, one_line
 from ravnest.errors import RavnestError
-from ravnest.profiling.agents import Call, MachineAgent, Member, Unanswered
+from ravnest.profiling.agents import AgentCall, MachineAgent, AgentNode, Unanswered
 
 
-class RayCrew:
+class RayAgents:
     """Use as a context manager: leaving ends the agents."""
 
     def __init__(
@@ -31,7 +31,7 @@ class RayCrew:
         self.host = session.host
         """The address of this process."""
         self.dead: Sequence[RayNode] = [node for node in everyone if not node.alive]
-        self.members: Sequence[Member] = tuple(Member(name, node.address, node.cores) for name, node in named.items())
+        self.members: Sequence[AgentNode] = tuple(AgentNode(name, node.address, node.cores) for name, node in named.items())
         self.lost: dict[str, str] = {}
         remote = self._ray.remote(MachineAgent)
         self._agents = {
@@ -41,14 +41,14 @@ class RayCrew:
             for name, node in named.items()
         }
 
-    def __enter__(self) -> "RayCrew":
+    def __enter__(self) -> "RayAgents":
         return self
 
     def __exit__(self, *exc: object) -> None:
         for agent in self._agents.values():
             self._ray.kill(agent)
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         """See Crew. One deadline for all of `calls`."""
         asked = [
             None if call.member in self.lost else getattr(self._agents[call.member], call.method).remote(*call.args)
@@ -60,7 +60,7 @@ class RayCrew:
             done = set(self._ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)[0])
         return [self._answer(call, one, one in done, timeout_s) for call, one in zip(calls, asked, strict=True)]
 
-    def _answer(self, call: Call, asked: Any, done: bool, timeout_s: float) -> Any:
+    def _answer(self, call: AgentCall, asked: Any, done: bool, timeout_s: float) -> Any:
         if asked is None:
             return Unanswered(self.lost[call.member])
         if not done:

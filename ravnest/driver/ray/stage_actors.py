@@ -64,7 +64,7 @@ class StageActor:
 
 
 @dataclass(frozen=True)
-class Ended:
+class StageEnded:
     """A stage's `run` call has returned, or its process is gone (`outcome` None, `reason` says how)."""
 
     stage: str
@@ -151,7 +151,7 @@ class RayCluster:
         """Let every stage enter its loop."""
         self._running = {actor.run.remote(peers): stage for stage, actor in self._actors.items()}
 
-    def ended(self, timeout_s: float = 0.0) -> list[Ended]:
+    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
         """The stages whose processes have ended since the last call, each reported once."""
         if not self._running:
             return []
@@ -160,9 +160,9 @@ class RayCluster:
         for call in done:
             stage = self._running.pop(call)
             try:
-                ends.append(Ended(stage, self._ray.get(call)))
+                ends.append(StageEnded(stage, self._ray.get(call)))
             except self._ray.exceptions.RayError as error:
-                ends.append(Ended(stage, None, one_line(error)))
+                ends.append(StageEnded(stage, None, one_line(error)))
         return ends
 
     def _ray_nodes(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:

@@ -17,7 +17,7 @@ from cluster_planner.plan import (
     StagePrediction,
     validate,
 )
-from ravnest.driver.observe.report import ClusterProgress, Progress, RunResult
+from ravnest.driver.observe.report import ClusterProgress, ProgressEvent, RunResult
 
 
 def _node(name: str) -> Node:
@@ -90,8 +90,8 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(
+def progress() -> ProgressEvent:
+    return ProgressEvent(
         elapsed_s=65.0,
         samples=4000,
         total_samples=20000,

@@ -6,7 +6,7 @@ from matplotlib.image import imread
 from cluster_planner.plan import Plan
 from ravnest import pictures
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
-from ravnest.driver.observe.report import Evaluated, Notice, Progress, as_plain, kind_of
+from ravnest.driver.observe.report import EvaluatedEvent, NoticeEvent, ProgressEvent, as_plain, kind_of
 from ravnest.pictures import draw_loss_curve, draw_plan
 
 
@@ -35,12 +35,12 @@ def test_a_plans_picture_says_what_its_figures_count(
         assert any(word in text for text in drawn), word
 
 
-def test_losses_are_drawn_from_the_lines_of_a_run(progress: Progress, tmp_path: Path) -> None:
+def test_losses_are_drawn_from_the_lines_of_a_run(progress: ProgressEvent, tmp_path: Path) -> None:
     events = [
         progress,
-        Evaluated(4000, 2.4, {}, final=False),
-        Notice("words"),
-        Evaluated(8000, 2.1, {}, final=True),
+        EvaluatedEvent(4000, 2.4, {}, final=False),
+        NoticeEvent("words"),
+        EvaluatedEvent(8000, 2.1, {}, final=True),
     ]
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         for event in events:

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.scale.fleets import home_plan
 from experiments.scale.sizes import Expected, Found, Size, claims_of, expected_of, found_of, simulated
-from ravnest.simulator import Simulated, simulate
+from ravnest.simulator import SimulatedRun, simulate
 
 EXPECTED = Expected(
     unaveraged_per_s=120.0, samples_per_s=100.0, interval_s=60.0, under_way_s=70.0, alone_s=10.0, max_staleness=1
@@ -14,11 +14,11 @@ ROUNDS_S = ((50.0, 110.0), (105.0, 171.0), (160.0, 230.0), (220.0, 291.0), (282.
 
 
 @pytest.fixture(scope="module")
-def result() -> Simulated:
+def result() -> SimulatedRun:
     return simulate(home_plan(8, 2, 1), seconds=20.0)
 
 
-def found(result: Simulated, nodes: int, rate: float, under_way: float | None, alone: float, stalest: int) -> Found:
+def found(result: SimulatedRun, nodes: int, rate: float, under_way: float | None, alone: float, stalest: int) -> Found:
     """What came of a fleet of which EXPECTED was predicted; where no round was under way, none was seen."""
     came = replace(result, staleness={0: 5, stalest: 5})
     interval_s = None if under_way is None else 6000 / rate
@@ -41,7 +41,7 @@ def found(result: Simulated, nodes: int, rate: float, under_way: float | None, a
     ],
 )
 def test_every_size_counts_towards_each_claim(
-    result: Simulated, rate: float, under_way: float | None, alone: float, stalest: int, held: list[bool]
+    result: SimulatedRun, rate: float, under_way: float | None, alone: float, stalest: int, held: list[bool]
 ) -> None:
     claims = claims_of(
         [found(result, 10, 100.0, 70.0, 10.0, 1), found(result, 10_000, rate, under_way, alone, stalest)]
@@ -53,12 +53,12 @@ def test_every_size_counts_towards_each_claim(
     assert "10 nodes +0.0%" in claims[1].measured
 
 
-def test_without_a_round_under_way_none_is_judged(result: Simulated) -> None:
+def test_without_a_round_under_way_none_is_judged(result: SimulatedRun) -> None:
     claims = claims_of([found(result, 10, 120.0, None, 10.0, 1)])
     assert [claim.held for claim in claims] == [True, None, True, True]
 
 
-def test_rounds_count_from_the_second_to_the_last_before_the_drain(result: Simulated) -> None:
+def test_rounds_count_from_the_second_to_the_last_before_the_drain(result: SimulatedRun) -> None:
     came = replace(result, rounds_s=ROUNDS_S, drain_s=292.0)
     read = found_of(Size(10, 2, 5.0), came, EXPECTED, 6000, 10.0)
     assert read.interval_s == (291.0 - 171.0) / 2
@@ -67,7 +67,7 @@ def test_rounds_count_from_the_second_to_the_last_before_the_drain(result: Simul
     assert read.predicted_per_s == EXPECTED.samples_per_s
 
 
-def test_before_the_first_round_samples_are_compared_with_those_predicted_without_averaging(result: Simulated) -> None:
+def test_before_the_first_round_samples_are_compared_with_those_predicted_without_averaging(result: SimulatedRun) -> None:
     came = replace(result, rounds_s=((20.0, 30.0),), drain_s=20.0)
     read = found_of(Size(10, 2, 0.4), came, EXPECTED, 6000, 10.0)
     assert (read.interval_s, read.under_way_s) == (None, None)

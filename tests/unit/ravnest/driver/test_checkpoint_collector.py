@@ -59,7 +59,7 @@ def collector(setups, tmp_path, disk):
         )
 
     made = CheckpointCollector(setups, begin, disk)
-    made.begin(c.CheckpointBegun(1, 48, {"c0": 2, "c1": 2}))
+    made.begin(c.BeginCheckpoint(1, 48, {"c0": 2, "c1": 2}))
     return made
 
 
@@ -105,7 +105,7 @@ def test_what_every_stage_has_sent_becomes_the_latest_checkpoint(collector, setu
 
 
 def test_two_checkpoints_under_way_do_not_mix(collector, setups, tmp_path, disk):
-    collector.begin(c.CheckpointBegun(2, 96, {"c0": 4, "c1": 4}))
+    collector.begin(c.BeginCheckpoint(2, 96, {"c0": 4, "c1": 4}))
     first = setups[STAGE]
     sent = send_weights(collector, first, round_=1, value=1.0)
     send_all(collector, setups, round_=2, value=2.0)
@@ -180,7 +180,7 @@ def test_a_stage_that_keeps_nothing_and_has_no_optimizer_state_still_finishes(se
         ),
         disk,
     )
-    made.begin(c.CheckpointBegun(1, 48, {}))
+    made.begin(c.BeginCheckpoint(1, 48, {}))
     for name in bare:
         made.finish(name, m.StateSent(round=1, tensors=0))
     made.commit(1)

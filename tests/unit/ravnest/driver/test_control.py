@@ -28,7 +28,7 @@ def control(**changes):
 
 def told(instructions, kind):
     """Who is told a message of `kind`, and what."""
-    found = [(each.peer, each.message) for each in instructions if isinstance(each, c.Tell)]
+    found = [(each.peer, each.message) for each in instructions if isinstance(each, c.SendToStage)]
     return [(peer, message) for peer, message in found if isinstance(message, kind)]
 
 
@@ -103,10 +103,10 @@ def test_a_round_is_committed_to_every_stage_when_all_rings_have_finished_everyw
     for sender, ring in [("a.s0", 0), ("b.s0", 0), ("a.s1", 1)]:
         assert run.handle(sender, m.RingFinished(round=1, ring=ring)) == []
     out = run.handle("b.s0", m.RingFinished(round=1, ring=1))
-    assert of(out, c.RoundDone) == [c.RoundDone(1, 24)]
-    assert of(out, c.CheckpointBegun) == [c.CheckpointBegun(1, 36, {"a": 2, "b": 1})]
+    assert of(out, c.RecordRoundCommitted) == [c.RecordRoundCommitted(1, 24)]
+    assert of(out, c.BeginCheckpoint) == [c.BeginCheckpoint(1, 36, {"a": 2, "b": 1})]
     assert told(out, m.RoundCommitted) == [(stage, m.RoundCommitted(round=1, save=True)) for stage in STAGES]
-    assert out.index(of(out, c.CheckpointBegun)[0]) < len(out) - len(STAGES)  # before any stage can send its state
+    assert out.index(of(out, c.BeginCheckpoint)[0]) < len(out) - len(STAGES)  # before any stage can send its state
 
 
 def test_checkpoints_are_evaluate_every_samples_apart_and_one_at_a_time():
@@ -116,10 +116,10 @@ def test_checkpoints_are_evaluate_every_samples_apart_and_one_at_a_time():
         updated(run, "a", update)
         updated(run, "b", update)
         round_ = update + 1
-        saves[round_] = bool(of(ring_finished(run, round_), c.CheckpointBegun))
+        saves[round_] = bool(of(ring_finished(run, round_), c.BeginCheckpoint))
         if round_ == 5:
             assert run.saving
-            assert of(state_sent(run, 1), c.CheckpointArrived) == [c.CheckpointArrived(1)]
+            assert of(state_sent(run, 1), c.CommitCheckpoint) == [c.CommitCheckpoint(1)]
     assert saves == {1: True, 2: False, 3: False, 4: False, 5: False, 6: True, 7: False}
 
 
@@ -134,10 +134,10 @@ def test_the_last_round_is_saved_even_while_an_earlier_checkpoint_is_on_its_way(
     out = ring_finished(run, 2)
     assert told(out, m.RoundCommitted)[0][1] == m.RoundCommitted(round=2, save=True)
     assert rounds_finished(run, 2) == []  # two checkpoints are still to come
-    assert of(state_sent(run, 1), c.CheckpointArrived) == [c.CheckpointArrived(1)]
-    assert run.phase is c.Phase.FINISHING
+    assert of(state_sent(run, 1), c.CommitCheckpoint) == [c.CommitCheckpoint(1)]
+    assert run.phase is c.RunPhase.FINISHING
     out = state_sent(run, 2)
-    assert of(out, c.CheckpointArrived) == [c.CheckpointArrived(2)]
+    assert of(out, c.CommitCheckpoint) == [c.CommitCheckpoint(2)]
     assert told(out, m.Stop) == [(stage, m.Stop()) for stage in STAGES]
 
 
@@ -146,7 +146,7 @@ def test_it_stops_by_samples_and_every_first_stage_drains():
     updated(run, "a", 0)
     out = updated(run, "b", 0)
     assert told(out, m.Drain) == [("a.s0", m.Drain()), ("b.s0", m.Drain())]
-    assert run.phase is c.Phase.DRAINING
+    assert run.phase is c.RunPhase.DRAINING
 
 
 def test_it_stops_by_time_once():
@@ -166,7 +166,7 @@ def test_to_stop_twice_drains_once_and_the_second_may_waive_the_evaluation():
     ring_finished(run, 1)
     state_sent(run, 1)
     assert told(rounds_finished(run, 1), m.Stop)
-    assert run.phase is c.Phase.DONE
+    assert run.phase is c.RunPhase.DONE
 
 
 def test_a_wish_to_stop_without_evaluating_is_not_undone_by_the_run_s_own_end():
@@ -179,7 +179,7 @@ def test_a_wish_to_stop_without_evaluating_is_not_undone_by_the_run_s_own_end():
     ring_finished(run, 1)
     state_sent(run, 1)
     rounds_finished(run, 1)
-    assert run.phase is c.Phase.DONE
+    assert run.phase is c.RunPhase.DONE
 
 
 def test_a_drained_cluster_contributes_at_once_to_the_rounds_that_are_open():
@@ -191,7 +191,7 @@ def test_a_drained_cluster_contributes_at_once_to_the_rounds_that_are_open():
     out = drained(run, "a", 1)
     order = m.FinishRounds(up_to=1, updates=1, final=False)
     assert told(out, m.FinishRounds) == [("a.s0", order), ("a.s1", order)]
-    assert run.phase is c.Phase.DRAINING
+    assert run.phase is c.RunPhase.DRAINING
 
 
 def test_a_round_that_opens_after_a_cluster_has_drained_reaches_it_as_one_to_finish():
@@ -214,9 +214,9 @@ def test_when_all_have_drained_one_final_round_opens():
     out = drained(run, "b", 1)
     final = [(stage, m.FinishRounds(up_to=2, updates=1, final=True)) for stage in STAGES]
     assert [each for each in told(out, m.FinishRounds) if each[1].final] == final
-    assert run.phase is c.Phase.FINISHING
+    assert run.phase is c.RunPhase.FINISHING
     assert rounds_finished(run, 1) == []  # of an earlier order
-    assert run.phase is c.Phase.FINISHING
+    assert run.phase is c.RunPhase.FINISHING
 
 
 def test_a_run_that_trained_nothing_ends_without_a_round():
@@ -234,16 +234,16 @@ def test_the_run_ends_with_the_evaluation_of_the_anchor():
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=1, batches=5))]
     evaluated = m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=())
     out = run.handle("a.s1", evaluated)
-    assert of(out, c.EvaluationDone) == [c.EvaluationDone(12, evaluated, final=True)]
+    assert of(out, c.RecordEvaluation) == [c.RecordEvaluation(12, evaluated, final=True)]
     assert told(out, m.Stop) == [(stage, m.Stop()) for stage in STAGES]
-    assert run.phase is c.Phase.DONE
+    assert run.phase is c.RunPhase.DONE
 
 
 def test_without_a_held_out_batch_nothing_is_evaluated():
     run = control(held_out_batches=0, evaluate_every=12)
     out = to_the_last_evaluation(run)
     assert not told(out, m.Evaluate)
-    assert run.phase is c.Phase.DONE
+    assert run.phase is c.RunPhase.DONE
 
 
 def test_evaluations_during_training_are_never_two_at_a_time():
@@ -259,13 +259,13 @@ def test_an_evaluation_that_was_under_way_at_the_drain_is_awaited_and_is_not_the
     run = control(evaluate_every=12)
     out = to_the_last_evaluation(run)  # the update before the stop asked for evaluation 1
     assert not told(out, m.Evaluate)
-    assert run.phase is c.Phase.FINISHING
+    assert run.phase is c.RunPhase.FINISHING
     out = run.handle("a.s1", m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=()))
-    assert not of(out, c.EvaluationDone)[0].final
+    assert not of(out, c.RecordEvaluation)[0].final
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=2, batches=5))]
-    assert run.phase is c.Phase.EVALUATING
+    assert run.phase is c.RunPhase.EVALUATING
     out = run.handle("a.s1", m.Evaluated(evaluation=2, loss=(1.0, 4), metrics=()))
-    assert of(out, c.EvaluationDone)[0].final
+    assert of(out, c.RecordEvaluation)[0].final
 
 
 def test_a_leap_over_several_thresholds_asks_for_one_evaluation():
@@ -281,7 +281,7 @@ def test_a_resumed_run_counts_on():
     assert run.session_samples == 0
     updated(run, "a", 6)
     assert run.samples == 132
-    assert run.phase is c.Phase.TRAINING
+    assert run.phase is c.RunPhase.TRAINING
     out = updated(run, "b", 4)
     assert told(out, m.RoundOpened) == [("a.s1", m.RoundOpened(round=1)), ("b.s0", m.RoundOpened(round=1))]
     assert told(out, m.Drain)
@@ -343,8 +343,8 @@ def test_an_order_to_stop_that_comes_after_the_end_of_training_cuts_nothing_off(
 def test_every_round_is_marked_when_it_opens_and_the_last_one_as_such():
     run = control()
     updated(run, "a", 0)
-    assert of(updated(run, "b", 0), c.RoundBegun) == [c.RoundBegun(1, final=False)]
+    assert of(updated(run, "b", 0), c.RecordRoundOpened) == [c.RecordRoundOpened(1, final=False)]
     ring_finished(run, 1)
     run.stop(evaluate=True)
     out = drained(run, "a", 1) + drained(run, "b", 1)
-    assert of(out, c.RoundBegun) == [c.RoundBegun(2, final=True)]
+    assert of(out, c.RecordRoundOpened) == [c.RecordRoundOpened(2, final=True)]

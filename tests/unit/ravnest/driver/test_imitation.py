@@ -8,7 +8,7 @@ import pytest
 from cluster_planner.inputs.fleet import Link
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.stage_times import work_times
-from ravnest.driver.imitation import Imitated, Imitation, imitated
+from ravnest.driver.imitation import StageImitation, Imitation, stage_imitation
 from ravnest.errors import InvalidInput
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.stage.setup import MemoryCap
@@ -35,12 +35,12 @@ def with_nodes(plan, **changes):
 
 
 def told(plan, imitation, cluster=0, index=0):
-    return imitated(plan, plan.clusters[cluster].stages[index], SpanCosts(plan.costs, plan.workload), imitation)
+    return stage_imitation(plan, plan.clusters[cluster].stages[index], SpanCosts(plan.costs, plan.workload), imitation)
 
 
 def test_without_an_imitation_nothing_is_imitated():
-    assert told(a_plan(), None) == Imitated("cpu")
-    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == Imitated("cpu")
+    assert told(a_plan(), None) == StageImitation("cpu")
+    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == StageImitation("cpu")
 
 
 def test_an_imitated_node_computes_on_the_processor_whatever_it_has():

@@ -257,7 +257,7 @@ def test_a_stop_at_once_ends_with_the_update_that_was_begun():
     run = local_run(tiny_job(), parts=(2,))
     run.follow(run.control.stop(evaluate=False))
     run.run()
-    assert run.control.phase is c.Phase.DONE
+    assert run.control.phase is c.RunPhase.DONE
     assert run.control.samples == 12
 
 

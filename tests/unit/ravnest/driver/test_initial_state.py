@@ -7,7 +7,7 @@ import torch
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan
-from ravnest.driver.initial_state import Resumed, made_with, needed, states_for, writer_opener
+from ravnest.driver.initial_state import ResumedRun, made_with, needed, states_for, writer_opener
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
@@ -24,7 +24,7 @@ def made(job):
 
 
 def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None):
-    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(c.CheckpointBegun(round_, 96, updates))
+    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(c.BeginCheckpoint(round_, 96, updates))
     writer.add_segment(0, weights)
     for ring in range(1, len(plan.rings)):
         writer.add_segment(ring, {})
@@ -48,7 +48,7 @@ def test_a_resumed_run_starts_with_the_checkpoint(job, made, tmp_path):
     folder = RunFolder(tmp_path)
     weights = {name: torch.full_like(tensor, 0.5) for name, tensor in make_weights(job, JOB_FILE).items()}
     save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
-    resumed = Resumed.load(folder, plan, job)
+    resumed = ResumedRun.load(folder, plan, job)
     assert (resumed.samples, resumed.rounds, resumed.updates) == (96, 3, {"c0": 4, "c1": 7})
     states = states_for(setups, plan, job, resumed)
     assert [states[name].version for name in setups] == [4, 4, 7]
@@ -65,7 +65,7 @@ def test_what_the_model_does_not_save_is_made_anew(tmp_path):
     expected = make_weights(job, JOB_FILE)
     weights = {name: torch.zeros_like(expected[name]) for name in saved}
     save(folder, plan, setups, weights, {"c0": 4, "c1": 7}, job=job)
-    states = states_for(setups, plan, job, Resumed.load(folder, plan, job))
+    states = states_for(setups, plan, job, ResumedRun.load(folder, plan, job))
     for name, setup in setups.items():
         for one in needed(setup):
             assert torch.equal(states[name].weights[one], expected[one] if one == unsaved else weights[one])
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_lacks_a_part_of_the_plan_is_refused(job, made, tmp_pa
     with pytest.raises(
         InvalidInput, match=f"{path}: .* lacks {file}; to resume from checkpoint-000001, write"
     ) as raised:
-        Resumed.load(folder, plan, job)
+        ResumedRun.load(folder, plan, job)
     assert raised.value.exit_code == 2
 
 
@@ -98,7 +98,7 @@ def test_one_that_lacks_averaged_copies_is_refused(tmp_path):
     setups, plan = setups_of(job, parts=(3, 1))
     folder = RunFolder(tmp_path)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7}, job=job)
-    resumed = Resumed.load(folder, plan, job)
+    resumed = ResumedRun.load(folder, plan, job)
     with pytest.raises(InvalidInput, match=f"it lacks segment-{len(plan.rings):03d}"):
         states_for(setups, plan, job, resumed)
 
@@ -110,7 +110,7 @@ def test_no_weight_that_was_trained_is_made_anew(job, made, tmp_path):
     weights = {name: tensor for name, tensor in make_weights(job, JOB_FILE).items() if name != lost}
     path = save(folder, plan, setups, weights, {"c0": 4, "c1": 7})
     with pytest.raises(InvalidInput, match=f"{path}: the checkpoint is not complete: it lacks {lost}"):
-        states_for(setups, plan, job, Resumed.load(folder, plan, job))
+        states_for(setups, plan, job, ResumedRun.load(folder, plan, job))
 
 
 def test_rounds_count_on_over_sessions(job, made, tmp_path):
@@ -118,9 +118,9 @@ def test_rounds_count_on_over_sessions(job, made, tmp_path):
     folder = RunFolder(tmp_path)
     weights = make_weights(job, JOB_FILE)
     save(folder, plan, setups, weights, {"c0": 1, "c1": 1}, round_=3)
-    first = Resumed.load(folder, plan, job)
+    first = ResumedRun.load(folder, plan, job)
     save(folder, plan, setups, weights, {"c0": 2, "c1": 2}, round_=2, resumed=first)
-    assert Resumed.load(folder, plan, job).rounds == 5
+    assert ResumedRun.load(folder, plan, job).rounds == 5
 
 
 def test_a_plan_with_other_cuts_is_refused(job, made, tmp_path):
@@ -129,7 +129,7 @@ def test_a_plan_with_other_cuts_is_refused(job, made, tmp_path):
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     _, other = setups_of(job, parts=(3, 1))
     with pytest.raises(InvalidInput, match=r"clusters: .*\[0, 8\].* now .*\[0, 5\].*plan\.yaml"):
-        Resumed.load(folder, other, job)
+        ResumedRun.load(folder, other, job)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_job_that_the_state_does_not_fit_is_refused_by_key(job, made, tmp_path
     folder = RunFolder(tmp_path)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     with pytest.raises(InvalidInput, match=said):
-        Resumed.load(folder, plan, tiny_job(**changes))
+        ResumedRun.load(folder, plan, tiny_job(**changes))
 
 
 def test_a_later_stop_another_rate_or_another_node_still_fit(made):
@@ -167,9 +167,9 @@ def test_an_outer_optimizer_is_part_of_the_state_and_its_rates_are_not(job, made
     nesterov = tiny_job(averaging={"outer": {"nesterov": {"lr": 0.5}}})
     assert made_with(plan, nesterov) == made_with(plan, tiny_job(averaging={"outer": {"nesterov": {}}, "wire": "int8"}))
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
-    Resumed.load(folder, plan, tiny_job(averaging={"weighting": "equal", "wire": "bfloat16"}))
+    ResumedRun.load(folder, plan, tiny_job(averaging={"weighting": "equal", "wire": "bfloat16"}))
     with pytest.raises(InvalidInput, match=r"job\.averaging\.outer: .*\(none, now nesterov\)"):
-        Resumed.load(folder, plan, nesterov)
+        ResumedRun.load(folder, plan, nesterov)
 
 
 def test_a_checkpoint_from_before_outer_optimizers_had_none(job, made, tmp_path, monkeypatch):
@@ -179,12 +179,12 @@ def test_a_checkpoint_from_before_outer_optimizers_had_none(job, made, tmp_path,
     monkeypatch.setattr("ravnest.driver.initial_state.made_with", lambda plan, job: before)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     monkeypatch.undo()
-    Resumed.load(folder, plan, job)
+    ResumedRun.load(folder, plan, job)
     with pytest.raises(InvalidInput, match=r"job\.averaging\.outer"):
-        Resumed.load(folder, plan, tiny_job(averaging={"outer": {"nesterov": {}}}))
+        ResumedRun.load(folder, plan, tiny_job(averaging={"outer": {"nesterov": {}}}))
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(job, made, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(InvalidInput, match="no complete checkpoint"):
-        Resumed.load(RunFolder(tmp_path), made[1], job)
+        ResumedRun.load(RunFolder(tmp_path), made[1], job)

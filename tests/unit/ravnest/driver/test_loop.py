@@ -11,11 +11,11 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.initial_state import Resumed, needed, states_for, writer_opener
+from ravnest.driver.initial_state import ResumedRun, needed, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.ray.stage_actors import Ended, StageOutcome
+from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
 from ravnest.driver.session import run_control
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import messages as m
@@ -132,21 +132,21 @@ def test_it_says_each_second_that_it_lives(bench):
 
 def test_a_stage_that_dies_is_named_with_its_node(bench):
     bench.start()
-    bench.news.ends.append(Ended("c0.s1", None, "its process was killed"))
+    bench.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
     with pytest.raises(NodeLost, match=r"c0\.s1 on node 'laptop' died: its process was killed"):
         bench.turn(after_s=1.0)
 
 
 def test_a_stage_that_leaves_early_is_lost(bench):
     bench.start()
-    bench.news.ends.append(Ended("c0.s1", StageOutcome()))
+    bench.news.ends.append(StageEnded("c0.s1", StageOutcome()))
     with pytest.raises(NodeLost, match=r"c0\.s1.*left before the run was over"):
         bench.turn(after_s=1.0)
 
 
 def test_a_stage_that_fails_is_told_in_one_line_and_its_log_is_kept(bench):
     bench.start()
-    bench.news.ends.append(Ended("c1.s0", StageOutcome("the loss is nan", "Traceback: many lines")))
+    bench.news.ends.append(StageEnded("c1.s0", StageOutcome("the loss is nan", "Traceback: many lines")))
     with pytest.raises(RunFailed, match=r"^c1\.s0: the loss is nan \(details in .*c1\.s0\.log\)$"):
         bench.turn(after_s=1.0)
     assert (bench.folder.path / "logs" / "c1.s0.log").read_text() == "Traceback: many lines"
@@ -173,7 +173,7 @@ def test_long_work_without_a_report_is_no_stall_while_computations_finish(bench)
     """A first update on a slow node, or an evaluation of a large held-out set, takes minutes."""
     bench.start()
     alive_for(bench, 300, lambda second: second // 20)
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is c.RunPhase.TRAINING
 
 
 def test_life_without_work_is_a_stall(bench):
@@ -193,7 +193,7 @@ def test_the_wish_to_stop_drains_once(bench):
 def test_a_wish_before_the_start_waits_for_it(bench):
     bench.wish = True
     bench.turn()
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is c.RunPhase.TRAINING
     for stage in STAGES:
         bench.say(stage, m.Started(process_bytes=1))
     bench.turn()
@@ -205,9 +205,9 @@ def test_a_run_that_stops_by_time_counts_from_the_start_of_training(tmp_path):
     bench.now_s = 15.0
     bench.start()
     alive_for(bench, 59, lambda second: second)
-    assert bench.control.phase is c.Phase.TRAINING
+    assert bench.control.phase is c.RunPhase.TRAINING
     alive_for(bench, 1, lambda second: 99)
-    assert bench.control.phase is c.Phase.DRAINING
+    assert bench.control.phase is c.RunPhase.DRAINING
     bench.writer.close()
 
 
@@ -232,9 +232,9 @@ def train(bench, states):
         for stage in stages.values():
             if not stage.stopped:
                 stage.turn(0.0)
-        if bench.control.phase is c.Phase.DONE:
+        if bench.control.phase is c.RunPhase.DONE:
             break
-    bench.news.ends += [Ended("c0.s0", None, "died while leaving"), *(Ended(name, StageOutcome()) for name in STAGES)]
+    bench.news.ends += [StageEnded("c0.s0", None, "died while leaving"), *(StageEnded(name, StageOutcome()) for name in STAGES)]
     bench.turn(after_s=1.0)
     bench.loop.run()
     bench.writer.close()
@@ -244,14 +244,14 @@ def train(bench, states):
 def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 120})
     stages = train(bench, states_for(bench.setups, bench.plan, bench.job, None))
-    assert bench.control.phase is c.Phase.DONE
+    assert bench.control.phase is c.RunPhase.DONE
     records = read_metrics(bench.folder.metrics)
     assert json.dumps(records, allow_nan=False)
     evaluated = [record for record in records if record["kind"] == "evaluated"]
     assert [record["final"] for record in evaluated][-1] is True
     assert {record["kind"] for record in records} >= {"update", "round", "checkpoint", "evaluated", "phase"}
 
-    resumed = Resumed.load(bench.folder, bench.plan, bench.job)
+    resumed = ResumedRun.load(bench.folder, bench.plan, bench.job)
     assert resumed.samples == bench.control.samples
     assert resumed.rounds == bench.control.rounds_committed
     assert resumed.updates == bench.control.updates
@@ -267,6 +267,6 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
 
     again = Bench(tmp_path, resumed, evaluate_every=60, stop={"samples": 240})
     train(again, states)
-    later = Resumed.load(again.folder, again.plan, again.job)
+    later = ResumedRun.load(again.folder, again.plan, again.job)
     assert later.samples >= 240
     assert later.rounds == resumed.rounds + again.control.rounds_committed

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from ravnest.driver.control import Phase
-from ravnest.driver.observe.report import NO_LIMIT, Limit
-from ravnest.driver.session import run_control, run_keys, run_membership
+from ravnest.driver.control import RunPhase
+from ravnest.driver.observe.report import NO_LIMIT, RunLimit
+from ravnest.driver.session import run_control, run_keys, run_failure_policy
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
@@ -43,27 +43,27 @@ def test_the_keys_of_an_encrypted_run_reach_each_stage_and_no_text() -> None:
     ("limit", "samples_of_the_end", "seconds_of_the_end"),
     [
         (NO_LIMIT, 240, None),
-        (Limit(samples=100), 100, None),
-        (Limit(samples=10**6), 240, None),
-        (Limit(seconds=3.0), 240, 3.0),
+        (RunLimit(samples=100), 100, None),
+        (RunLimit(samples=10**6), 240, None),
+        (RunLimit(seconds=3.0), 240, 3.0),
     ],
 )
 def test_a_run_ends_at_its_limit_or_at_the_jobs_end_whichever_is_earlier(
-    limit: Limit, samples_of_the_end: int, seconds_of_the_end: float | None
+    limit: RunLimit, samples_of_the_end: int, seconds_of_the_end: float | None
 ) -> None:
     job = tiny_job()
     setups, plan = setups_of(job, parts=(2, 1))
     run = run_control(plan, job, setups, 10, 240, None, limit)
     for name, last in (("c0", "c0.s1"), ("c1", "c1.s0")):
         for update in range(samples_of_the_end // (2 * job.micro_batch * job.update_every) + 1):
-            assert run.phase is Phase.TRAINING or run.samples >= samples_of_the_end, name
+            assert run.phase is RunPhase.TRAINING or run.samples >= samples_of_the_end, name
             run.handle(last, m.Updated(update=update, staleness=(0,), losses=(1.0,), lr=0.1))
-    assert run.phase is Phase.DRAINING
+    assert run.phase is RunPhase.DRAINING
     timed = run_control(plan, job, setups, 10, 240, None, limit)
     timed.tick(2.9)
-    assert timed.phase is Phase.TRAINING
+    assert timed.phase is RunPhase.TRAINING
     timed.tick(3.1)
-    assert (timed.phase is Phase.DRAINING) == (seconds_of_the_end is not None)
+    assert (timed.phase is RunPhase.DRAINING) == (seconds_of_the_end is not None)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 4.0])
@@ -72,12 +72,12 @@ def test_the_minutes_of_a_job_are_those_of_its_own_machines_however_fast_these_a
     setups, plan = setups_of(job, parts=(2, 1))
     timed = run_control(plan, job, setups, 10, None, None, speed=speed)
     timed.tick(60.0 / speed - 0.1)
-    assert timed.phase is Phase.TRAINING
+    assert timed.phase is RunPhase.TRAINING
     timed.tick(60.0 / speed + 0.1)
-    assert timed.phase is Phase.DRAINING
-    earlier = run_control(plan, job, setups, 10, None, None, Limit(seconds=5.0), speed=speed)
+    assert timed.phase is RunPhase.DRAINING
+    earlier = run_control(plan, job, setups, 10, None, None, RunLimit(seconds=5.0), speed=speed)
     earlier.tick(5.1)  # by this machine's clock
-    assert earlier.phase is Phase.DRAINING
+    assert earlier.phase is RunPhase.DRAINING
 
 
 @pytest.mark.parametrize(("speed", "times"), [(0.01, 100.0), (1.0, 1.0), (100.0, 1.0)])
@@ -86,7 +86,7 @@ def test_a_run_of_slowly_imitated_machines_is_given_as_much_longer_to_begin(spee
     first, *others = plan.predicted.clusters
     slow = replace(plan, predicted=replace(plan.predicted, clusters=(replace(first, round_trip_s=2.0), *others)))
     waits_s = times * 2.0 * 50  # 50 round trips, as launch/membership.py says
-    membership = run_membership(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
+    membership = run_failure_policy(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
     for now_s in range(0, int(waits_s), 10):
         for stage in ("c0.s0", "c0.s1"):
             membership.heard(stage, float(now_s), progress=False)

@@ -1,4 +1,4 @@
-"""Which stages average the copies of a tied parameter; whole runs with `tied: averaged`, on real stages and rings."""
+"""Which stages average the tied_copies of a tied parameter; whole runs with `tied: averaged`, on real stages and rings."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cluster_planner.inputs.spans import SpanCosts
-from ravnest.driver.stage_setups import copies
+from ravnest.driver.stage_setups import tied_copies
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.tied_setup import TiedSetup
@@ -27,7 +27,7 @@ def test_owner_and_borrowers_of_all_clusters_are_one_ring_and_frozen_parameters_
     captured = captured_job(tiny_job(**EVERYWHERE))
     count = len(captured.units)
     thirds = [captured.span(count * i // 3, count * (i + 1) // 3) for i in range(3)]
-    (found,) = copies({"c0": thirds, "c1": [captured.span(0, count)]})
+    (found,) = tied_copies({"c0": thirds, "c1": [captured.span(0, count)]})
     assert found.names == (TABLE,)
     assert found.elements == 11 * 16
     users = [
@@ -37,7 +37,7 @@ def test_owner_and_borrowers_of_all_clusters_are_one_ring_and_frozen_parameters_
     ]
     assert found.members == (*users, ("c1", 0))
     assert len(users) > 1
-    assert copies({"c0": [captured.span(0, count)]}) == []
+    assert tied_copies({"c0": [captured.span(0, count)]}) == []
 
 
 def test_a_copy_is_a_segment_of_its_own_and_nothing_travels_along_the_pipeline():

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def checkpoint(folder: RunFolder, plan: Plan, job: JobConfig) -> Path:
-    writer = writer_opener(folder, plan, job, None)(c.CheckpointBegun(1, 48, {"c0": 1, "c1": 1}))
+    writer = writer_opener(folder, plan, job, None)(c.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
     for cluster in plan.clusters:
@@ -60,7 +60,7 @@ def failed(
 
     def train(*_: object, observer: report.Observer, **__: object) -> Any:
         for phase in phases:
-            observer.on(report.Phase(phase))
+            observer.on(report.PhaseEvent(phase))
         raise error
 
     monkeypatch.setattr(driver, "prepare", lambda *_, **__: prepared)
@@ -68,7 +68,7 @@ def failed(
     observer = Recorded()
     with pytest.raises(RunFailed) as caught:
         driver.run(plan, folder.plan, observer=observer)
-    assert observer.events == [report.Phase(phase) for phase in phases]
+    assert observer.events == [report.PhaseEvent(phase) for phase in phases]
     return caught.value
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from ravnest.errors import RunFailed
 from ravnest.profiling import doctor as doctor
-from ravnest.profiling.agents import Call, Member, Reach, Unanswered
-from ravnest.profiling.doctor import PING_DEADLINE_S, Checked, check_machines, ping_pairs
+from ravnest.profiling.agents import AgentCall, AgentNode, Reachability, Unanswered
+from ravnest.profiling.doctor import PING_DEADLINE_S, DoctorReport, check_machines, ping_pairs
 from ravnest.profiling.findings import THIS_MACHINE
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.probe_line import PingTimes
-from ravnest.profiling.requirements import Needs, needs_of_members
+from ravnest.profiling.requirements import Requirements, requirements_of_members
 from ring_allreduce.transport import PeerAddress
 
 ANSWERED = PingTimes((0.01,) * 4, (0.0,) * 4)
@@ -24,20 +24,20 @@ ANSWERED = PingTimes((0.01,) * 4, (0.0,) * 4)
 class Crew:
     """`mute` nodes take connections and answer nothing: each ping of one takes its whole deadline."""
 
-    members: Sequence[Member] = ()
+    members: Sequence[AgentNode] = ()
 
     def __init__(self, mute: str) -> None:
         self.lost: dict[str, str] = {}
         self._mute = mute
         self.took_s = 0.0
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         busy_s: Counter[str] = Counter()
         answers = [self._answer(call, busy_s, timeout_s) for call in calls]
         self.took_s += max(busy_s.values(), default=0.0)
         return answers
 
-    def _answer(self, call: Call, busy_s: Counter[str], timeout_s: float) -> Any:
+    def _answer(self, call: AgentCall, busy_s: Counter[str], timeout_s: float) -> Any:
         peer: Any = call.args[0]
         deadline_s: Any = call.args[4]
         silent = peer in self._mute or call.member in self._mute
@@ -49,8 +49,8 @@ class Crew:
 
 def blamed(nodes: str, mute: str, pairs: Sequence[Pair]) -> tuple[list[str], dict[str, str]]:
     """Who is named, and whom the crew took for lost."""
-    crew, checked = Crew(mute), Checked()
-    ping_pairs(crew, [*((name, THIS_MACHINE) for name in nodes), *pairs], Needs(()), checked, lambda step: None)
+    crew, checked = Crew(mute), DoctorReport()
+    ping_pairs(crew, [*((name, THIS_MACHINE) for name in nodes), *pairs], Requirements(()), checked, lambda step: None)
     return [finding.about for finding in checked.findings], crew.lost
 
 
@@ -72,9 +72,9 @@ def test_nobody_is_where_all_answer() -> None:
 
 
 def test_many_mute_nodes_are_pinged_from_here_at_the_same_time() -> None:
-    crew, checked = Crew(mute="abcdefghij"), Checked()
+    crew, checked = Crew(mute="abcdefghij"), DoctorReport()
     steps: list[str] = []
-    ping_pairs(crew, [(name, THIS_MACHINE) for name in "abcdefghij"], Needs(()), checked, steps.append)
+    ping_pairs(crew, [(name, THIS_MACHINE) for name in "abcdefghij"], Requirements(()), checked, steps.append)
     assert crew.took_s == PING_DEADLINE_S
     assert [finding.level for finding in checked.findings] == ["fails"] * len(checked.findings) != []
     assert len(steps) == 2
@@ -82,11 +82,11 @@ def test_many_mute_nodes_are_pinged_from_here_at_the_same_time() -> None:
 
 def test_clocks_are_told_as_they_are_beside_this_machines() -> None:
     class Ahead(Crew):
-        def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+        def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
             return [PingTimes((0.02, 0.01), (-8.5, -9.0)) for _ in calls]  # ours, beside theirs
 
-    checked = Checked()
-    ping_pairs(Ahead(""), [("a", THIS_MACHINE)], Needs(()), checked, lambda step: None)
+    checked = DoctorReport()
+    ping_pairs(Ahead(""), [("a", THIS_MACHINE)], Requirements(()), checked, lambda step: None)
     assert [(each.about, each.message) for each in checked.findings] == [("a", "has a clock that is 9.0 s ahead")]
 
 
@@ -98,10 +98,10 @@ class Sound(Crew):
 
     def __init__(self, names: str, failing: dict[str, str]) -> None:
         super().__init__("")
-        self.members = [Member(name, None, 4) for name in names]
+        self.members = [AgentNode(name, None, 4) for name in names]
         self._failing = failing
 
-    def _answer(self, call: Call, busy_s: Counter[str], timeout_s: float) -> Any:
+    def _answer(self, call: AgentCall, busy_s: Counter[str], timeout_s: float) -> Any:
         if self._failing.get(call.member) == call.method:
             return Unanswered("no socket")
         first: Any = call.args[0] if call.args else None
@@ -109,7 +109,7 @@ class Sound(Crew):
         if call.method == "facts":
             return replace(FACTS, machine_id=call.member)
         if call.method == "reach":
-            return {peer: Reach(None, None) for peer in first}
+            return {peer: Reachability(None, None) for peer in first}
         return {"listen": PeerAddress("127.0.0.1", 1, 2), "meet": None, "ping": ANSWERED}[call.method]
 
 
@@ -130,8 +130,8 @@ class Here:
     def meet(self, peers: dict[str, PeerAddress]) -> None:
         self._unless("meet")
 
-    def reach(self, peers: dict[str, PeerAddress]) -> dict[str, Reach]:
-        return {peer: Reach(None, None) for peer in peers}
+    def reach(self, peers: dict[str, PeerAddress]) -> dict[str, Reachability]:
+        return {peer: Reachability(None, None) for peer in peers}
 
     def close(self) -> None:
         pass
@@ -141,11 +141,11 @@ class Here:
             raise RunFailed("this machine has no socket")
 
 
-def checked_nodes(monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None) -> Checked:
+def checked_nodes(monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None) -> DoctorReport:
     monkeypatch.setattr(Here, "fails", here)
     monkeypatch.setattr(Here, "deaf", bool(here))
     monkeypatch.setattr(doctor, "MachineAgent", Here)
-    needs = needs_of_members(dict.fromkeys("abc", "10.0.0.1"))
+    needs = requirements_of_members(dict.fromkeys("abc", "10.0.0.1"))
     return check_machines(Sound("abc", failing or {}), needs, FACTS, "127.0.0.1", lambda step: None)
 
 

@@ -12,7 +12,7 @@ from ravnest.profiling.findings import (
     silent_findings,
     version_findings,
 )
-from ravnest.profiling.requirements import Wanted
+from ravnest.profiling.requirements import RequiredNode
 
 OURS = {"python": "3.11.7", "torch": "2.13.0", "ravnest": "0.1.0 (abc)"}
 
@@ -32,7 +32,7 @@ def test_other_versions_are_named_and_patch_releases_of_python_pass() -> None:
 
 
 def test_planned_nodes_that_ray_lacks_are_told_apart_from_those_it_lost() -> None:
-    found = missing_findings([Wanted("gone", "10.0.0.2"), Wanted("never", "10.0.0.3")], ["10.0.0.2"])
+    found = missing_findings([RequiredNode("gone", "10.0.0.2"), RequiredNode("never", "10.0.0.3")], ["10.0.0.2"])
     assert [(each.about, each.message.split(":")[0]) for each in found] == [
         ("gone", "was part of Ray and is no longer"),
         ("never", "is no part of Ray"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ravnest.profiling.agents import Call, Member, Unanswered
+from ravnest.profiling.agents import AgentCall, AgentNode, Unanswered
 from ravnest.profiling.links import PINGED_PEERS, LinksMeasured, measure_links
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.probe_line import Arrivals, PingTimes
@@ -17,16 +17,16 @@ class Crew:
     """Three machines 10 ms from each other; `refuse` says what becomes of a transfer to several at once."""
 
     lost: Mapping[str, str] = {}
-    members = tuple(Member(name, None, 1) for name in NAMES)
+    members = tuple(AgentNode(name, None, 1) for name in NAMES)
 
     def __init__(self, refuse: str | None) -> None:
         self._refuse = refuse
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         senders = {call.member for call in calls if call.method == "transfer"}
         return [self._answer(call, len(senders)) for call in calls]
 
-    def _answer(self, call: Call, senders: int) -> Any:
+    def _answer(self, call: AgentCall, senders: int) -> Any:
         if call.method == "ping":
             return PingTimes((0.02,) * 5, (0.0,) * 5)
         if call.method != "transfer":
@@ -76,19 +76,19 @@ class ManyNodes:
 
     def __init__(self, count: int, *, apart_s: float = 0.001, deaf: str = "") -> None:
         self.names = [f"n{i:02}" for i in range(count)]
-        self.members = tuple(Member(name, None, 1) for name in self.names)
+        self.members = tuple(AgentNode(name, None, 1) for name in self.names)
         self.met: dict[str, set[str]] = {}
         self._apart_s, self._deaf = apart_s, deaf
 
     def seconds(self, a: str, b: str) -> float:
         return self._apart_s * abs(self.names.index(a) - self.names.index(b))
 
-    def ask(self, calls: Sequence[Call], timeout_s: float) -> list[Any]:
+    def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
         own_s: Any = [call.args[-1] for call in calls if call.method in ("ping", "transfer")]
         assert all(timeout_s >= each + 5.0 for each in own_s)
         return [self._answer(call) for call in calls]
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, call: AgentCall) -> Any:
         if call.method == "listen":
             return f"address of {call.member}"
         if call.method == "meet" and call.member == self._deaf:

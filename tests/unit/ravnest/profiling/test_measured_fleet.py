@@ -4,7 +4,7 @@ from statistics import mean
 
 import pytest
 
-from ravnest.profiling.estimates import Estimate, Latency
+from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency
 from ravnest.profiling.measured_fleet import (
     UNMEASURED_BYTES_PER_S,
     NodeMeasured,
@@ -18,8 +18,8 @@ from ravnest.profiling.measured_fleet import (
 MBPS = 125_000.0
 
 
-def mbps(value: float, spread: float = 0.0) -> Estimate:
-    return Estimate(value * MBPS, spread)
+def mbps(value: float, spread: float = 0.0) -> MeasuredFigure:
+    return MeasuredFigure(value * MBPS, spread)
 
 
 def measured(name: str, **changes: object) -> NodeMeasured:
@@ -28,7 +28,7 @@ def measured(name: str, **changes: object) -> NodeMeasured:
         "machine": name,
         "address": f"10.0.0.{ord(name[0])}",
         "device": "cpu",
-        "flops_per_s": Estimate(1e10, 0.01),
+        "flops_per_s": MeasuredFigure(1e10, 0.01),
         "memory_bytes": 4 * 10**9,
     }
     return NodeMeasured(**{**values, **changes})  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ RATES = Rates(
     pairs={(s, r): mbps(min(UP[s], DOWN[r])) for s in UP for r in UP if s != r},
     sent={s: mbps(min(UP[s], sum(DOWN[r] for r in UP if r != s))) for s in UP},
     received={r: mbps(min(DOWN[r], sum(UP[s] for s in UP if s != r))) for r in UP},
-    latencies={("a", "b"): Latency(0.003, 0.001), ("a", "c"): Latency(0.046, 0.0), ("b", "c"): Latency(0.046, 0.0)},
+    latencies={("a", "b"): MeasuredLatency(0.003, 0.001), ("a", "c"): MeasuredLatency(0.046, 0.0), ("b", "c"): MeasuredLatency(0.046, 0.0)},
 )
 
 

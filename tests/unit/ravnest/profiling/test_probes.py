@@ -1,4 +1,4 @@
-from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, Outgoing, Ping, Pong, RoundTrips, Transfer
+from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, ProbeMessage, Ping, Pong, RoundTrips, Transfer
 from ring_allreduce.transport import Lane
 
 
@@ -8,7 +8,7 @@ def test_pings_go_one_at_a_time_until_count_and_time_are_reached() -> None:
     while not task.done:
         sent = task.turn(now_s, 1000.0 + now_s)
         if sent:
-            assert sent == [Outgoing("b", Lane.PIPELINE, Ping(number=number))]
+            assert sent == [ProbeMessage("b", Lane.PIPELINE, Ping(number=number))]
             assert task.turn(now_s, 0.0) == []
             now_s += 0.01
             task.handle("b", Pong(number=number, wall_s=1002.0 + now_s - 0.005), now_s)

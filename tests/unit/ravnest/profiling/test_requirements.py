@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cluster_planner.inputs.fleet import Fleet, Link, Node
-from ravnest.profiling.requirements import needs_of_fleet, needs_of_members, needs_of_plan
+from ravnest.profiling.requirements import requirements_of_fleet, requirements_of_members, requirements_of_plan
 from tests.support.local import captured_job, plan_with, tiny_job
 
 
@@ -10,7 +10,7 @@ def test_a_plan_needs_neighbours_ring_members_and_the_memory_of_its_stages() -> 
     captured = captured_job(job)
     count = len(captured.units)
     plan = plan_with(job, captured, [[count // 3, 2 * count // 3], [count // 2]])
-    needs = needs_of_plan(plan)
+    needs = requirements_of_plan(plan)
     assert [node.name for node in needs.nodes] == ["n00", "n01", "n02", "n10", "n11"]
     assert {("n00", "n01"), ("n01", "n02"), ("n10", "n11")} <= set(needs.pairs)
     assert {("n00", "n10"), ("n02", "n11")} <= set(needs.pairs)  # of one ring each
@@ -25,9 +25,9 @@ def test_a_list_of_nodes_needs_all_pairs_and_a_long_one_a_sample() -> None:
         Node(name=f"n{i:02}", flops_per_s=1.0, memory_bytes=1, up_bytes_per_s=1.0, down_bytes_per_s=1.0)
         for i in range(30)
     ]
-    few = needs_of_fleet(Fleet(tuple(nodes[:4]), (Link("n02", "n01", 0.5, 1.0),)))
+    few = requirements_of_fleet(Fleet(tuple(nodes[:4]), (Link("n02", "n01", 0.5, 1.0),)))
     assert len(few.pairs) == 6
     assert few.latencies_s == {("n01", "n02"): 0.5}
-    many = needs_of_fleet(Fleet(tuple(nodes)))
+    many = requirements_of_fleet(Fleet(tuple(nodes)))
     assert 60 <= len(many.pairs) < 30 * 29 / 2
-    assert needs_of_members({"a": "10.0.0.1", "b": None}).pairs == [("a", "b")]
+    assert requirements_of_members({"a": "10.0.0.1", "b": None}).pairs == [("a", "b")]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_planner import Plan
-from ravnest.driver.observe.report import Limit, RunResult, StageFigures, StageMemory, TimeShares
+from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures, StageMemory, TimeShares
 from ravnest.rehearsal.comparison import LONGEST_S, ROUNDS, UPDATES, Compared, as_plain, compare, extent, slower
 
 SHARES = TimeShares(
@@ -132,7 +132,7 @@ def test_unless_told_it_waits_for_updates_of_the_slowest_cluster_and_for_rounds(
     updates = UPDATES * 16 / share  # 4 micro-batches of 4 samples are an update
     assert updates < ROUNDS * 512
     made = extent(plan, 1.0)
-    assert (made.limit, made.cut_short) == (Limit(ROUNDS * 512, LONGEST_S), False)
+    assert (made.limit, made.cut_short) == (RunLimit(ROUNDS * 512, LONGEST_S), False)
     assert made.expected_s == pytest.approx(ROUNDS * 512 / 160)
     assert extent(plan, 2.0).expected_s == pytest.approx(ROUNDS * 512 / 320)
     often = replace(plan, workload=replace(plan.workload, average_every=16))
@@ -142,10 +142,10 @@ def test_unless_told_it_waits_for_updates_of_the_slowest_cluster_and_for_rounds(
 
 
 def test_it_goes_on_as_long_as_it_is_told(plan: Plan) -> None:
-    assert extent(plan, 2.0, samples=640).limit == Limit(samples=640)
+    assert extent(plan, 2.0, samples=640).limit == RunLimit(samples=640)
     assert extent(plan, 2.0, samples=640).expected_s == pytest.approx(2.0)
-    assert extent(plan, 2.0, minutes=0.5).limit == Limit(seconds=30.0)
+    assert extent(plan, 2.0, minutes=0.5).limit == RunLimit(seconds=30.0)
     whole = extent(replace(plan, job={"stop": {"samples": 1600, "minutes": None}}), 2.0, whole=True)
-    assert (whole.limit, whole.expected_s) == (Limit(), 5.0)
+    assert (whole.limit, whole.expected_s) == (RunLimit(), 5.0)
     timed = extent(replace(plan, job={"stop": {"minutes": 4.0}}), 8.0, whole=True)
-    assert (timed.limit, timed.expected_s) == (Limit(), 30.0)  # as much of the plan's time
+    assert (timed.limit, timed.expected_s) == (RunLimit(), 30.0)  # as much of the plan's time

@@ -15,7 +15,7 @@ from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput
 from ravnest.job.config import JobConfig
 from ravnest.job.materials import make_model
-from ravnest.results.export import Place, save_huggingface, save_weights
+from ravnest.results.export import ExportTarget, save_huggingface, save_weights
 from ravnest.results.trained_run import TrainedRun
 from tests.support.local import JOB_FILE, tiny_job
 
@@ -41,8 +41,8 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def place(path: Path, **options: Any) -> Place:
-    return Place(path.parent, path.stem, "--weights", **options)
+def place(path: Path, **options: Any) -> ExportTarget:
+    return ExportTarget(path.parent, path.stem, "--weights", **options)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_transformers_loads_the_folder(tmp_path: Path, tied: bool, part_bytes: i
 
     job = llama(tie_word_embeddings=tied)
     run, weights = trained(tmp_path / "r", job)
-    folder = Place(tmp_path / "hf", "model", "--huggingface", part_bytes=part_bytes)
+    folder = ExportTarget(tmp_path / "hf", "model", "--huggingface", part_bytes=part_bytes)
     written = save_huggingface(run, open_weights(run.folder.weights), folder)
     assert {path.parent for path in written} == {tmp_path / "hf"}
     assert ((tmp_path / "hf/model.safetensors.index.json") in written) == (part_bytes == 4_000)
@@ -173,7 +173,7 @@ def test_a_shorter_precision_is_the_folders_own(tmp_path: Path) -> None:
 
     run, weights = trained(tmp_path / "r", llama(tie_word_embeddings=False))
     save_huggingface(
-        run, open_weights(run.folder.weights), Place(tmp_path / "hf", "model", "--huggingface"), "bfloat16"
+        run, open_weights(run.folder.weights), ExportTarget(tmp_path / "hf", "model", "--huggingface"), "bfloat16"
     )
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert equal(model.state_dict(), {name: tensor.bfloat16() for name, tensor in weights.items()})
@@ -183,7 +183,7 @@ def test_a_shorter_precision_is_the_folders_own(tmp_path: Path) -> None:
 
 def test_only_hugging_face_models_make_such_a_folder_and_none_is_replaced_unasked(tmp_path: Path) -> None:
     run, _ = trained(tmp_path / "r", tiny_job())
-    folder = Place(tmp_path / "hf", "model", "--huggingface")
+    folder = ExportTarget(tmp_path / "hf", "model", "--huggingface")
     with pytest.raises(InvalidInput, match=r"--huggingface: the job's model comes from a factory: .* --weights"):
         save_huggingface(run, open_weights(run.folder.weights), folder)
     assert not (tmp_path / "hf").exists()

@@ -1,4 +1,4 @@
-"""Simulated runs against times computed by hand, and what a scenario adds."""
+"""SimulatedRun runs against times computed by hand, and what a scenario adds."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravnest.errors import InvalidInput
-from ravnest.simulator import BandwidthChange, Scenario, Simulated, Stall, StallRate, simulate
+from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate, simulate
 from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
@@ -29,7 +29,7 @@ SOON = replace(
 """All kinds of it within seconds."""
 
 
-def figures(simulated: Simulated) -> Simulated:
+def figures(simulated: SimulatedRun) -> SimulatedRun:
     """All but what this machine took."""
     return replace(simulated, wall_s=0.0)
 

@@ -5,7 +5,7 @@ import pytest
 from cluster_planner.plan import Plan
 from ravnest.simulator import Scenario, simulate
 from ravnest.simulator import simulate as under_test
-from ravnest.simulator.simulate import Extent, default_extent
+from ravnest.simulator.simulate import SimulationLength, default_length
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 
@@ -14,9 +14,9 @@ def _few_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "_TRIED_EVENTS", 5_000)
 
 
-def until(stop: dict[str, object], **options: int) -> Extent:
+def until(stop: dict[str, object], **options: int) -> SimulationLength:
     plan: Plan = replace(home_plan(), job={"stop": stop})
-    return default_extent(plan, Scenario(), 0, **options)
+    return default_length(plan, Scenario(), 0, **options)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from rich.console import Console
 
 from ravnest.cli.views.progress import PlainView
 from ravnest.driver.observe.report import (
-    CheckpointWritten,
-    Evaluated,
-    Notice,
-    Phase,
-    Progress,
-    RoundCommitted,
+    CheckpointWrittenEvent,
+    EvaluatedEvent,
+    NoticeEvent,
+    PhaseEvent,
+    ProgressEvent,
+    RoundCommittedEvent,
     RunEvent,
 )
 
@@ -24,16 +24,16 @@ def lines_of(*events: RunEvent, interval_s: float = 5.0) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_each_event_reads_as_one_line(progress: Progress) -> None:
+def test_each_event_reads_as_one_line(progress: ProgressEvent) -> None:
     assert lines_of(
-        Phase("placing 6 stages"),
-        Phase("training", "until 20,000 samples"),
+        PhaseEvent("placing 6 stages"),
+        PhaseEvent("training", "until 20,000 samples"),
         progress,
-        RoundCommitted(7, 3600),
-        Evaluated(4000, 2.345, {"accuracy": 0.51}, final=False),
-        CheckpointWritten(Path("runs/a/checkpoint"), 7),
-        Notice("tablet [slow] fell behind"),
-        Evaluated(20000, 2.01, {}, final=True),
+        RoundCommittedEvent(7, 3600),
+        EvaluatedEvent(4000, 2.345, {"accuracy": 0.51}, final=False),
+        CheckpointWrittenEvent(Path("runs/a/checkpoint"), 7),
+        NoticeEvent("tablet [slow] fell behind"),
+        EvaluatedEvent(20000, 2.01, {}, final=True),
     ) == [
         "placing 6 stages",
         "training: until 20,000 samples",
@@ -47,12 +47,12 @@ def test_each_event_reads_as_one_line(progress: Progress) -> None:
     ]
 
 
-def test_progress_is_shown_once_an_interval(progress: Progress) -> None:
+def test_progress_is_shown_once_an_interval(progress: ProgressEvent) -> None:
     times_s = [0.0, 1.0, 4.9, 5.0, 9.0, 10.1]
     lines = lines_of(*(replace(progress, elapsed_s=at_s) for at_s in times_s))
     assert [line.split(" · ")[0] for line in lines] == ["0 ms", "5.0 s", "10.1 s"]
 
 
-def test_a_run_that_stops_by_time_has_no_total(progress: Progress) -> None:
+def test_a_run_that_stops_by_time_has_no_total(progress: ProgressEvent) -> None:
     (line,) = lines_of(replace(progress, total_samples=None))
     assert "4,000 samples |" in line

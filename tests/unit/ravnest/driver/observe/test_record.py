@@ -28,12 +28,12 @@ class Watched:
             **changes,
         )
 
-    def tick(self, elapsed_s, phase=c.Phase.TRAINING, **updates):
+    def tick(self, elapsed_s, phase=c.RunPhase.TRAINING, **updates):
         state = SimpleNamespace(phase=phase, updates=updates, samples=12 * sum(updates.values()))
         self.record.tick(state, elapsed_s)
 
     def progress(self):
-        return [event for event in self.events if isinstance(event, report.Progress)]
+        return [event for event in self.events if isinstance(event, report.ProgressEvent)]
 
     def lines(self, kind):
         self.writer.close()
@@ -115,16 +115,16 @@ def test_rounds_merged_are_those_of_the_last_stage(watched):
 
 def test_an_evaluation_is_told_as_means(watched):
     evaluated = m.Evaluated(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
-    watched.record.evaluated(c.EvaluationDone(48, evaluated, final=True))
-    assert watched.record.evaluations == [report.Evaluated(48, 1.5, {"accuracy": 0.75}, True)]
+    watched.record.evaluated(c.RecordEvaluation(48, evaluated, final=True))
+    assert watched.record.evaluations == [report.EvaluatedEvent(48, 1.5, {"accuracy": 0.75}, True)]
     assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
 
 
 def test_the_last_progress_is_told_once_however_early_it_comes(watched):
     watched.tick(0.0, a=0, b=0)
     watched.tick(1.0, a=1, b=1)
-    watched.tick(1.2, phase=c.Phase.DONE, a=2, b=1)
-    watched.tick(5.0, phase=c.Phase.DONE, a=2, b=1)
+    watched.tick(1.2, phase=c.RunPhase.DONE, a=2, b=1)
+    watched.tick(5.0, phase=c.RunPhase.DONE, a=2, b=1)
     assert [one.samples for one in watched.progress()] == [24, 36]
     assert watched.record.training_s == 5.0
 
@@ -134,7 +134,7 @@ def test_rounds_count_on_over_a_resume(tmp_path):
     made.tick(0.0, a=0, b=0)
     made.tick(1.0, a=0, b=0)
     assert [one.rounds_merged for one in made.progress()[0].clusters] == [7, 7]
-    made.record.round_done(c.RoundDone(2, 96))
+    made.record.round_done(c.RecordRoundCommitted(2, 96))
     made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
     made.record.merged("a.s1", m.RoundMerged(round=2))
     made.tick(2.0, a=1, b=1)
@@ -147,7 +147,7 @@ def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_dr
         spent = {"forward": forward_s, "input": 1.0}
         watched.record.updated("a.s0", m.Updated(update=number, staleness=(), losses=(), lr=0.1, spent=spent))
         watched.tick(float(number), a=number, b=0)
-    watched.record.phase(c.Phase.DRAINING)
+    watched.record.phase(c.RunPhase.DRAINING)
     watched.record.finished("a.s0", m.RoundsFinished(up_to=1, spent={"forward": 4.0, "input": 1.0, "drain": 5.0}))
     assert watched.record.times.steady("a.s0").compute == 1.0
     assert watched.record.times.overall("a.s0").compute == 0.4
@@ -188,9 +188,9 @@ def test_a_round_takes_from_its_opening_to_its_commit_and_the_last_one_does_not_
     record = watched.record
     for round_, opened_s, committed_s, final in ((1, 1.0, 3.0, False), (2, 4.0, 5.0, False), (3, 6.0, 20.0, True)):
         record.at(opened_s)
-        record.round_begun(c.RoundBegun(round_, final))
+        record.round_begun(c.RecordRoundOpened(round_, final))
         record.at(committed_s)
-        record.round_done(c.RoundDone(round_, 24 * round_))
+        record.round_done(c.RecordRoundCommitted(round_, 24 * round_))
     assert record.rounds_s == [2.0, 1.0]
     assert [line["seconds"] for line in watched.lines("round")] == [2.0, 1.0, 14.0]
 

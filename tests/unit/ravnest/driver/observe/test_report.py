@@ -3,26 +3,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from ravnest.driver.observe.report import (
-    CheckpointWritten,
-    Evaluated,
-    Notice,
-    Phase,
-    Progress,
-    RoundCommitted,
+    CheckpointWrittenEvent,
+    EvaluatedEvent,
+    NoticeEvent,
+    PhaseEvent,
+    ProgressEvent,
+    RoundCommittedEvent,
     RunResult,
     as_plain,
     kind_of,
 )
 
 
-def test_every_event_becomes_a_line_of_json(progress: Progress) -> None:
+def test_every_event_becomes_a_line_of_json(progress: ProgressEvent) -> None:
     events = [
-        Phase("training"),
+        PhaseEvent("training"),
         progress,
-        Evaluated(4000, 2.5, {"accuracy": 0.5}, final=False),
-        RoundCommitted(1, 512),
-        CheckpointWritten(Path("a/b"), 1),
-        Notice("words"),
+        EvaluatedEvent(4000, 2.5, {"accuracy": 0.5}, final=False),
+        RoundCommittedEvent(1, 512),
+        CheckpointWrittenEvent(Path("a/b"), 1),
+        NoticeEvent("words"),
     ]
     lines = [json.loads(json.dumps(as_plain(event), allow_nan=False)) for event in events]
     assert [kind_of(event) for event in events] == [
@@ -38,7 +38,7 @@ def test_every_event_becomes_a_line_of_json(progress: Progress) -> None:
     assert lines[4]["path"] == "a/b"
 
 
-def test_a_loss_that_is_not_finite_is_null(progress: Progress) -> None:
+def test_a_loss_that_is_not_finite_is_null(progress: ProgressEvent) -> None:
     diverged = replace(progress.clusters[0], loss=float("nan"))
     record = as_plain(replace(progress, clusters=(diverged,)))
     assert json.loads(json.dumps(record, allow_nan=False))["clusters"][0]["loss"] is None

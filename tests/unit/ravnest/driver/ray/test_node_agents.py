@@ -1,9 +1,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ravnest.driver.ray.node_agents import RayCrew, named_nodes, planned_nodes
+from ravnest.driver.ray.node_agents import RayAgents, named_nodes, planned_nodes
 from ravnest.driver.ray.session import RayNode
-from ravnest.profiling.agents import Call, Unanswered
+from ravnest.profiling.agents import AgentCall, Unanswered
 from ravnest.profiling.findings import silent_findings
 
 
@@ -83,9 +83,9 @@ def test_a_node_whose_agent_is_gone_is_not_said_to_have_ended_for_certain() -> N
         ships_code=False,
         host="10.0.0.1",
     )
-    crew = RayCrew(session, {}, {"laptop": None})
+    crew = RayAgents(session, {}, {"laptop": None})
     assert [member.name for member in crew.members] == ["laptop"]
-    (answer,) = crew.ask([Call("laptop", "facts")], 1.0)
+    (answer,) = crew.ask([AgentCall("laptop", "facts")], 1.0)
     assert isinstance(answer, Unanswered)
     (found,) = silent_findings(crew.lost)
     assert found.about == "laptop"
