@@ -12,7 +12,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
 from cluster_planner.errors import PlannerError
-from cluster_planner.files.complaints import problems_of
+from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import read_validated
 from cluster_planner.inputs.fleet import NodeData
 from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from cluster_planner.search.kmeans import group_nodes, repair
+from cluster_planner.search.starting_groups import group_nodes, repair
 
 TWO_PLACES = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.predict.synchronous import Hop, Passes, update_s
+from cluster_planner.predict.schedule_walk import Hop, Passes, update_s
 
 FREE = Hop(0.0, 0.0, 0.0)
 

@@ -5,7 +5,7 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.search.group_costs import FAR, GroupCosts, costs_of
+from cluster_planner.search.group_pipelines import FAR, GroupCosts, costs_of
 from cluster_planner.search.host_links import NOBODY
 
 GROUPS = np.array([[0, 1, 5], [2, 3, NOBODY]]).T

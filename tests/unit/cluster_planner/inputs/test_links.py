@@ -1,4 +1,4 @@
-from cluster_planner.inputs.latency_graph import latency_graph, shortest_from
+from cluster_planner.inputs.links import latency_graph, shortest_from
 
 
 def test_an_unmeasured_pair_gets_the_shortest_path_and_its_slowest_link() -> None:

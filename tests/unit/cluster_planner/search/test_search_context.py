@@ -5,9 +5,9 @@ import pytest
 from cluster_planner import Fleet, ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.search import search_problem as ground
+from cluster_planner.search import search_context as ground
 from cluster_planner.search.averaging_conditions import Conditions
-from cluster_planner.search.search_problem import Ground, Problem
+from cluster_planner.search.search_context import Ground, Problem
 
 
 @pytest.fixture
