@@ -10,10 +10,10 @@ from itertools import accumulate, pairwise
 import torch
 
 from cluster_planner.inputs.model_costs import Unit
+from ravnest.splitting.cuts import Work
 from ravnest.splitting.liveness import Layout
-from ravnest.splitting.modes import Pairing
+from ravnest.splitting.mode_pairing import Pairing
 from ravnest.splitting.operations import Value, weights_read
-from ravnest.splitting.units import Work
 
 
 def work_of(layout: Layout) -> Work:

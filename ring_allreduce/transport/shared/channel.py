@@ -29,7 +29,7 @@ from ring_allreduce.transport.shared.line_format import (
     UNTAKEN,
     Head,
 )
-from ring_allreduce.transport.shared.shared_memory import AVAILABLE, SharedSlots
+from ring_allreduce.transport.shared.memory import AVAILABLE, SharedSlots
 from ring_allreduce.transport.stats import Lane
 
 _CREDENTIALS = struct.Struct("3i")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravnest.splitting.units import Cut, Work, choose
+from ravnest.splitting.cuts import Cut, Work, choose
 
 
 def work(*pieces: tuple[int, int, int]) -> Work:
