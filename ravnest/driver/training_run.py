@@ -12,8 +12,7 @@ from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.resume import Resumed
 from ravnest.driver.session import train
-from ravnest.errors import InvalidInput, RunFailed
-from ring_allreduce import RingError
+from ravnest.errors import Interrupted, InvalidInput, RavnestError, RunFailed
 
 
 def run(
@@ -54,7 +53,9 @@ def run(
                 observer=watched,
                 interrupt=interrupt,
             )
-        except (RunFailed, RingError) as error:
+        except (InvalidInput, Interrupted):
+            raise
+        except RavnestError as error:
             kind = type(error) if isinstance(error, RunFailed) else RunFailed
             advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
             raise kind("; ".join(filter(None, (str(error), advice)))) from error

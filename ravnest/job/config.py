@@ -11,7 +11,6 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from cluster_planner.errors import PlannerError
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import read_validated
 from cluster_planner.inputs.fleet import NodeData
@@ -244,7 +243,7 @@ def differs(job: JobConfig, path: str | os.PathLike[str]) -> bool:
         return False
     try:
         return load_job(path) != job
-    except PlannerError:
+    except InvalidInput:
         return True
 
 

@@ -18,9 +18,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 PACKAGES: Mapping[str, set[str]] = {
-    "cluster_planner": set(),
-    "ring_allreduce": set(),
-    "ravnest": {"cluster_planner", "ring_allreduce"},
+    "ravnest_errors": set(),
+    "cluster_planner": {"ravnest_errors"},
+    "ring_allreduce": {"ravnest_errors"},
+    "ravnest": {"cluster_planner", "ring_allreduce", "ravnest_errors"},
     "experiments": {"ravnest", "cluster_planner", "ring_allreduce"},
     "examples": {"ring_allreduce"},
 }

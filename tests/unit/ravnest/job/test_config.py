@@ -3,7 +3,6 @@ import math
 
 import pytest
 
-from cluster_planner.errors import InvalidInput as PlannerInvalidInput
 from cluster_planner.inputs.fleet import NodeData
 from ravnest.errors import InvalidInput
 from ravnest.job.config import FactoryConfig, JobConfig, data_of_node, differs, job_from_mapping, load_job
@@ -228,7 +227,7 @@ def test_load_job(tmp_path):
 def test_load_job_names_the_file_and_every_fault(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("model: {factory: model:gpt}\ndata: {factory: data:text}\nstop: {samples: 0}\nlos: mse\n")
-    with pytest.raises(PlannerInvalidInput) as raised:
+    with pytest.raises(InvalidInput) as raised:
         load_job(path)
     first, second = str(raised.value).splitlines()
     assert first == f"{path}: stop.samples: must be above 0, not 0"
