@@ -28,7 +28,7 @@ from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import hand_out
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
@@ -52,7 +52,7 @@ class Forks:
 
 
 def run_forked(
-    plan: Plan, job: JobConfig, captured: CapturedModel, held_out: int, folder: RunFolder, observer: report.Observer
+    plan: Plan, job: Job, captured: CapturedModel, held_out: int, folder: RunFolder, observer: report.Observer
 ) -> RunRecord:
     """Train as `plan` says; writes metrics.jsonl and checkpoints. Raises RunFailed or NodeLost as a run does."""
     total = job.stop.samples

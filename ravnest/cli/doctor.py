@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.job.config import JobConfig
+    from ravnest.job.config import Job
     from ravnest.profiling.checkup import Needs
     from ravnest.profiling.doctor import Checked
 
@@ -72,7 +72,7 @@ def doctor(
         raise typer.Exit(WOULD_FAIL)
 
 
-def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]) -> Checked:
+def _alone(needs: Needs, job: Job | None, job_file: Path | None, step: Callable[[str], None]) -> Checked:
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
@@ -101,7 +101,7 @@ def _alone(needs: Needs, job: JobConfig | None, job_file: Path | None, step: Cal
 
 
 def _together(
-    address: str, needs: Needs, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
+    address: str, needs: Needs, job: Job | None, job_file: Path | None, step: Callable[[str], None]
 ) -> Checked:
     from ravnest.driver.ray.code_shipping import job_code
     from ravnest.driver.ray.node_agents import RayCrew

@@ -13,7 +13,7 @@ from ravnest.driver.observe import report
 from ravnest.driver.resume import Resumed
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig, differs, job_from_mapping
+from ravnest.job.config import Job, differs, job_from_mapping
 from ravnest.job.materials import capture_job, check_shares, load_data, total_samples
 from ravnest.job.pretrained import PretrainedWeights, pretrained_weights
 from ravnest.planning.workload import check_workload
@@ -26,7 +26,7 @@ class Prepared:
 
     plan: Plan
     plan_path: Path
-    job: JobConfig
+    job: Job
     data: Any
     captured: CapturedModel
     folder: RunFolder

@@ -17,7 +17,7 @@ from ravnest.driver import orders as o
 from ravnest.driver.checkpoint_parts import parts_of_plan, parts_of_stages
 from ravnest.driver.state_handout import StageState, needed
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import make_buffers, make_weights
 from ravnest.stage.setup import StageSetup
 
@@ -37,7 +37,7 @@ class Resumed:
     updates: Mapping[str, int]
 
     @classmethod
-    def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "Resumed":
+    def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "Resumed":
         """The latest checkpoint. Raises InvalidInput when it is damaged, lacks a part, or is of a plan that it does not
         fit."""
         parts = parts_of_plan(plan)
@@ -56,7 +56,7 @@ class Resumed:
         return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
 
 
-def made_with(plan: Plan, job: JobConfig) -> dict[str, str]:
+def made_with(plan: Plan, job: Job) -> dict[str, str]:
     """What must be equal for a checkpoint to fit, by key. Rates, schedules, clipping, rounds and the end may change."""
     spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
     return {
@@ -81,7 +81,7 @@ def _both(before: str | None, now: str) -> str:
 def states_for(
     setups: Mapping[str, StageSetup],
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     resumed: Resumed | None,
     pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
@@ -104,9 +104,7 @@ def states_for(
     }
 
 
-def _resumed_weights(
-    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: Resumed
-) -> dict[str, Tensor]:
+def _resumed_weights(setups: Mapping[str, StageSetup], plan: Plan, job: Job, resumed: Resumed) -> dict[str, Tensor]:
     checkpoint = resumed.checkpoint
     checkpoint.require(parts_of_stages(setups.values()))
     names = {name for setup in setups.values() for name in needed(setup)}
@@ -122,7 +120,7 @@ def _resumed_weights(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Plan, job: JobConfig, resumed: Resumed | None
+    folder: RunFolder, plan: Plan, job: Job, resumed: Resumed | None
 ) -> Callable[[o.CheckpointBegun], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds

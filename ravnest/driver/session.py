@@ -27,7 +27,7 @@ from ravnest.driver.resume import states_for, writer_opener
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import hand_out
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import START_DEADLINE_S
@@ -171,7 +171,7 @@ class Position(Protocol):
 
 def run_control(
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     setups: Mapping[str, StageSetup],
     held_out: int,
     total_samples: int | None,

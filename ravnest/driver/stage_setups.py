@@ -17,7 +17,7 @@ from ravnest.driver.imitation import Imitation, imitated
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.driver.tied_copies import Copies, copies
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.messages import stage_name
 from ravnest.stage.setup import SegmentSetup, StageSetup
@@ -39,7 +39,7 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
         )
 
 
-def evaluation_batch(job: JobConfig, captured: CapturedModel) -> int:
+def evaluation_batch(job: Job, captured: CapturedModel) -> int:
     """Samples of one held-out batch."""
     return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
 
@@ -52,7 +52,7 @@ def evaluating_cluster(plan: Plan) -> Cluster:
 
 def stage_setups(
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     captured: CapturedModel,
     *,
     search_dirs: Sequence[Path],
@@ -141,7 +141,7 @@ def stage_setups(
 
 
 def _segment(
-    plan: Plan, job: JobConfig, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+    plan: Plan, job: Job, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
 ) -> SegmentSetup:
     """`apart`: tied parameters that have a ring of their own."""
     program = captured.span(*ring.units)
@@ -161,7 +161,7 @@ def _segment(
     )
 
 
-def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
+def _copies_segment(plan: Plan, job: Job, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
     """One of the copies of tied parameters, averaged as a segment is."""
     return SegmentSetup(
         ring=ring,

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 
 WORDS = "a transformer of 4 layers, width 512, 128 tokens, 4 samples a micro-batch, in float32 with AdamW"
 LAYERS, WIDTH, HEADS, TOKENS, CLASSES = 4, 512, 8, 128, 512
 _SAMPLES = 8
 
 
-def job() -> JobConfig:
+def job() -> Job:
     """A job like any other: its factories are this module's."""
     return job_from_mapping(
         {

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster_planner.formatting import counted
 from ravnest.errors import RavnestError
-from ravnest.job.config import JobConfig, data_of_node
+from ravnest.job.config import Job, data_of_node
 from ravnest.profiling import findings as f
 from ravnest.profiling.agent import MachineAgent, Reach, reach_most_s
 from ravnest.profiling.checkup import Needs
@@ -76,7 +76,7 @@ def check_machines(crew: Crew, needs: Needs, here: MachineFacts, host: str | Non
     return checked
 
 
-def check_jobs(crew: Crew, needs: Needs, job: JobConfig, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
+def check_jobs(crew: Crew, needs: Needs, job: Job, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
     """Whether each of `names` can import the job's code, and read its data where it has to, as this machine does."""
     own = check_job(job, str(job_file), reads_data=True)
     nodes = [node for node in needs.nodes if node.name in names]

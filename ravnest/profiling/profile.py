@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.profiling import default_work
 from ravnest.profiling.crew import Call, Crew, Member, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
@@ -31,7 +31,7 @@ CPU = "cpu"
 class Asked:
     """What the user wants measured."""
 
-    job: JobConfig | None
+    job: Job | None
     job_file: Path | None
     peers: int
     seconds: float

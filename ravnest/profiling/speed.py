@@ -13,7 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.profiling.estimates import Estimate, typical
 from ravnest.profiling.work import Work
 from ravnest.splitting import StageProgram, TensorSpec
@@ -138,7 +138,7 @@ def _stage(work: Work, index: int, device: str, threads: int, search_dirs: Seque
     return StageCompute(setup, module, weights, segments, _SameBatch(work.inputs, work.target), loss, ())
 
 
-def _weights(program: StageProgram, job: JobConfig) -> dict[str, Tensor]:
+def _weights(program: StageProgram, job: Job) -> dict[str, Tensor]:
     chance = torch.Generator().manual_seed(job.seed)
     return {spec.name: _weight(spec, chance) for spec in (*program.parameters, *program.borrowed)}
 

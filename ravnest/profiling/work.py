@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cluster_planner.inputs.spans import SpanCosts
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import capture_job, first_batch, load_data, make_buffers
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel, StageProgram
@@ -26,7 +26,7 @@ MEMORY_SHARE = 0.5
 class Work:
     """Spans one after the other, with all that they read but their parameters, whose values do not matter."""
 
-    job: JobConfig
+    job: Job
     job_file: str
     programs: tuple[StageProgram, ...]
     flops: float
@@ -37,7 +37,7 @@ class Work:
     buffers: dict[str, Tensor]
 
 
-def work_of(job: JobConfig, job_file: str | Path, free_bytes: int) -> Work:
+def work_of(job: Job, job_file: str | Path, free_bytes: int) -> Work:
     """Captures the job's model. Raises InvalidInput for a job that `ravnest plan` would refuse, too, and where no
     machine of `free_bytes` could hold one of its units."""
     data = load_data(job, job_file)
@@ -83,6 +83,6 @@ def _in_order(inputs: tuple[Tensor, ...] | dict[str, Tensor], first: StageProgra
     return (*by_position, *(by_name[spec.name] for spec in first.inputs[len(by_position) :]))
 
 
-def _buffers(job: JobConfig, job_file: str | Path, captured: CapturedModel) -> dict[str, Tensor]:
+def _buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> dict[str, Tensor]:
     made = make_buffers(job, job_file)
     return {name: made[name] for name in captured.train.converted.buffers if name in made}

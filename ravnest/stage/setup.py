@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster_planner.predict.stage_times import WorkTimes
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.pipeline import StageShape
 from ravnest.splitting import StageProgram
 from ravnest.stage.messages import stage_name
@@ -64,7 +64,7 @@ class StageSetup:
     total_updates: int | None
     evaluation_batch: int  # samples
     evaluation_short_last: bool  # False for a model whose batch size is fixed
-    job: JobConfig
+    job: Job
     job_file: str
     search_dirs: tuple[str, ...]
     program: StageProgram

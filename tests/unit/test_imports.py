@@ -415,7 +415,7 @@ PROBES = [
     ("ring_allreduce/rounds/owner.py", "import random", "random"),
     ("ring_allreduce/rounds/progress.py", "import torch\ntorch.randn(3)", "torch.randn"),
     ("cluster_planner/planner.py", "import torch", "torch"),
-    ("cluster_planner/planner.py", "from ravnest.job.config import JobConfig", "ravnest.job.config.JobConfig"),
+    ("cluster_planner/planner.py", "from ravnest.job.config import Job", "ravnest.job.config.Job"),
     ("ring_allreduce/ring/ring_machine.py", "import cluster_planner", "cluster_planner"),
     ("ravnest/job/config.py", "from tests.support import local", "tests.support.local"),
     ("examples/home/model.py", "import ravnest", "ravnest"),

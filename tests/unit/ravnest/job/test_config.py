@@ -5,7 +5,7 @@ import pytest
 
 from cluster_planner.inputs.fleet import NodeData
 from ravnest.errors import InvalidInput
-from ravnest.job.config import FactoryConfig, JobConfig, data_of_node, differs, job_from_mapping, load_job
+from ravnest.job.config import FactoryConfig, Job, data_of_node, differs, job_from_mapping, load_job
 from tests.support.local import tiny_job
 
 LEAST = {"model": {"factory": "model:gpt"}, "data": {"factory": "data:text"}, "stop": {"samples": 1000}}
@@ -219,7 +219,7 @@ def test_load_job(tmp_path):
         "optimizer: {name: sgd, lr: 1e-2, momentum: 0.9}\nstop: {samples: 6400}\n"
     )
     job = load_job(path)
-    assert isinstance(job, JobConfig)
+    assert isinstance(job, Job)
     assert job.data == FactoryConfig(factory="data:text")
     assert job.optimizer.arguments == {"momentum": 0.9}
 
