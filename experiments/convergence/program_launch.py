@@ -30,6 +30,7 @@ from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import hand_out
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
 from ring_allreduce.transport import Outbox, PeerAddress, ZmqEndpoint
@@ -66,7 +67,7 @@ def run_forked(
         token=secrets.token_bytes(_TOKEN_BYTES),
     )
     nodes = {
-        m.stage_name(cluster.name, index): stage.node
+        stage_name(cluster.name, index): stage.node
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
@@ -105,7 +106,7 @@ def run_forked(
             membership=FailStop(nodes, time.monotonic()),
             collector=CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk),
             record=record,
-            firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+            firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
             stop_wanted=lambda: False,
         ).run()
     return record

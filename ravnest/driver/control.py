@@ -22,6 +22,7 @@ from ravnest.driver.orders import (
     Tell,
 )
 from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ring_allreduce import (
     CommitRound,
@@ -94,7 +95,7 @@ class RunControl:
             return []
         self.stopped_early = not evaluate
         self.phase = Phase.DRAINING
-        firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
+        firsts = [stage_name(name, 0) for name in self._shape.clusters]
         return [PhaseEntered(self.phase), *(Tell(first, m.Drain()) for first in firsts)]
 
     def tick(self, elapsed_s: float) -> list[Instruction]:
@@ -133,7 +134,7 @@ class RunControl:
             case m.Evaluated():
                 evaluator = self._shape.evaluator
                 expected = self._evaluating and message.evaluation == self._evaluation
-                expected = expected and sender == m.stage_name(evaluator, self._shape.clusters[evaluator] - 1)
+                expected = expected and sender == stage_name(evaluator, self._shape.clusters[evaluator] - 1)
                 _require(expected, sender, message)
                 return self._evaluated(message)
             case _:
@@ -165,7 +166,7 @@ class RunControl:
         self._evaluation += 1
         self._evaluated_at = self.samples
         order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
-        return [Tell(m.stage_name(self._shape.evaluator, 0), order)]
+        return [Tell(stage_name(self._shape.evaluator, 0), order)]
 
     def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
         final = self.phase is Phase.EVALUATING and message.evaluation == self._evaluation
@@ -183,7 +184,7 @@ class RunControl:
                         if name in self._drained:  # no gradient flows there that could carry a stamp
                             out += self._finish_rounds(name)
                         else:
-                            last = m.stage_name(name, count - 1)
+                            last = stage_name(name, count - 1)
                             out.append(Tell(last, m.RoundOpened(round=order.round)))
                 case CommitRound():
                     out += self._commit(order.round)
@@ -233,7 +234,7 @@ class RunControl:
             updates=self._drained[cluster].updates,
             final=self.phase is Phase.FINISHING,
         )
-        return [Tell(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
+        return [Tell(stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
 
     def _when_finished(self) -> list[Instruction]:
         finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)

@@ -13,7 +13,8 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
 from cluster_planner.predict.stage_times import WorkTimes, work_times
 from ravnest.errors import InvalidInput
-from ravnest.stage.messages import DRIVER, stage_name
+from ravnest.pipeline import stage_name
+from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ring_allreduce.transport import Message
 
@@ -90,4 +91,4 @@ class RunShape:
 
     @property
     def stages(self) -> list[str]:
-        return [m.stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
+        return [stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]

@@ -25,7 +25,7 @@ from ravnest.factories import FactoryConfig, call
 from ravnest.job.config import Job
 from ravnest.job.materials import baselines_of, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
-from ravnest.stage.messages import stage_name
+from ravnest.pipeline import stage_name
 
 
 def finish(

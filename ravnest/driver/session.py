@@ -29,6 +29,7 @@ from ravnest.driver.state_collection import CheckpointCollector
 from ravnest.driver.state_handout import hand_out
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
@@ -56,7 +57,7 @@ def train(
     """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
     plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
     nodes = {
-        m.stage_name(cluster.name, index): stage.node
+        stage_name(cluster.name, index): stage.node
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
@@ -108,7 +109,7 @@ def train(
                     membership=run_membership(plan, nodes, time.monotonic(), speed=speed),
                     collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
                     record=record,
-                    firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+                    firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,
                     trace=trace,
                 )

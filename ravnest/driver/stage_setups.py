@@ -18,8 +18,8 @@ from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.driver.tied_copies import Copies, copies
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
+from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
-from ravnest.stage.messages import stage_name
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.tied_setup import TiedSetup, tied_setups
 from ravnest.training.schedule import expected_updates

@@ -14,9 +14,9 @@ from typing import Any
 from cluster_planner.inputs.schedules import SPLIT_KEEPS
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.stage_place import StageShape
-from ravnest.pipeline.tuned_machine import TunedStage
-from ravnest.pipeline.window_controller import WindowTuner
+from ravnest.pipeline.controllers import WindowTuner
+from ravnest.pipeline.stage_shape import StageShape
+from ravnest.pipeline.tuned_stage import TunedStage
 from ravnest.simulator.virtual_clock import Action, VirtualClock
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet
 from ravnest.simulator.virtual_network import VirtualNetwork

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from cluster_planner.predict.stage_times import WorkTimes
 from ravnest.job.config import Job
-from ravnest.pipeline import StageShape
+from ravnest.pipeline import StageShape, stage_name
 from ravnest.splitting import StageProgram
-from ravnest.stage.messages import stage_name
 from ravnest.stage.tied_setup import TiedSetup
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress

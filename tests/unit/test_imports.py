@@ -439,7 +439,7 @@ ALLOWED = [
     ("ravnest/factories.py", 'import importlib\nimportlib.import_module("user")\nimportlib.invalidate_caches()'),
     ("ravnest/splitting/codegen.py", 'exec(compile("", "f", "exec"), {})'),
     ("cluster_planner/files/yaml_files.py", "import os, tempfile, yaml\nfrom pathlib import Path"),
-    ("ravnest/pipeline/flow.py", "from collections import deque\nfrom ravnest.pipeline.stage_place import require"),
+    ("ravnest/pipeline/flow.py", "from collections import deque\nfrom ravnest.pipeline.stage_shape import require"),
     ("ravnest/stage/runtime.py", "class Model:\n    def eval(self): ...\nModel().eval()"),
     ("ravnest/driver/control.py", "def f(open):\n    return open + 1"),
     ("ravnest/stage/runtime.py", "def f(loader):\n    return loader.pickle.load"),

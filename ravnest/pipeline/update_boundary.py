@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 
 from ravnest.pipeline.instructions import ApplyMerge, TakeSnapshot
-from ravnest.pipeline.stage_place import StageShape, require
+from ravnest.pipeline.stage_shape import StageShape, require
 
 
 class Boundary:

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from ravnest.pipeline.controllers import LEAST_SPARE, WindowTuner, spare_for
 from ravnest.pipeline.measurements import Trip
-from ravnest.pipeline.window_controller import LEAST_SPARE, WindowTuner, spare_for
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.virtual_result import VirtualResult
 from ravnest.simulator.virtual_run import VirtualRun

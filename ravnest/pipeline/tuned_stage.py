@@ -11,11 +11,11 @@ from collections.abc import Callable
 from cluster_planner.inputs.schedules import SplitBackward
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.controllers import WindowTuner
 from ravnest.pipeline.measurements import Passage, Tempo
 from ravnest.pipeline.split_controller import BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_machine import StageMachine
-from ravnest.pipeline.stage_place import StageShape
-from ravnest.pipeline.window_controller import WindowTuner
+from ravnest.pipeline.stage_shape import StageShape
 
 
 class TunedStage:

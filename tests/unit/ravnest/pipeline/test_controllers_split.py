@@ -5,7 +5,7 @@ import pytest
 from cluster_planner.inputs.schedules import Schedule
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.split_controller import PROBE, REVIEW, BackwardTimes, SplitTuner
-from ravnest.pipeline.stage_place import StageShape
+from ravnest.pipeline.stage_shape import StageShape
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.virtual_result import VirtualResult
 from ravnest.simulator.virtual_run import VirtualRun

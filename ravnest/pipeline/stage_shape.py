@@ -72,6 +72,11 @@ class StageShape:
         return (micro_batch + 1) % self.update_every == 0
 
 
+def stage_name(cluster: str, index: int) -> str:
+    """The name of a stage everywhere, in messages, files and on the transport: `c0.s1` is stage 1 of cluster c0."""
+    return f"{cluster}.s{index}"
+
+
 class IllegalEventError(Exception):
     """An event that cannot follow what has happened. Never leaves `StageMachine.handle`, which answers
     `Fail`."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import instructions as ins
 from ravnest.stage import messages as m
+from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.crossings import StageCrossings
 from ravnest.stage.pace import Pacer
 from ravnest.stage.rounds import RoundExchange
 from ravnest.stage.setup import StageSetup

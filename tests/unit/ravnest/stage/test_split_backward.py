@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ravnest.stage.frontier import NotSplittable, frontier_of
+from ravnest.stage.split_backward import NotSplittable, frontier_of
 
 
 def groups(layer, x, output=None):

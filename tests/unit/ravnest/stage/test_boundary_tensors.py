@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
-from ravnest.stage.crossings import Crossing, StageCrossings
+from ravnest.stage.boundary_tensors import Crossing, StageCrossings
 from tests.support.local import setups_of, tiny_job
 
 HIDDEN = ValueSpec("hidden", torch.float32, (None, 3, 5), needs_gradient=True)
