@@ -1,4 +1,4 @@
-"""docs/operating.md names every deadline of profile and doctor, with its value."""
+"""docs/deadlines.md names every deadline of profile and doctor, with its value."""
 
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +10,7 @@ from ravnest.profiling import doctor as doctoring
 from ravnest.profiling import profile as profiling
 
 ROOT = Path(__file__).parents[4]
-ROWS = [line for line in (ROOT / "docs/operating.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+ROWS = [line for line in (ROOT / "docs/deadlines.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
 DEADLINES = {
     agent: ["CONNECT_S"],
     doctoring: ["FACTS_S", "JOB_S", "LISTEN_S", "REACH_S", "PING_DEADLINE_S", "PINGS_S"],
