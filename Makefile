@@ -1,5 +1,6 @@
 # make demo   plan and train the home example, from nothing
 # make test   all tests
+# make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, tests: what CI runs
 # make clean  remove .venv and everything made here
 #
@@ -14,7 +15,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 STAMP := .venv/.installed
 
-.PHONY: demo test check clean install
+.PHONY: demo test check docs clean install
 
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml
@@ -29,12 +30,15 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(PYTEST)
 
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "ravnest needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev,transformers]'
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev,docs,transformers]'
 	@touch $@
 
 clean:

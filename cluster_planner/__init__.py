@@ -4,7 +4,7 @@ Give it a fleet (machines and links), the costs of a model's units and a workloa
 clusters, stages, rings, spares and what to expect of them. It knows no tensor, socket or clock.
 """
 
-from cluster_planner.errors import InvalidInput, NoFeasiblePlan, PlannerError
+from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
 from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
 from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
@@ -32,8 +32,8 @@ __all__ = [
     "Node",
     "NodeData",
     "Plan",
-    "PlannerError",
     "Prediction",
+    "RavnestError",
     "RegionLink",
     "Ring",
     "Spare",

@@ -31,7 +31,7 @@ from cluster_planner.plan import Plan, validate
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.cluster_search import Search
 from cluster_planner.search.journal import Step
-from cluster_planner.search.search_problem import Problem
+from cluster_planner.search.search_context import Problem
 
 
 def make_plan(

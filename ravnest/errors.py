@@ -1,36 +1,23 @@
-"""The errors a user of ravnest can meet, as one tree.
+"""The errors that a user of ravnest can meet, as one tree.
 
-    RavnestError                 base: catch this one
-    ├── InvalidInput             a file, key or argument the user can mend (exit code 2)
-    │   └── ModelNotSplittable   a model that cannot be captured, cut or reproduced exactly
-    ├── Interrupted              stopped by the user before there was anything to save (exit code 130)
-    └── RunFailed                a run that began and could not go on (exit code 1)
-        └── NodeLost             a stage's process or machine died, or stayed silent past its deadline
+    RavnestError                 the base of every error that is raised on purpose
+    ├── InvalidInput             a file, key or argument that the user can mend (exit code 2)
+    │   ├── ModelNotSplittable   a model that cannot be captured, cut or reproduced exactly
+    │   └── NoFeasiblePlan       a fleet that cannot run the model (cluster_planner)
+    ├── Interrupted              the user stopped a run that had nothing to save yet (exit code 130)
+    ├── RunFailed                a run that began and could not go on (exit code 1)
+    │   └── NodeLost             a stage's process or machine died, or stayed silent past its deadline
+    └── TransportError, …        errors of ring_allreduce; a run reports them as RunFailed
 
-Each message is one line that names what was wrong, where, and what was expected.
+Each message is one line that names what was wrong, where it was, and what was expected. `hint` says what to do.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ravnest_errors import InvalidInput, RavnestError
 
-class RavnestError(Exception):
-    """Base of every error that ravnest raises on purpose."""
-
-    exit_code = 1
-
-
-class InvalidInput(RavnestError):
-    """The user's input is wrong. `path` and `key` say where; `message` says what was expected."""
-
-    exit_code = 2
-
-    def __init__(self, message: str, *, path: str | None = None, key: str | None = None) -> None:
-        self.message = message
-        self.path = path
-        self.key = key
-        where = ": ".join(part for part in (path, key) if part)
-        super().__init__(f"{where}: {message}" if where else message)
+__all__ = ["Interrupted", "InvalidInput", "ModelNotSplittable", "NodeLost", "RavnestError", "RunFailed", "naming"]
 
 
 class ModelNotSplittable(InvalidInput):
@@ -43,20 +30,24 @@ class Interrupted(RavnestError):
     exit_code = 130
 
 
-@contextmanager
-def naming(path: object, key: str | None = None) -> Iterator[None]:
-    """Adds the file, and `key` where none is known, to an InvalidInput raised inside that names no file."""
-    try:
-        yield
-    except InvalidInput as error:
-        if error.path is not None:
-            raise
-        raise type(error)(error.message, path=str(path), key=error.key or key) from error
-
-
 class RunFailed(RavnestError):
     """A run that had begun could not go on."""
 
 
 class NodeLost(RunFailed):
-    """A stage died, or was silent for longer than its deadline. The message names it."""
+    """A stage died, or was silent for longer than its deadline. The message names the stage and its node."""
+
+
+@contextmanager
+def naming(path: object, key: str | None = None) -> Iterator[None]:
+    """Adds the file `path` to an InvalidInput that is raised inside the `with` block and names no file.
+
+    Where it names no key either, `key` is added too.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        located = error.located(str(path), key)
+        if located is error:
+            raise
+        raise located from error

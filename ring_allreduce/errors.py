@@ -1,39 +1,38 @@
-"""The errors a user of ring_allreduce can meet, as one tree.
+"""The errors of ring_allreduce, as one tree.
 
-    RingError                        base: catch this one
+    RavnestError                     the base of every error that is raised on purpose
     ├── InvalidInput                 what the caller gave cannot work: a shape, a name, a limit (exit code 2)
     ├── TransportError               a message could not be sent or read
     │   ├── PeerStalled              a peer takes nothing more: its bounded outgoing queue is full
     │   ├── UnknownPeer              a message for a name that was never given to connect()
     │   ├── MessageTooLarge          a message beyond the transport's limit, refused before it is sent
-    │   └── InvalidMessage           bytes that are no valid message; endpoints count these, never raise them
+    │   └── InvalidMessage           bytes that are no valid message; endpoints count these and never raise them
     ├── ContributionRefused          a member's contribution is not finite, or disagrees in size or epoch
     ├── PeerLost                     a member died or left while others still needed it
+    │   └── LeftOut                  this member itself was left out; it may join again
     └── DeadlinePassed               a wait ended without what it waited for
 
 Each message is one line that names what was wrong, where, and what was expected.
 """
 
+from ravnest_errors import InvalidInput, RavnestError
 
-class RingError(Exception):
-    """Base of every error that ring_allreduce raises on purpose."""
-
-    exit_code = 1
-
-
-class InvalidInput(RingError):
-    """The caller's input is wrong. `path` and `key` say where; `message` says what was expected."""
-
-    exit_code = 2
-
-    def __init__(self, message: str, *, path: str | None = None, key: str | None = None) -> None:
-        self.path = path
-        self.key = key
-        where = ": ".join(part for part in (path, key) if part)
-        super().__init__(f"{where}: {message}" if where else message)
+__all__ = [
+    "ContributionRefused",
+    "DeadlinePassed",
+    "InvalidInput",
+    "InvalidMessage",
+    "LeftOut",
+    "MessageTooLarge",
+    "PeerLost",
+    "PeerStalled",
+    "RavnestError",
+    "TransportError",
+    "UnknownPeer",
+]
 
 
-class TransportError(RingError):
+class TransportError(RavnestError):
     """A message could not be sent or read."""
 
 
@@ -71,7 +70,7 @@ class InvalidMessage(TransportError):
         super().__init__(message)
 
 
-class ContributionRefused(RingError):
+class ContributionRefused(RavnestError):
     """What `member` gave to a ring cannot be averaged; `reason` says why. The ring's state is unchanged."""
 
     def __init__(self, member: str, ring: str, round: int, reason: str) -> None:  # noqa: A002 - our word
@@ -82,7 +81,7 @@ class ContributionRefused(RingError):
         super().__init__(f"round {round} of ring {ring!r}: refused what {member!r} gave: {reason}")
 
 
-class PeerLost(RingError):
+class PeerLost(RavnestError):
     """`member` died or left while the others still needed it."""
 
     def __init__(self, member: str, reason: str) -> None:
@@ -99,7 +98,7 @@ class LeftOut(PeerLost):
         self.epoch = epoch
 
 
-class DeadlinePassed(RingError):
+class DeadlinePassed(RavnestError):
     """`waited_for` did not happen within `deadline_s` seconds."""
 
     def __init__(self, waited_for: str, deadline_s: float) -> None:

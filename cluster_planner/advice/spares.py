@@ -12,7 +12,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
 from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.pipeline.node_order import is_exact
+from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Spare
 from cluster_planner.predict.objective import price_of_a_cluster
 

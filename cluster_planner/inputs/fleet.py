@@ -16,7 +16,7 @@ from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.constraints import UNCONSTRAINED, Constraints, did_you_mean
 from cluster_planner.inputs.grouping_rules import Rules
 from cluster_planner.inputs.hours import ALL_DAY
-from cluster_planner.inputs.latency_graph import Edge, Graph, latency_graph, shortest_from
+from cluster_planner.inputs.links import Edge, Graph, latency_graph, shortest_from
 
 if TYPE_CHECKING:
     from cluster_planner.inputs.fleet_arrays import Sites

@@ -28,7 +28,7 @@ from cluster_planner.pipeline.cut_tables import (
     round_trip_tables,
 )
 from cluster_planner.pipeline.cuts import Pinned, Solution, Tables
-from cluster_planner.pipeline.node_order import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
+from cluster_planner.pipeline.order_and_cuts import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
 from cluster_planner.pipeline.recomputation import recomputing, ways_that_fit
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.limited_window import circulating_s, is_near

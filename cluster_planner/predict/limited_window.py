@@ -21,9 +21,9 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster
+from cluster_planner.predict.schedule_walk import Hop, Passes
 from cluster_planner.predict.stage_times import host_key, work_times
 from cluster_planner.predict.steady_state import Pipelines
-from cluster_planner.predict.synchronous import Hop, Passes
 
 NEAR = 0.85
 """Of the bottleneck: where what timing.period_s counts for waiting is less, bunches dissolve and nothing is walked."""

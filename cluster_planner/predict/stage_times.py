@@ -20,7 +20,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
-from cluster_planner.predict.synchronous import Hop, Passes, update_s
+from cluster_planner.predict.schedule_walk import Hop, Passes, update_s
 
 SHORTEST_S = 1e-9
 """No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""

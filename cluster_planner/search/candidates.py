@@ -12,7 +12,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
-from cluster_planner.pipeline.node_order import is_exact
+from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict.prediction import Forecast, predict
 from cluster_planner.rings import make_rings

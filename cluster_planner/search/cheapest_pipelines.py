@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster_planner.inputs.spans import Floats
-from cluster_planner.pipeline.node_order import sets_of
+from cluster_planner.pipeline.order_and_cuts import sets_of
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from cluster_planner.search.estimates import Group
 from cluster_planner.search.exhaustive import EXHAUSTIVE_NODES, best_partitions
 from cluster_planner.search.fleet_blocks import LARGEST
 from cluster_planner.search.journal import Step
-from cluster_planner.search.kmeans import RESTARTS
 from cluster_planner.search.large_fleets import by_blocks
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.search_problem import Ground, Problem
+from cluster_planner.search.search_context import Ground, Problem
+from cluster_planner.search.starting_groups import RESTARTS
 
 EVERY_K = 8
 LARGEST_MEAN = 12

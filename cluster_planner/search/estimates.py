@@ -21,7 +21,7 @@ from cluster_planner.pipeline.best_pipeline import SLACKS, windows_to_try
 from cluster_planner.predict.objective import STALENESS_COST
 from cluster_planner.predict.stage_times import SHORTEST_S
 from cluster_planner.search.cheapest_pipelines import Costs, chains, in_order, over_subsets
-from cluster_planner.search.group_costs import FAR, GroupCosts, costs_of
+from cluster_planner.search.group_pipelines import FAR, GroupCosts, costs_of
 from cluster_planner.search.host_links import NOBODY
 
 POSITIONS = 12

@@ -21,7 +21,7 @@ from cluster_planner.search.candidates import Candidate
 from cluster_planner.search.estimates import Estimate, Group
 from cluster_planner.search.fleet_blocks import blocks_of, joined
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.search_problem import Ground
+from cluster_planner.search.search_context import Ground
 
 PRICES = 40
 """Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""

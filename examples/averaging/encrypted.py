@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ring_allreduce import Group, KeyPair, Rendezvous, RingError, read_keys, write_allow_list, write_key_pair
+from ring_allreduce import Group, KeyPair, RavnestError, Rendezvous, read_keys, write_allow_list, write_key_pair
 
 
 def make_keys(folder: Path, names: list[str]) -> None:
@@ -48,6 +48,6 @@ try:
         case _:
             print(__doc__, file=sys.stderr)
             sys.exit(2)
-except RingError as error:
+except RavnestError as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -18,7 +18,7 @@ import torch
 
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
-from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, Rendezvous, RingError, ZmqEndpoint
+from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, RavnestError, Rendezvous, ZmqEndpoint
 from ring_allreduce.group import calls as group_call
 from ring_allreduce.group import control_messages as c
 from ring_allreduce.group import entry as module
@@ -83,7 +83,7 @@ class Member:
                     wait_for_start()
                     self._live(group)
             self._tell(end="completed")
-        except RingError as error:
+        except RavnestError as error:
             self._tell(end=type(error).__name__, text=str(error))
 
     def _live(self, group: Group) -> None:
@@ -129,7 +129,7 @@ class Member:
             # Every other call brings its numbers in another form; who joins later would not know which.
             parts = tensor.tensor_split(2) if call % 2 == 0 and plan.awaited is None else [tensor]
             total = group.average(parts, weight=n, timeout_s=plan.timeout_s)
-        except RingError:
+        except RavnestError:
             if not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
                 self._tell(spoilt="a call that failed changed its tensors")
             raise

@@ -11,7 +11,7 @@ from cluster_planner import Plan
 from experiments.harness.paced_model import MICRO_BATCH, WIDTH
 from experiments.harness.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from ravnest.driver.imitation import Imitation
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import LinkShape
@@ -33,7 +33,7 @@ class Site:
     """All that the processes need."""
 
     plan: Plan
-    job: JobConfig
+    job: Job
     setups: dict[str, StageSetup]
 
 

@@ -21,6 +21,7 @@ from ravnest.driver import control as c
 from ravnest.driver.control import RunControl
 from ravnest.driver.initial_state import StageState, hand_out
 from ravnest.job.materials import make_weights
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ravnest.stage.process import StageProcess
 from ring_allreduce import RoundOwner, SamplesReported
@@ -49,8 +50,7 @@ class Driver:
         self.address = self._endpoint.address
         self._outbox = Outbox(self._endpoint)
         rings = {
-            str(number): [m.stage_name(*member) for member in ring.members]
-            for number, ring in enumerate(site.plan.rings)
+            str(number): [stage_name(*member) for member in ring.members] for number, ring in enumerate(site.plan.rings)
         }
         self._owner = SwitchedOwner(rings, site.job.average_every, max_lag=site.job.max_lag)
         shape = c.RunShape(

@@ -27,8 +27,9 @@ from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
 from ring_allreduce.transport import Outbox, PeerAddress, ZmqEndpoint
@@ -51,7 +52,7 @@ class Forks:
 
 
 def run_forked(
-    plan: Plan, job: JobConfig, captured: CapturedModel, held_out: int, folder: RunFolder, observer: report.Observer
+    plan: Plan, job: Job, captured: CapturedModel, held_out: int, folder: RunFolder, observer: report.Observer
 ) -> RunRecord:
     """Train as `plan` says; writes metrics.jsonl and checkpoints. Raises RunFailed or NodeLost as a run does."""
     total = job.stop.samples
@@ -65,7 +66,7 @@ def run_forked(
         token=secrets.token_bytes(_TOKEN_BYTES),
     )
     nodes = {
-        m.stage_name(cluster.name, index): stage.node
+        stage_name(cluster.name, index): stage.node
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
@@ -104,7 +105,7 @@ def run_forked(
             membership=FailStop(nodes, time.monotonic()),
             collector=CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk),
             record=record,
-            firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+            firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
             stop_wanted=lambda: False,
         ).run()
     return record

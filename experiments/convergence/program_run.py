@@ -33,7 +33,7 @@ from ravnest.checkpoints.checkpoint import load_latest
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import run as launch_run
 from ravnest.driver.observe import report
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights
 from ravnest.splitting import CapturedModel
 from ring_allreduce.transport import LinkShape
@@ -228,12 +228,12 @@ def _captured(task: str, micro_batch: int) -> CapturedModel:
     return capture_job(job, JOB_FILE, _task(task)[1])
 
 
-def _prepared(trial: Trial) -> tuple[JobConfig, CapturedModel]:
+def _prepared(trial: Trial) -> tuple[Job, CapturedModel]:
     job = job_of(trial)
     return job, _captured(trial.task, job.micro_batch)
 
 
-def job_of(trial: Trial) -> JobConfig:
+def job_of(trial: Trial) -> Job:
     """As a user would write it."""
     model, data = SOURCES[trial.task]
     samples = trial.updates * trial.clusters * trial.update_samples

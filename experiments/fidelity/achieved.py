@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.simulator import SimulatedRun
-from ravnest.stage.messages import stage_name
 
 
 @dataclass(frozen=True)

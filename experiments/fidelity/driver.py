@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster_planner import load_plan
 from ravnest.driver import run
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.observe.report import RunLimit, PhaseEvent, RunEvent
+from ravnest.driver.observe.report import PhaseEvent, RunEvent, RunLimit
 from ravnest.rehearsal.comparison import as_plain, compare
 
 

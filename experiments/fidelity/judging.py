@@ -57,7 +57,7 @@ def part(rows: Sequence[Row], why_not_real: str, notes: Sequence[str]) -> Part:
     ]
     return Part(
         name="plans",
-        title="SimulatedRun, rehearsed, real",
+        title="Simulated, rehearsed, real",
         claims=claims,
         tables=[_rates(rows), _averaging(rows), _busy(rows)],
         panels=_panels(rows),

@@ -17,7 +17,7 @@ from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_tr
 from cluster_planner.segments import common_refinement
 from experiments.fidelity.sites import LAYERS, Site
 from experiments.harness import paced_model
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel
@@ -67,17 +67,17 @@ def _mapping() -> dict[str, object]:
     }
 
 
-def paced_job(update_every: int, max_staleness: int, average_every: int) -> JobConfig:
+def paced_job(update_every: int, max_staleness: int, average_every: int) -> Job:
     """A job that goes on until it is ended."""
     changes = {"update_every": update_every, "max_staleness": max_staleness, "average_every": average_every}
     return job_from_mapping({**_mapping(), **changes})
 
 
-def _job(site: Site, average_every: int) -> JobConfig:
+def _job(site: Site, average_every: int) -> Job:
     return paced_job(site.update_every, site.max_staleness, average_every)
 
 
-def _plan(site: Site, job: JobConfig, captured: CapturedModel, job_file: Path) -> Plan:
+def _plan(site: Site, job: Job, captured: CapturedModel, job_file: Path) -> Plan:
     units = len(captured.units)
     work = workload(job)
     costs = captured.costs

@@ -24,7 +24,7 @@ from cluster_planner import (
 )
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel
@@ -42,7 +42,7 @@ def round_trip_window(stages: int, forward_s: float, boundary_bytes: int, link: 
 
 
 def equal_stages(
-    job: JobConfig,
+    job: Job,
     job_file: Path,
     captured: CapturedModel,
     *,
@@ -99,7 +99,7 @@ def equal_stages(
 
 
 def endless_setups(
-    plan: Plan, job: JobConfig, captured: CapturedModel, token: bytes, *, imitate: Imitation | None
+    plan: Plan, job: Job, captured: CapturedModel, token: bytes, *, imitate: Imitation | None
 ) -> dict[str, StageSetup]:
     """The stages' setups, of one thread each, for a run that the experiment ends. `imitate`: what of the plan's
     machines; None: nothing. Updates take what they take here: the plan's estimate is of larger models."""

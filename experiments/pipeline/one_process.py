@@ -20,7 +20,7 @@ from torch.nn import functional
 from experiments.harness.paced_plan import endless_setups, equal_stages
 from experiments.harness.report import ROOT, Cell, Claim, Part, Table, median, spread
 from experiments.pipeline.forked import measure
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights
 from ravnest.stage.setup import StageSetup
 from ravnest.training.batches import fetch
@@ -114,7 +114,7 @@ def _measured(case: Case, *, quick: bool) -> tuple[dict[int, list[float]], list[
     return plain, ours
 
 
-def _job(case: Case) -> JobConfig:
+def _job(case: Case) -> Job:
     return job_from_mapping(
         {
             "model": case.model,
@@ -129,7 +129,7 @@ def _job(case: Case) -> JobConfig:
     )
 
 
-def _setups(job: JobConfig) -> dict[str, StageSetup]:
+def _setups(job: Job) -> dict[str, StageSetup]:
     captured = capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
     largest = 2 * job.update_every
     plan = equal_stages(
@@ -138,7 +138,7 @@ def _setups(job: JobConfig) -> dict[str, StageSetup]:
     return endless_setups(plan, job, captured, TOKEN, imitate=None)
 
 
-def _plain(job: JobConfig, weights: dict[str, Tensor], threads: int, updates: int) -> float:
+def _plain(job: Job, weights: dict[str, Tensor], threads: int, updates: int) -> float:
     """Samples per second of ordinary training."""
     torch.set_num_threads(threads)
     model: Any = make_model(job, JOB_FILE)

@@ -25,7 +25,7 @@ from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.overhead_model import MICRO_BATCH
 from ravnest.driver.initial_state import needed
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.pipeline import Compute
 from ravnest.planning.workload import workload
@@ -53,7 +53,7 @@ class LoopRow:
     ratio: float
 
 
-def overhead_job() -> JobConfig:
+def overhead_job() -> Job:
     return job_from_mapping(
         {
             "model": {"factory": "overhead_model:perceptron"},
@@ -68,7 +68,7 @@ def overhead_job() -> JobConfig:
     )
 
 
-def setups_for(stages: int) -> tuple[JobConfig, dict[str, StageSetup], dict[str, Tensor]]:
+def setups_for(stages: int) -> tuple[Job, dict[str, StageSetup], dict[str, Tensor]]:
     """One cluster of so many equal nodes; its stages' setups by name, and the model's weights."""
     job = overhead_job()
     captured = capture_job(job, _HERE, load_data(job, _HERE))
@@ -156,7 +156,7 @@ class _Gated(ThreadExecutor):
 class _PlainLoop:
     """Ordinary PyTorch training on the same micro-batches."""
 
-    def __init__(self, job: JobConfig, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, job: Job, weights: Mapping[str, Tensor]) -> None:
         self._model: Any = make_model(job, _HERE)
         self._model.load_state_dict(weights)
         self._data = load_data(job, _HERE)

@@ -18,7 +18,7 @@ from cluster_planner.search.averaging_conditions import Conditions
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.embedding import embed
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
-from cluster_planner.search.kmeans import group_nodes
+from cluster_planner.search.starting_groups import group_nodes
 
 INDIVIDUALS = 100
 IMPROVED = 4

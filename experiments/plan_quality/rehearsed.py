@@ -69,7 +69,7 @@ def part(rows: Sequence[Row], seconds: float) -> Part:
             "Fleets of home machines from a seed (experiments/plan_quality/homes.py); the planner chooses groups, "
             f"order, cuts, windows and rings. Each plan is rehearsed for {seconds:.0f} s of training as `ravnest "
             "rehearse` does it: processors and links imitated. A step is one micro-batch of a cluster in the steady "
-            "state; of a plan's clusters the one that is farthest off counts. SimulatedRun: "
+            "state; of a plan's clusters the one that is farthest off counts. Simulated: "
             f"{SIMULATED_S:.0f} virtual seconds.",
             *explanations(rows),
         ],
@@ -92,7 +92,7 @@ def explanations(rows: Sequence[Row]) -> list[str]:
             limit = row.plan.predicted.bottleneck
             lines.append(
                 f"{row.name}: a step is predicted to take {row.worst:.3f} of what it took, limited by {limit}. "
-                f"SimulatedRun {ratio:.3f} of rehearsed samples/s: {whose}. {seen}"
+                f"Simulated {ratio:.3f} of rehearsed samples/s: {whose}. {seen}"
             )
     return lines
 

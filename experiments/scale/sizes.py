@@ -89,7 +89,7 @@ def run(*, quick: bool) -> Part:
         claims=claims_of(found),
         tables=[
             Table(
-                "SimulatedRun against predicted",
+                "Simulated against predicted",
                 (
                     "nodes",
                     "clusters",

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.job.config import JobConfig
+    from ravnest.job.config import Job
     from ravnest.profiling.agents import Agents
 
 
 @contextmanager
-def crew_at(
-    address: str | None, job: JobConfig | None, job_file: Path | None, names: Mapping[str, str]
-) -> Iterator[Agents]:
+def crew_at(address: str | None, job: Job | None, job_file: Path | None, names: Mapping[str, str]) -> Iterator[Agents]:
     """`job`: whose code the nodes get. `names`: what nodes of given addresses are called. Raises InvalidInput where
     nothing listens at `address`, RunFailed where Ray cannot be joined."""
     if address is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ravnest.job.config import JobConfig
+    from ravnest.job.config import Job
     from ravnest.profiling.doctor import DoctorReport
     from ravnest.profiling.requirements import Requirements
 
@@ -72,7 +72,7 @@ def doctor(
         raise typer.Exit(WOULD_FAIL)
 
 
-def _alone(needs: Requirements, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]) -> DoctorReport:
+def _alone(needs: Requirements, job: Job | None, job_file: Path | None, step: Callable[[str], None]) -> DoctorReport:
     """Without a cluster, a run would place all stages on this machine."""
     import os
 
@@ -80,8 +80,8 @@ def _alone(needs: Requirements, job: JobConfig | None, job_file: Path | None, st
     from ravnest.profiling.doctor import check_jobs, check_machines, settings_findings
     from ravnest.profiling.findings import THIS_MACHINE, device_findings
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.requirements import Requirements as Own
     from ravnest.profiling.requirements import RequiredNode
+    from ravnest.profiling.requirements import Requirements as Own
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {"cpu"})
@@ -100,7 +100,7 @@ def _alone(needs: Requirements, job: JobConfig | None, job_file: Path | None, st
 
 
 def _together(
-    address: str, needs: Requirements, job: JobConfig | None, job_file: Path | None, step: Callable[[str], None]
+    address: str, needs: Requirements, job: Job | None, job_file: Path | None, step: Callable[[str], None]
 ) -> DoctorReport:
     from ravnest.driver.ray.code_shipping import job_code
     from ravnest.driver.ray.node_agents import RayAgents

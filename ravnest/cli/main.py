@@ -23,6 +23,7 @@ from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
 from ravnest.cli.run import run
 from ravnest.cli.simulate import simulate
+from ravnest.errors import RavnestError
 
 INTERRUPTED = 130
 
@@ -92,19 +93,17 @@ def main() -> None:
         lines, code = describe(error)
         for line in lines:
             typer.echo(f"ravnest: error: {line}", err=True)
+        if isinstance(error, RavnestError) and error.hint:
+            typer.echo(f"ravnest: hint: {error.hint}", err=True)
         sys.exit(code)
 
 
 def describe(error: Exception) -> tuple[list[str], int]:
-    """What the user reads and the exit code: 2 for input they can mend, 1 for everything else.
+    """The lines that the user reads, and the exit code.
 
-    Every error that the packages raise on purpose carries its `exit_code`; they are not imported only to ask for its
-    class. Any other error is a mistake of ravnest's, and is said to be one.
+    An error that is raised on purpose brings both. Any other error is a mistake in ravnest, and the line says so.
     """
-    ours = type(error).__module__.partition(".")[0] in {"ravnest", "cluster_planner", "ring_allreduce"}
-    exit_code = getattr(error, "exit_code", None)
-    if ours and isinstance(exit_code, int):
-        return str(error).splitlines(), exit_code
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    hint = "this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where"
-    return [f"{said} ({hint})"], 1
+    if not isinstance(error, RavnestError):
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return [f"{said} (this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where)"], 1
+    return str(error).splitlines(), error.exit_code

@@ -65,7 +65,9 @@ unless --samples, --minutes or --whole says otherwise.
         if until.expected_s is not None:
             view.on(NoticeEvent(f"rehearsing at speed {speed:g}: up to about {duration(until.expected_s)} of training"))
         if until.cut_short:
-            view.on(NoticeEvent("that is less than 24 updates and 4 rounds: a larger --speed or --minutes would show more"))
+            view.on(
+                NoticeEvent("that is less than 24 updates and 4 rounds: a larger --speed or --minutes would show more")
+            )
         result = launch_run(
             made,
             plan,

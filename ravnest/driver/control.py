@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ring_allreduce import (
     CommitRound,
@@ -86,7 +87,15 @@ class RecordEvaluation:
     final: bool
 
 
-Instruction = SendToStage | EnterPhase | BeginCheckpoint | CommitCheckpoint | RecordRoundOpened | RecordRoundCommitted | RecordEvaluation
+Instruction = (
+    SendToStage
+    | EnterPhase
+    | BeginCheckpoint
+    | CommitCheckpoint
+    | RecordRoundOpened
+    | RecordRoundCommitted
+    | RecordEvaluation
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class RunShape:
 
     @property
     def stages(self) -> list[str]:
-        return [m.stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
+        return [stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
 
 
 class RunControl:
@@ -166,7 +175,7 @@ class RunControl:
             return []
         self.stopped_early = not evaluate
         self.phase = RunPhase.DRAINING
-        firsts = [m.stage_name(name, 0) for name in self._shape.clusters]
+        firsts = [stage_name(name, 0) for name in self._shape.clusters]
         return [EnterPhase(self.phase), *(SendToStage(first, m.Drain()) for first in firsts)]
 
     def tick(self, elapsed_s: float) -> list[Instruction]:
@@ -205,14 +214,14 @@ class RunControl:
             case m.Evaluated():
                 evaluator = self._shape.evaluator
                 expected = self._evaluating and message.evaluation == self._evaluation
-                expected = expected and sender == m.stage_name(evaluator, self._shape.clusters[evaluator] - 1)
+                expected = expected and sender == stage_name(evaluator, self._shape.clusters[evaluator] - 1)
                 _require(expected, sender, message)
                 return self._evaluated(message)
             case _:
                 return []
 
     def _count(self, cluster: str) -> list[Instruction]:
-        """SendToStage the rounds' owner what the cluster has made by now."""
+        """Tell the rounds' owner what the cluster has made by now."""
         made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
         event = OwnerSamples(cluster, made * self._shape.samples_per_update)
         return self._follow(self._rounds.handle(event, 0.0))
@@ -237,7 +246,7 @@ class RunControl:
         self._evaluation += 1
         self._evaluated_at = self.samples
         order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
-        return [SendToStage(m.stage_name(self._shape.evaluator, 0), order)]
+        return [SendToStage(stage_name(self._shape.evaluator, 0), order)]
 
     def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
         final = self.phase is RunPhase.EVALUATING and message.evaluation == self._evaluation
@@ -255,7 +264,7 @@ class RunControl:
                         if name in self._drained:  # no gradient flows there that could carry a stamp
                             out += self._finish_rounds(name)
                         else:
-                            last = m.stage_name(name, count - 1)
+                            last = stage_name(name, count - 1)
                             out.append(SendToStage(last, m.RoundOpened(round=order.round)))
                 case CommitRound():
                     out += self._commit(order.round)
@@ -305,7 +314,7 @@ class RunControl:
             updates=self._drained[cluster].updates,
             final=self.phase is RunPhase.FINISHING,
         )
-        return [SendToStage(m.stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
+        return [SendToStage(stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
 
     def _when_finished(self) -> list[Instruction]:
         finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)

@@ -1,4 +1,4 @@
-"""What of the plan's machines is stage_imitation here, and how fast: what each stage is told of its node and its links.
+"""What of the plan's machines is imitated here, and how fast: what each stage is told of its node and its links.
 
 Decides how a plan's figures become what a stage pads and shapes. Deadlines stay real, whatever the speed. Pure: knows
 no clock and no socket.
@@ -13,14 +13,15 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
 from cluster_planner.predict.stage_times import WorkTimes, work_times
 from ravnest.errors import InvalidInput
-from ravnest.stage.messages import DRIVER, stage_name
+from ravnest.pipeline import stage_name
+from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
 
 
 @dataclass(frozen=True)
 class Imitation:
-    """What is stage_imitation. Raises InvalidInput for a `speed` that is no finite number above 0."""
+    """What is imitated. Raises InvalidInput for a `speed` that is no finite number above 0."""
 
     compute: bool = True
     """Pad each stage's work to its node's speed."""
@@ -29,7 +30,7 @@ class Imitation:
     memory: bool = True
     """A stage that takes more than its node has ends the run."""
     speed: float = 1.0
-    """Everything that is stage_imitation goes so many times as fast."""
+    """Everything that is imitated goes so many times as fast."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speed) and self.speed > 0):
@@ -48,7 +49,7 @@ class StageImitation:
 
 
 def stage_imitation(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> StageImitation:
-    """`spans`: of the plan. Without an imitation nothing is stage_imitation. StageImitation computing is done on the processor,
+    """`spans`: of the plan. Without an imitation nothing is imitated. Imitated computing is done on the processor,
     whatever the node has.
     """
     node = plan.fleet.node(stage.node)

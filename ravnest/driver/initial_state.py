@@ -16,7 +16,7 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan, parts_of_stages
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import make_buffers, make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageSetup
@@ -68,7 +68,7 @@ class ResumedRun:
     updates: Mapping[str, int]
 
     @classmethod
-    def load(cls, folder: RunFolder, plan: Plan, job: JobConfig) -> "ResumedRun":
+    def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "ResumedRun":
         """The latest checkpoint. Raises InvalidInput when it is damaged, lacks a part, or is of a plan that it does not
         fit."""
         parts = parts_of_plan(plan)
@@ -87,7 +87,7 @@ class ResumedRun:
         return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
 
 
-def made_with(plan: Plan, job: JobConfig) -> dict[str, str]:
+def made_with(plan: Plan, job: Job) -> dict[str, str]:
     """What must be equal for a checkpoint to fit, by key. Rates, schedules, clipping, rounds and the end may change."""
     spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
     return {
@@ -112,7 +112,7 @@ def _both(before: str | None, now: str) -> str:
 def states_for(
     setups: Mapping[str, StageSetup],
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     resumed: ResumedRun | None,
     pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
@@ -135,9 +135,7 @@ def states_for(
     }
 
 
-def _resumed_weights(
-    setups: Mapping[str, StageSetup], plan: Plan, job: JobConfig, resumed: ResumedRun
-) -> dict[str, Tensor]:
+def _resumed_weights(setups: Mapping[str, StageSetup], plan: Plan, job: Job, resumed: ResumedRun) -> dict[str, Tensor]:
     checkpoint = resumed.checkpoint
     checkpoint.require(parts_of_stages(setups.values()))
     names = {name for setup in setups.values() for name in needed(setup)}
@@ -153,7 +151,7 @@ def _resumed_weights(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Plan, job: JobConfig, resumed: ResumedRun | None
+    folder: RunFolder, plan: Plan, job: Job, resumed: ResumedRun | None
 ) -> Callable[[c.BeginCheckpoint], CheckpointWriter]:
     """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds

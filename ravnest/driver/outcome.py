@@ -22,10 +22,10 @@ from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.preparation import Prepared
 from ravnest.errors import Interrupted, InvalidInput, RunFailed
 from ravnest.factories import FactoryConfig, call
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import baselines_of, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
-from ravnest.stage.messages import stage_name
+from ravnest.pipeline import stage_name
 
 
 def finish(
@@ -117,7 +117,7 @@ def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int,
     return planned - plan.workload.process_bytes
 
 
-def _sample(plan: Plan, sample: FactoryConfig, job: JobConfig, data: Any, weights: dict[str, Tensor]) -> str:
+def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: Any, weights: dict[str, Tensor]) -> str:
     """The text that the job's `sample` makes of the trained model. Raises InvalidInput when it makes none."""
     model = make_model(job, plan.job_file)
     model.load_state_dict(weights, strict=True)

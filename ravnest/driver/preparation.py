@@ -13,7 +13,7 @@ from ravnest.driver.initial_state import ResumedRun
 from ravnest.driver.observe import report
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig, differs, job_from_mapping
+from ravnest.job.config import Job, differs, job_from_mapping
 from ravnest.job.materials import capture_job, check_shares, load_data, total_samples
 from ravnest.job.pretrained import PretrainedWeights, pretrained_weights
 from ravnest.planning.workload import check_workload
@@ -26,7 +26,7 @@ class Prepared:
 
     plan: Plan
     plan_path: Path
-    job: JobConfig
+    job: Job
     data: Any
     captured: CapturedModel
     folder: RunFolder
@@ -49,7 +49,9 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
     folder = choose_folder(out_dir, resume=resume)
     resumed = ResumedRun.load(folder, plan, job) if resume else None
     if differs(job, plan.job_file):
-        observer.on(report.NoticeEvent(f"{plan.job_file} has changed since the plan was made: the job in the plan counts"))
+        observer.on(
+            report.NoticeEvent(f"{plan.job_file} has changed since the plan was made: the job in the plan counts")
+        )
     if not Path(plan.job_file).parent.is_dir():
         raise InvalidInput(
             f"the job's folder {Path(plan.job_file).parent} is gone: plan again where the job lies now",

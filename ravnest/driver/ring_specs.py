@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations
 
 from cluster_planner import Plan, Ring
 from cluster_planner.predict.ring_traffic import Member
-from ravnest.stage.messages import stage_name
+from ravnest.pipeline import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
 from ring_allreduce.ring.shares import shares_that_pay

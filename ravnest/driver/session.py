@@ -26,8 +26,9 @@ from ravnest.driver.preparation import Prepared, check_same_data
 from ravnest.driver.ray.code_shipping import job_code
 from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ravnest.stage.deadlines import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
@@ -84,7 +85,7 @@ def train(
     """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
     plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
     nodes = {
-        m.stage_name(cluster.name, index): stage.node
+        stage_name(cluster.name, index): stage.node
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
@@ -136,7 +137,7 @@ def train(
                     membership=run_failure_policy(plan, nodes, time.monotonic(), speed=speed),
                     collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
                     record=record,
-                    firsts=[m.stage_name(cluster.name, 0) for cluster in plan.clusters],
+                    firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
                     stop_wanted=lambda: interrupt.wanted,
                     trace=trace,
                 )
@@ -199,7 +200,7 @@ class ResumePosition(Protocol):
 
 def run_control(
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     setups: Mapping[str, StageSetup],
     held_out: int,
     total_samples: int | None,

@@ -17,9 +17,9 @@ from cluster_planner.predict.ring_traffic import Member
 from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
+from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
-from ravnest.stage.messages import stage_name
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.tied_setup import TiedSetup, tied_setups
 from ravnest.training.schedule import expected_updates
@@ -87,7 +87,7 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
         )
 
 
-def evaluation_batch(job: JobConfig, captured: CapturedModel) -> int:
+def evaluation_batch(job: Job, captured: CapturedModel) -> int:
     """Samples of one held-out batch."""
     return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
 
@@ -100,7 +100,7 @@ def evaluating_cluster(plan: Plan) -> Cluster:
 
 def stage_setups(
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     captured: CapturedModel,
     *,
     search_dirs: Sequence[Path],
@@ -189,7 +189,7 @@ def stage_setups(
 
 
 def _segment(
-    plan: Plan, job: JobConfig, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+    plan: Plan, job: Job, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
 ) -> SegmentSetup:
     """`apart`: tied parameters that have a ring of their own."""
     program = captured.span(*ring.units)
@@ -209,8 +209,8 @@ def _segment(
     )
 
 
-def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: TiedCopies, stage: Member) -> SegmentSetup:
-    """One of the tied_copies of tied parameters, averaged as a segment is."""
+def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: Member) -> SegmentSetup:
+    """One of the copies of tied parameters, averaged as a segment is."""
     return SegmentSetup(
         ring=ring,
         parameters=copied.names,
@@ -220,7 +220,7 @@ def _copies_segment(plan: Plan, job: JobConfig, ring: int, copied: TiedCopies, s
         progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
         averaged_buffers=None,
         keeper=stage == _keeper(plan, copied.members),
-        tied_copies=sum(cluster == stage[0] for cluster, _ in copied.members),
+        copies=sum(cluster == stage[0] for cluster, _ in copied.members),
     )
 
 

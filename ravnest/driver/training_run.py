@@ -11,8 +11,7 @@ from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.session import StopOnInterrupt, train
-from ravnest.errors import InvalidInput, RunFailed
-from ring_allreduce import RingError
+from ravnest.errors import Interrupted, InvalidInput, RavnestError, RunFailed
 
 
 def run(
@@ -53,7 +52,9 @@ def run(
                 observer=watched,
                 interrupt=interrupt,
             )
-        except (RunFailed, RingError) as error:
+        except (InvalidInput, Interrupted):
+            raise
+        except RavnestError as error:
             kind = type(error) if isinstance(error, RunFailed) else RunFailed
             advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
             raise kind("; ".join(filter(None, (str(error), advice)))) from error

@@ -11,8 +11,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from cluster_planner.errors import PlannerError
-from cluster_planner.files.complaints import problems_of
+from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import read_validated
 from cluster_planner.inputs.fleet import NodeData
 from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
@@ -30,7 +29,7 @@ __all__ = [
     "AveragingConfig",
     "FactoryConfig",
     "InitialWeightsConfig",
-    "JobConfig",
+    "Job",
     "ModelConfig",
     "OptimizerConfig",
     "ScheduleConfig",
@@ -125,7 +124,7 @@ def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
     return value
 
 
-class JobConfig(Section):
+class Job(Section):
     """A whole job file. `model_dump(mode="json")` gives the mapping that `job_from_mapping` reads back."""
 
     model: ModelConfig
@@ -224,12 +223,12 @@ class JobConfig(Section):
         return self
 
 
-def load_job(path: str | os.PathLike[str]) -> JobConfig:
+def load_job(path: str | os.PathLike[str]) -> Job:
     """The job of a job.yaml. Raises cluster_planner's InvalidInput, a line for each fault."""
-    return read_validated(path, JobConfig)
+    return read_validated(path, Job)
 
 
-def data_of_node(job: JobConfig, own: NodeData | None) -> JobConfig:
+def data_of_node(job: Job, own: NodeData | None) -> Job:
     """The job as a node reads its data: with its `own` factory, or with the job's and its own arguments over it."""
     if own is None:
         return job
@@ -238,22 +237,22 @@ def data_of_node(job: JobConfig, own: NodeData | None) -> JobConfig:
     return job.model_copy(update={"data": FactoryConfig.model_validate(given)})
 
 
-def differs(job: JobConfig, path: str | os.PathLike[str]) -> bool:
+def differs(job: Job, path: str | os.PathLike[str]) -> bool:
     """Whether the file from which `job` was read has changed since. One that is gone has not."""
     if not Path(path).exists():
         return False
     try:
         return load_job(path) != job
-    except PlannerError:
+    except InvalidInput:
         return True
 
 
-def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> JobConfig:
+def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> Job:
     """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path` and a key `under` a prefix."""
     try:
-        return JobConfig.model_validate(mapping)
+        return Job.model_validate(mapping)
     except ValidationError as error:
-        problems = problems_of(error, JobConfig, mapping)
+        problems = problems_of(error, Job, mapping)
         (key, message), *others = [(under + (key or ""), message) for key, message in problems]
         lines = [message, *(": ".join(part for part in (path, *other) if part) for other in others)]
         raise InvalidInput("\n".join(lines), path=path, key=key) from None

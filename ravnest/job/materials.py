@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cluster_planner import Plan
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import call, resolve, user_code
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.splitting import CapturedModel, build_model, capture, initial_buffers, initial_weights
 from ravnest.training.batches import Inputs, arguments, fetch, sample_batch
 from ravnest.training.sampler import Sampler
@@ -26,7 +26,7 @@ def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
     return (folder,) if folder == here else (folder, here)
 
 
-def load_data(job: JobConfig, job_file: str | Path) -> Any:
+def load_data(job: Job, job_file: str | Path) -> Any:
     """What the data factory returns, checked to have `train` and `held_out` of some length.
 
     Raises InvalidInput at `data` where the factory fails or returns something else.
@@ -51,7 +51,7 @@ def baselines_of(data: Any) -> dict[str, float]:
     return {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
 
 
-def total_samples(job: JobConfig, dataset_size: int, job_file: str | Path) -> int | None:
+def total_samples(job: Job, dataset_size: int, job_file: str | Path) -> int | None:
     """The fleet's samples at which the run ends; None when it ends by time.
 
     Raises InvalidInput where `stop.epochs` of this training set is less than one update, or beyond counting.
@@ -73,7 +73,7 @@ def total_samples(job: JobConfig, dataset_size: int, job_file: str | Path) -> in
     return int(samples)
 
 
-def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
+def check_shares(job: Job, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
     """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch, or its updates
     leave nothing to decay over after the warm-up.
     """
@@ -87,7 +87,7 @@ def check_shares(job: JobConfig, job_file: str | Path, plan: Plan, dataset_size:
                 lr_ratio(job.optimizer.schedule, 0, updates)
 
 
-def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[Inputs, Tensor]:
+def first_batch(job: Job, job_file: str | Path, data: Any) -> tuple[Inputs, Tensor]:
     """The first micro-batch of the training set; the first sample of the held-out set is read too.
 
     Raises InvalidInput where a dataset raises, has other samples than (inputs, target), or has too few.
@@ -99,7 +99,7 @@ def first_batch(job: JobConfig, job_file: str | Path, data: Any) -> tuple[Inputs
     return batch
 
 
-def capture_job(job: JobConfig, job_file: str | Path, data: Any) -> CapturedModel:
+def capture_job(job: Job, job_file: str | Path, data: Any) -> CapturedModel:
     """The job's model, captured on the meta device with the first micro-batch of the training set.
 
     Raises InvalidInput at the data, or at `model`.
@@ -109,7 +109,7 @@ def capture_job(job: JobConfig, job_file: str | Path, data: Any) -> CapturedMode
         return capture(make_model(job, job_file, "meta"), *arguments(inputs))
 
 
-def make_model(job: JobConfig, job_file: str | Path, device: str = "cpu") -> nn.Module:
+def make_model(job: Job, job_file: str | Path, device: str = "cpu") -> nn.Module:
     """The job's model, unmodified; on "meta" it allocates nothing. Raises InvalidInput at `model`."""
     dirs = search_dirs(job_file)
     with naming(job_file, "model"):
@@ -120,11 +120,11 @@ def make_model(job: JobConfig, job_file: str | Path, device: str = "cpu") -> nn.
         )
 
 
-def make_weights(job: JobConfig, job_file: str | Path) -> dict[str, Tensor]:
+def make_weights(job: Job, job_file: str | Path) -> dict[str, Tensor]:
     """The initial weights and buffers that the job's seed gives, by name."""
     return initial_weights(lambda: make_model(job, job_file), job.seed)
 
 
-def make_buffers(job: JobConfig, job_file: str | Path) -> dict[str, Tensor]:
+def make_buffers(job: Job, job_file: str | Path) -> dict[str, Tensor]:
     """What `make_weights` gives beside the parameters, without ever holding these together."""
     return initial_buffers(lambda: make_model(job, job_file), job.seed)

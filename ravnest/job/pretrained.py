@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
-from ravnest.job.config import InitialWeightsConfig, JobConfig
+from ravnest.job.config import InitialWeightsConfig, Job
 from ravnest.job.materials import make_buffers, make_model, make_weights, search_dirs
 from ravnest.job.weight_matching import Conventions, Form, match
 from ravnest.splitting import CapturedModel
@@ -65,7 +65,7 @@ class PretrainedWeights(Mapping[str, Tensor]):
         return {name: tensor for name, tensor in self._make().items() if name not in self.places}
 
 
-def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
+def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
     """What the job's `initial_weights` names, checked by its headers alone; None where it names none.
 
     Raises InvalidInput, at the file and the tensor's name, where it does not fit the model.
@@ -91,7 +91,7 @@ def pretrained_weights(job: JobConfig, job_file: str | Path, captured: CapturedM
     return PretrainedWeights(files, places, partial(make, job, job_file))
 
 
-def saved_weights(job: JobConfig, job_file: str | Path, files: WeightFiles) -> PretrainedWeights:
+def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> PretrainedWeights:
     """`files` as weights of the job's model under all their names, checked by their headers alone.
 
     Raises InvalidInput, at the file and the tensor's name, where they are not this model's, whole.

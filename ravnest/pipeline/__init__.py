@@ -15,7 +15,7 @@ from ravnest.pipeline.instructions import (
     parse_trace,
 )
 from ravnest.pipeline.stage_machine import StageMachine
-from ravnest.pipeline.stage_place import StageShape
+from ravnest.pipeline.stage_shape import StageShape, stage_name
 
 __all__ = [
     "Compute",
@@ -28,4 +28,5 @@ __all__ = [
     "format_trace",
     "parse",
     "parse_trace",
+    "stage_name",
 ]

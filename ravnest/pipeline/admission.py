@@ -24,7 +24,7 @@ It follows that at most (S + 1) · U micro-batches are in flight, however large 
 
 from __future__ import annotations
 
-from ravnest.pipeline.stage_place import StageShape, require
+from ravnest.pipeline.stage_shape import StageShape, require
 
 
 class Admission:

@@ -18,7 +18,7 @@ from ravnest.pipeline.instructions import (
     RunEvaluation,
     SendEvaluation,
 )
-from ravnest.pipeline.stage_place import StageShape, require
+from ravnest.pipeline.stage_shape import StageShape, require
 
 
 class Evaluations:

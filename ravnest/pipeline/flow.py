@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from cluster_planner.inputs.schedules import SPLIT_KEEPS
-from ravnest.pipeline.stage_place import IllegalEventError, StageShape
+from ravnest.pipeline.stage_shape import IllegalEventError, StageShape
 
 
 class Flow:

@@ -11,7 +11,7 @@ again.
 
 from __future__ import annotations
 
-from ravnest.pipeline.stage_place import IllegalEventError, StageShape, require
+from ravnest.pipeline.stage_shape import IllegalEventError, StageShape, require
 
 
 class Norms:

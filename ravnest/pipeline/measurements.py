@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.stage_place import StageShape
+from ravnest.pipeline.stage_shape import StageShape
 from ring_allreduce.records import record
 
 RECENT = 9

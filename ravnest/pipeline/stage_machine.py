@@ -17,12 +17,12 @@ from typing import Any
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.admission import Admission
-from ravnest.pipeline.boundary import Boundary
 from ravnest.pipeline.evaluations import Evaluations
 from ravnest.pipeline.flow import Flow
 from ravnest.pipeline.gradient_norms import Norms
-from ravnest.pipeline.stage_place import IllegalEventError, StageShape, require
+from ravnest.pipeline.stage_shape import IllegalEventError, StageShape, require
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE, Ledger
+from ravnest.pipeline.update_boundary import Boundary
 from ravnest.pipeline.work_order import Choice
 
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.admission import Admission
-from ravnest.pipeline.boundary import Boundary
 from ravnest.pipeline.evaluations import Evaluations
 from ravnest.pipeline.flow import Flow
 from ravnest.pipeline.gradient_norms import Norms
-from ravnest.pipeline.stage_place import StageShape
+from ravnest.pipeline.stage_shape import StageShape
+from ravnest.pipeline.update_boundary import Boundary
 
 
 class Choice:

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from cluster_planner.advice.job_changes import most_of_a_round
-from cluster_planner.errors import InvalidInput as PlannerInput
 from cluster_planner.formatting import counted
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.plan import Plan
@@ -73,7 +72,7 @@ def prepare_plan(
     with naming(job_path, "model"):
         verify(captured, model, args, kwargs)
     step(f"planning for {counted(len(fleet.nodes), 'node')}")
-    try:
+    with naming(nodes_path, "nodes"):
         plan = make_plan(
             fleet,
             captured.costs,
@@ -85,8 +84,6 @@ def prepare_plan(
             trained_s=trained_s,
             progress=searched,
         )
-    except PlannerInput as error:
-        raise type(error)(error.message, path=str(nodes_path), key=error.key or "nodes") from error
     check_shares(job, job_path, plan, len(data.train))
     return plan, most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
 

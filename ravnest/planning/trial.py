@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
 from ravnest.formatting import size
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.splitting import twin_of
 from ravnest.training.losses import build_loss, build_metrics
 from ravnest.training.optimizer import build_optimizer
 
 
-def check_sample(job: JobConfig, job_file: str | Path) -> None:
+def check_sample(job: Job, job_file: str | Path) -> None:
     """Raises InvalidInput where the job's `sample`, which is called after training, cannot be found."""
     if job.sample is not None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
@@ -72,7 +72,7 @@ def run_once(
     return leaves[0] if leaves and isinstance(leaves[0], Tensor) else None
 
 
-def check_optimizer(job: JobConfig, job_file: str | Path, model: nn.Module) -> None:
+def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
     """Raises InvalidInput at `optimizer` where it cannot train one of the model's parameters."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -83,7 +83,7 @@ def check_optimizer(job: JobConfig, job_file: str | Path, model: nn.Module) -> N
                 raise InvalidInput(message, path=str(job_file), key="optimizer") from None
 
 
-def check_measures(job: JobConfig, job_file: str | Path, output: Tensor | None, target: Tensor) -> None:
+def check_measures(job: Job, job_file: str | Path, output: Tensor | None, target: Tensor) -> None:
     """Makes the job's loss and metrics, and tries them on an output of the model, where there is one.
 
     Raises InvalidInput at `loss` or `metrics`.

@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
 from ravnest.training.wires import bytes_per_float32_byte
 
@@ -40,7 +40,7 @@ _OF_THE_JOB = {
 }
 
 
-def workload(job: JobConfig) -> Workload:
+def workload(job: Job) -> Workload:
     """The parts of a job that change its cost."""
     return Workload(
         micro_batch=job.micro_batch,
@@ -62,7 +62,7 @@ def workload(job: JobConfig) -> Workload:
     )
 
 
-def _may_split(job: JobConfig) -> bool:
+def _may_split(job: Job) -> bool:
     """Not float16, whose backward may have to run again; and a schedule of the books only when told to."""
     if job.precision == "float16":
         return False
@@ -77,7 +77,7 @@ def check_job_of_plan(plan: Plan, path: str | Path) -> None:
         check_workload(plan, job_from_mapping(plan.job, path=str(path), under="job."), path)
 
 
-def check_workload(plan: Plan, job: JobConfig, path: str | Path) -> None:
+def check_workload(plan: Plan, job: Job, path: str | Path) -> None:
     """Raises InvalidInput where the plan, read from `path`, was made for another workload than its job's."""
     planned, wanted = plan.workload, workload(job)
     for name, source in _OF_THE_JOB.items():

@@ -16,7 +16,7 @@ from ravnest.errors import RavnestError, RunFailed
 from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
-    from ravnest.job.config import JobConfig
+    from ravnest.job.config import Job
     from ravnest.profiling.benchmark_work import BenchmarkWork
     from ravnest.profiling.job_check import JobFacts
     from ravnest.profiling.machine_facts import MachineFacts
@@ -57,7 +57,7 @@ class MachineAgent:
         dirs = search_dirs(at.job_file)
         return measure_speed(at, device=device, threads=threads, seconds=seconds, search_dirs=dirs)
 
-    def check_job(self, job: "JobConfig", job_file: str, reads_data: bool) -> "JobFacts":
+    def check_job(self, job: "Job", job_file: str, reads_data: bool) -> "JobFacts":
         from ravnest.profiling.job_check import check_job
 
         return check_job(job, self._job_file(job_file), reads_data=reads_data)

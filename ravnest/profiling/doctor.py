@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster_planner.formatting import counted
 from ravnest.errors import RavnestError
-from ravnest.job.config import JobConfig, data_of_node
+from ravnest.job.config import Job, data_of_node
 from ravnest.profiling import findings as f
 from ravnest.profiling.agents import AgentCall, Agents, MachineAgent, Reachability, Unanswered, reach_most_s
 from ravnest.profiling.findings import THIS_MACHINE, Finding
@@ -111,7 +111,7 @@ def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: 
     return checked
 
 
-def check_jobs(crew: Agents, needs: Requirements, job: JobConfig, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
+def check_jobs(crew: Agents, needs: Requirements, job: Job, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
     """Whether each of `names` can import the job's code, and read its data where it has to, as this machine does."""
     own = check_job(job, str(job_file), reads_data=True)
     nodes = [node for node in needs.nodes if node.name in names]
@@ -162,7 +162,9 @@ def _connect(
     peers = {name: [_other(pair, name) for pair in wanted if name in pair] for name in addresses}
     meetings = {name: {peer: addresses[peer] for peer in peers[name]} for name in addresses}
     answers: dict[str, dict[str, Reachability]] = {}
-    met = set(_answers(crew, [AgentCall(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN))
+    met = set(
+        _answers(crew, [AgentCall(name, "meet", (meetings[name],)) for name in there], LISTEN_S, checked, _LISTEN)
+    )
     if f.THIS_MACHINE in addresses:
         answers[f.THIS_MACHINE] = own.reach(meetings[f.THIS_MACHINE])
         try:
@@ -213,7 +215,9 @@ def ping_pairs(crew: Agents, pairs: Sequence[Pair], needs: Requirements, checked
     checked.findings += f.latency_findings(checked.latencies_s, needs.latencies_s)
 
 
-def _answers(crew: Agents, calls: Sequence[AgentCall], timeout_s: float, checked: DoctorReport, advice: str) -> dict[str, Any]:
+def _answers(
+    crew: Agents, calls: Sequence[AgentCall], timeout_s: float, checked: DoctorReport, advice: str
+) -> dict[str, Any]:
     """By member. One that answers with an error is a finding; one that is lost is told as that."""
     answers = {}
     for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):

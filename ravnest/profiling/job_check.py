@@ -13,7 +13,7 @@ import torch
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, describe, resolve
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import load_data, search_dirs
 from ravnest.training.batches import arguments, fetch
 
@@ -38,7 +38,7 @@ class JobFacts:
     data: DataFacts | None
 
 
-def check_job(job: JobConfig, job_file: str, *, reads_data: bool) -> JobFacts:
+def check_job(job: Job, job_file: str, *, reads_data: bool) -> JobFacts:
     """Import the factories of model, loss, metrics and data, and read samples where the node has to."""
     problems = []
     for key, factory in _factories(job):
@@ -58,7 +58,7 @@ def check_job(job: JobConfig, job_file: str, *, reads_data: bool) -> JobFacts:
     return JobFacts(tuple(problems), facts)
 
 
-def _factories(job: JobConfig) -> Sequence[tuple[str, str]]:
+def _factories(job: Job) -> Sequence[tuple[str, str]]:
     given = [("data.factory", job.data.factory)]
     if job.model.factory is not None:
         given.append(("model.factory", job.model.factory))

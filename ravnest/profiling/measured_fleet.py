@@ -146,7 +146,9 @@ def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
     return {name: UNMEASURED_BYTES_PER_S if rate is None else rate for name, rate in measured.items()}
 
 
-def node_rate(what: str, single: Sequence[MeasuredFigure], several: MeasuredFigure | None) -> tuple[float | None, list[str]]:
+def node_rate(
+    what: str, single: Sequence[MeasuredFigure], several: MeasuredFigure | None
+) -> tuple[float | None, list[str]]:
     """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry. None: not measured."""
     if not single and several is None:
         return None, [

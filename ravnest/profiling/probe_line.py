@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.errors import NodeLost, RavnestError, RunFailed
 from ravnest.profiling.probes import LARGEST_BLOCK_BYTES, Arrived, Block, Ping, Pong, RoundTrips, Transfer, codec
-from ring_allreduce import RingError, TransportError
+from ring_allreduce import TransportError
 from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 
 _POLL_S = 0.25
@@ -55,7 +55,7 @@ class ProbeLine:
         self._thread.start()
         try:
             self._endpoint = ready.result(CLOSE_S)
-        except (RingError, OSError) as error:
+        except (RavnestError, OSError) as error:
             self._closing = True
             raise RunFailed(f"{name} cannot listen at {host}: {_why(error)}") from error
         self.address = self._endpoint.address
@@ -67,7 +67,7 @@ class ProbeLine:
         self._endpoint.wake()
         try:
             asked.result(CLOSE_S)
-        except (RingError, OSError) as error:
+        except (RavnestError, OSError) as error:
             raise RunFailed(f"{self.name} cannot use its peers' addresses: {_why(error)}") from error
 
     def ping(self, peer: str, lane: Lane, count: int, seconds: float, deadline_s: float) -> PingTimes:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cluster_planner.inputs.fleet import Fleet
 from ravnest.errors import RunFailed
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.profiling import benchmark_work
-from ravnest.profiling.agents import AgentCall, Agents, AgentNode, Unanswered
+from ravnest.profiling.agents import AgentCall, AgentNode, Agents, Unanswered
 from ravnest.profiling.benchmark_work import BenchmarkWork, work_of
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import MachineFacts
@@ -31,7 +31,7 @@ CPU = "cpu"
 class ProfileRequest:
     """What the user wants measured."""
 
-    job: JobConfig | None
+    job: Job | None
     job_file: Path | None
     peers: int
     seconds: float

@@ -13,7 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.profiling.benchmark_work import BenchmarkWork
 from ravnest.profiling.estimates import MeasuredFigure, typical
 from ravnest.splitting import StageProgram, TensorSpec
@@ -52,7 +52,9 @@ class _SameBatch(BatchSource):
         return self._batch
 
 
-def measure_speed(work: BenchmarkWork, *, device: str, threads: int, seconds: float, search_dirs: Sequence[Path]) -> Speed:
+def measure_speed(
+    work: BenchmarkWork, *, device: str, threads: int, seconds: float, search_dirs: Sequence[Path]
+) -> Speed:
     """Takes about `seconds`, or what LEAST_REPEATS take where that is more. Raises RunFailed where the device is not
     there, or the losses are no numbers."""
     before = torch.get_num_threads()
@@ -138,7 +140,7 @@ def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_di
     return StageCompute(setup, module, weights, segments, _SameBatch(work.inputs, work.target), loss, ())
 
 
-def _weights(program: StageProgram, job: JobConfig) -> dict[str, Tensor]:
+def _weights(program: StageProgram, job: Job) -> dict[str, Tensor]:
     chance = torch.Generator().manual_seed(job.seed)
     return {spec.name: _weight(spec, chance) for spec in (*program.parameters, *program.borrowed)}
 

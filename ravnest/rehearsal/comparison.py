@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from cluster_planner import Plan
 from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures
 from ravnest.json_values import plain
-from ravnest.stage.messages import stage_name
+from ravnest.pipeline import stage_name
 
 UPDATES, ROUNDS = 24, 4
 """What a rehearsal waits for: so many updates of the slowest cluster, and rounds of averaging."""

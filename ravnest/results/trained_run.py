@@ -13,7 +13,7 @@ from ravnest.checkpoints.checkpoint import load_latest, name_of_latest
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig, job_from_mapping, load_job
+from ravnest.job.config import Job, job_from_mapping, load_job
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TrainedRun:
 
     folder: RunFolder
     plan: Plan
-    job: JobConfig
+    job: Job
     job_file: str
     """Factories are looked for in its folder."""
 

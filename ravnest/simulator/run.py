@@ -14,14 +14,14 @@ from typing import Any
 from cluster_planner.inputs.schedules import SPLIT_KEEPS
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.stage_place import StageShape
-from ravnest.pipeline.tuned_machine import TunedStage
-from ravnest.pipeline.window_controller import WindowTuner
+from ravnest.pipeline.controllers import WindowTuner
+from ravnest.pipeline.stage_shape import StageShape
+from ravnest.pipeline.tuned_stage import TunedStage
 from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet
 from ravnest.simulator.network import VirtualNetwork
 from ravnest.simulator.rounds import VirtualRounds
-from ravnest.simulator.stage import Slowness, RunningStage
+from ravnest.simulator.stage import RunningStage, Slowness
 from ravnest.simulator.trace import VirtualResult, VirtualTrace
 
 

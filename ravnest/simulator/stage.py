@@ -15,7 +15,7 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.measurements import Passage
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.pipeline.tuned_machine import TunedStage
+from ravnest.pipeline.tuned_stage import TunedStage
 from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualStage
 from ravnest.simulator.network import Path, VirtualNetwork

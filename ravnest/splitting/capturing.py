@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from cluster_planner.inputs.model_costs import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
-from ravnest.splitting.costing import homes_of, sent_bytes, units_of, users_of, work_of
+from ravnest.splitting.cuts import Cut, choose
 from ravnest.splitting.exporting import Exported, UnfitError, batch_size, refusal, ways_to_export
 from ravnest.splitting.fingerprint import fingerprint
 from ravnest.splitting.liveness import Layout, changed_weights, lay_out
+from ravnest.splitting.mode_pairing import Pairing, agrees, pair
 from ravnest.splitting.model_source import aliases
-from ravnest.splitting.modes import Pairing, agrees, pair
 from ravnest.splitting.operation_costs import measure
 from ravnest.splitting.operations import Reference, Symbol, Value, Weight, weights_read
 from ravnest.splitting.program import SpanCode, StageProgram, TensorSpec, ValueSpec
 from ravnest.splitting.ties import tied
-from ravnest.splitting.units import Cut, choose
+from ravnest.splitting.units import homes_of, sent_bytes, units_of, users_of, work_of
 
 
 @dataclass(frozen=True)

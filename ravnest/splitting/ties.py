@@ -5,9 +5,9 @@ one unit, so that it has one owner and nothing about it travels. Decides nothing
 
 from torch import nn
 
+from ravnest.splitting.cuts import Work
 from ravnest.splitting.liveness import Layout
 from ravnest.splitting.model_source import aliases
-from ravnest.splitting.units import Work
 
 _LARGEST_SHARE = 0.5
 

@@ -1,103 +1,116 @@
-"""Choosing the cuts: of all positions where the model may be cut, those worth offering to the planner.
+"""What each unit of a model owns, uses and costs.
 
-1. Between two operations that use parameters, only the position that sends fewest bytes stays. So every unit
-   holds a parameter, and none is without work.
-2. A cut goes where another, less than 2 % of the model's work and parameters away, sends at most two thirds
-   of its bytes. In a transformer this leaves the two residual joints of a block, and more of them the fewer
-   blocks there are.
-3. Of cuts with less than 0.2 % of the model's work and parameters between them, the one that sends less stays.
-4. While there are too many units, the cheapest neighbours are merged.
+Arithmetic on graphs that were laid out and measured; decides which unit a parameter belongs to, and no cut."""
 
-Pure arithmetic on positions; nothing here knows what an operation is.
-"""
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 
-from bisect import bisect_left
-from dataclasses import dataclass
-from itertools import pairwise
+import torch
 
-MOST_UNITS = 200
-_NEAR = 0.02
-_MUCH_LESS = 2 / 3
-_SAME = 0.002
+from cluster_planner.inputs.model_costs import Unit
+from ravnest.splitting.cuts import Work
+from ravnest.splitting.liveness import Layout
+from ravnest.splitting.mode_pairing import Pairing
+from ravnest.splitting.operations import Value, weights_read
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A position where the model may be cut."""
-
-    position: int
-    sent_bytes: int
-    """Forward and back, for the whole sample."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """Running totals: entry p is what lies before position p."""
-
-    flops: tuple[int, ...]
-    parameter_bytes: tuple[int, ...]
-    parameter_uses: tuple[int, ...]
-
-    def share(self, start: int, end: int) -> float:
-        """Of the model's work or of its parameters, whichever is more, what lies in [start, end)."""
-        shares = [
-            (totals[end] - totals[start]) / totals[-1] if totals[-1] else 0.0
-            for totals in (self.flops, self.parameter_bytes)
-        ]
-        return max(shares)
+def work_of(layout: Layout) -> Work:
+    flops = [facts.flops for facts in layout.measured.operations]
+    held = [0] * len(flops)
+    uses = [0] * len(flops)
+    for name, spec in layout.converted.parameters.items():
+        if name in layout.anchored:
+            held[layout.anchored[name][0]] += spec.size_bytes
+    for position, operation in enumerate(layout.operations):
+        names = weights_read((operation,))
+        uses[position] = int(bool(names & layout.converted.parameters.keys()))
+    return Work(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
 
 
-def choose(cuts: list[Cut], work: Work, most_units: int = MOST_UNITS) -> tuple[int, ...]:
-    """Positions of the units' boundaries, both ends of the model included."""
-    kept = _without_dominated(_cheapest_between_parameters(cuts, work), work)
-    kept = _without_twins(kept, work)
-    positions = [0, *(cut.position for cut in kept), len(work.flops) - 1]
-    return _merged(positions, work, most_units)
+def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
+    """Of the whole sample: forward, and back."""
+    forward = back = 0
+    for item in layout.alive[position]:
+        facts = layout.measured.tensors.get(item.name) if isinstance(item, Value) else None
+        size = facts.size_bytes if facts else torch.int64.itemsize
+        forward += size
+        back += size if facts and facts.needs_gradient else 0
+    return forward, back
 
 
-def _cheapest_between_parameters(cuts: list[Cut], work: Work) -> list[Cut]:
-    best: dict[int, Cut] = {}
-    for cut in sorted(cuts, key=lambda cut: cut.position):
-        used = work.parameter_uses[cut.position]
-        if 0 < used < work.parameter_uses[-1] and (used not in best or cut.sent_bytes <= best[used].sent_bytes):
-            best[used] = cut
-    return [best[used] for used in sorted(best)]
+def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
+    there = [pairing.positions[position] for position in positions]
+    used: dict[str, int] = {}
+    for layout, ends in ((evaluate, there), (train, positions)):
+        for name, (first, _) in layout.anchored.items():
+            used[name] = bisect_right(ends, first) - 1
+    graphs = (train.converted.graph, evaluate.converted.graph)
+    read = {name for graph in graphs for name in weights_read(graph.operations, graph.outputs)}
+    # What the forward never reads must still be saved by someone: it stays with the parameter listed before
+    # it.
+    homes: dict[str, int] = {}
+    home = 0
+    for name in train.converted.parameters:
+        home = homes[name] = used.get(name, home)
+    for name, spec in train.converted.buffers.items():
+        if spec.persistent and name not in read:
+            homes[name] = 0
+    return homes
 
 
-def _without_dominated(cuts: list[Cut], work: Work) -> list[Cut]:
-    positions = [cut.position for cut in cuts]
-    kept = []
-    for cut in cuts:
-        here = bisect_left(positions, cut.position)
-        around = []
-        for step in (-1, 1):
-            other = here + step
-            while 0 <= other < len(cuts):
-                near = sorted((cut.position, positions[other]))
-                if work.share(near[0], near[1]) >= _NEAR:
-                    break
-                around.append(cuts[other].sent_bytes)
-                other += step
-        if not any(sent <= cut.sent_bytes * _MUCH_LESS for sent in around):
-            kept.append(cut)
-    return kept
+def users_of(
+    train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...], tied: frozenset[str]
+) -> dict[str, tuple[int, ...]]:
+    """The units that read each of `tied`, in either mode; without those that one unit alone reads."""
+    there = tuple(pairing.positions[position] for position in positions)
+    units: dict[str, set[int]] = {}
+    for layout, ends in ((train, positions), (evaluate, there)):
+        for position, operation in enumerate(layout.operations):
+            for name in weights_read((operation,)) & tied:
+                units.setdefault(name, set()).add(bisect_right(ends, position) - 1)
+    return {name: tuple(sorted(found)) for name, found in sorted(units.items()) if len(found) > 1}
 
 
-def _without_twins(cuts: list[Cut], work: Work) -> list[Cut]:
-    kept: list[Cut] = []
-    for cut in cuts:
-        if kept and work.share(kept[-1].position, cut.position) < _SAME:
-            if cut.sent_bytes < kept[-1].sent_bytes:
-                kept[-1] = cut
-        else:
-            kept.append(cut)
-    return kept
-
-
-def _merged(positions: list[int], work: Work, most_units: int) -> tuple[int, ...]:
-    positions = list(positions)
-    while len(positions) - 1 > most_units:
-        spans = [work.share(start, end) for start, end in pairwise(positions)]
-        cheapest = min(range(len(spans) - 1), key=lambda i: spans[i] + spans[i + 1])
-        del positions[cheapest + 1]
-    return tuple(positions)
+def units_of(
+    layout: Layout,
+    positions: tuple[int, ...],
+    homes: dict[str, int],
+    samples: int,
+    users: Mapping[str, tuple[int, ...]],
+) -> tuple[Unit, ...]:
+    parameter_bytes = [0] * (len(positions) - 1)
+    names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
+    for name, spec in layout.converted.parameters.items():
+        parameter_bytes[homes[name]] += spec.size_bytes
+        if name in layout.anchored:
+            for index in users.get(name, (homes[name],)):
+                names[index].append((layout.anchored[name][0], name.rpartition(".")[0] or name))
+    units = []
+    for index, (start, end) in enumerate(pairwise(positions)):
+        facts = layout.measured.operations[start:end]
+        last = end == positions[-1]
+        forward, back = (0, 0) if last else sent_bytes(layout, end)
+        held = [name for _, name in sorted(names[index])]
+        units.append(
+            Unit(
+                name=held[0] if held[0] == held[-1] else f"{held[0]}..{held[-1]}",
+                flops=sum(fact.flops for fact in facts) / samples,
+                parameter_bytes=parameter_bytes[index],
+                saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),
+                boundary_bytes=math.ceil(forward / samples),
+                boundary_gradient_bytes=math.ceil(back / samples),
+                tied_bytes=sum(
+                    layout.converted.parameters[name].size_bytes
+                    for name, (home, *others) in users.items()
+                    if home <= index < others[-1] and layout.converted.parameters[name].requires_grad
+                ),
+                borrowed_bytes=sum(
+                    layout.converted.parameters[name].size_bytes
+                    for name, (_, *others) in users.items()
+                    if index in others and layout.converted.parameters[name].requires_grad
+                ),
+            )
+        )
+    return tuple(units)

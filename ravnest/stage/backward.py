@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from ravnest.stage.frontier import Frontier, NotSplittable, frontier_of
 from ravnest.stage.gradient_feed import Root, backward_from
+from ravnest.stage.split_backward import Frontier, NotSplittable, frontier_of
 from ravnest.training.weights import ParameterSet
 
 ROUNDING = 64

@@ -60,15 +60,9 @@ __all__ = [
     "Updated",
     "WindowTuned",
     "codec",
-    "stage_name",
 ]
 
 DRIVER = "driver"
-
-
-def stage_name(cluster: str, stage: int) -> str:
-    """The transport name of a stage: `c0.s1`."""
-    return f"{cluster}.s{stage}"
 
 
 # stage → next stage

@@ -7,9 +7,9 @@ they are whole.
 
 from collections.abc import Callable
 
+from ravnest.pipeline.controllers import WindowTuner
 from ravnest.pipeline.split_controller import SplitTuner
 from ravnest.pipeline.time_ledger import Ledger
-from ravnest.pipeline.window_controller import WindowTuner
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
 from ravnest.stage.deadlines import ALIVE_EVERY_S

@@ -16,11 +16,12 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.measurements import Passage
-from ravnest.pipeline.tuned_machine import TunedStage
+from ravnest.pipeline.tuned_stage import TunedStage
 from ravnest.stage import messages as m
 from ravnest.stage.arrivals import check_tensors, expected_sender
+from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.crossings import StageCrossings
+from ravnest.stage.compute_tasks import Work
 from ravnest.stage.executor import Executor, Finished
 from ravnest.stage.reports import Reports
 from ravnest.stage.rounds import RoundExchange
@@ -28,7 +29,6 @@ from ravnest.stage.segments import StatePiece
 from ravnest.stage.sends import Sends
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.timeline import Timeline
-from ravnest.stage.work import Work
 from ring_allreduce.rounds.deadlines import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox
 

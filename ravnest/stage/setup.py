@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster_planner.predict.stage_times import WorkTimes
-from ravnest.job.config import JobConfig
-from ravnest.pipeline import StageShape
+from ravnest.job.config import Job
+from ravnest.pipeline import StageShape, stage_name
 from ravnest.splitting import StageProgram
-from ravnest.stage.messages import stage_name
 from ravnest.stage.tied_setup import TiedSetup
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress
@@ -64,7 +63,7 @@ class StageSetup:
     total_updates: int | None
     evaluation_batch: int  # samples
     evaluation_short_last: bool  # False for a model whose batch size is fixed
-    job: JobConfig
+    job: Job
     job_file: str
     search_dirs: tuple[str, ...]
     program: StageProgram

@@ -16,7 +16,7 @@ from ring_allreduce.group.liveness import Report
 from ring_allreduce.group.orders import RENDEZVOUS
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.security.keys import Keys
-from ring_allreduce.transport.zmq.encrypted_stream import EncryptedStream
+from ring_allreduce.transport.zmq.encrypted_streams import EncryptedStream
 
 RETRY_S = 0.1
 SEND_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RingError
+from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RavnestError
 from ring_allreduce.group import control_messages as c
 from ring_allreduce.group.calls import Call, GroupOptions
 from ring_allreduce.group.entry import enter, next_message
@@ -258,6 +258,6 @@ class GroupMember:
 
     def _leave(self, error: BaseException) -> None:
         """Let the others hear at once, and why, instead of when they see the connection closed."""
-        if isinstance(error, RingError) and not isinstance(error, PeerLost):
+        if isinstance(error, RavnestError) and not isinstance(error, PeerLost):
             self._line.farewell(c.Leaving(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
         self.close()

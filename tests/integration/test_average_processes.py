@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from ring_allreduce import Group, Rendezvous, RingError
+from ring_allreduce import Group, RavnestError, Rendezvous
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -43,7 +43,7 @@ def average_until_lost(rendezvous, name, results, deadline_s):
             group.average([torch.ones(300_000)], timeout_s=deadline_s)
             if count == 0:
                 results.send((name, os.getpid(), ""))
-    except RingError as error:
+    except RavnestError as error:
         results.send((name, time.monotonic() - started, f"{type(error).__name__}: {error}"))
     finally:
         group.close()

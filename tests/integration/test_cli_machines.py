@@ -1,4 +1,4 @@
-"""`ravnest profile` and `ravnest doctor` on this machine alone, as a user starts them, and probes over real sockets."""
+"""`ravnest profile` and `ravnest doctor` on this machine alone, and probes over real sockets."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ from cluster_planner import load_fleet
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.profiling.agents import MachineAgent
 from ring_allreduce.transport import PeerAddress
-from tests.support.commands import JOBS, ravnest
+from tests.support.commands import JOBS, ravnest, ravnest_process
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     folder = tmp_path_factory.mktemp("profile")
     shutil.copytree(JOBS, folder, dirs_exist_ok=True)
-    made = ravnest(folder, "profile", "--job", "job.yaml", "-o", "mine.yaml", "--json")
+    made = ravnest_process(folder, "profile", "--job", "job.yaml", "-o", "mine.yaml", "--json")
     assert made.returncode == 0, made.stderr
     return folder, json.loads(made.stdout)
 

@@ -1,17 +1,25 @@
-"""`ravnest rehearse` as a user starts it: imitated links and nodes, predicted against achieved, a normal run folder."""
+"""`ravnest rehearse`: imitated links and nodes, predicted against achieved, a normal run folder.
+
+The job recomputes activations and computes in float16, which so are tried in real processes too.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.commands import planned, ravnest
 
 pytestmark = pytest.mark.timeout(300)
 
+OPTIONS = {"activation_checkpointing": "always", "precision": "float16"}
+
 
 def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_path: Path) -> None:
-    folder = planned(tmp_path)
+    folder = planned(tmp_path, **OPTIONS)
+    plan = yaml.safe_load((folder / "plan.yaml").read_text())
+    assert all(stage["recomputes"] for cluster in plan["clusters"] for stage in cluster["stages"])
     done = ravnest(folder, "rehearse", "--speed", "2", "--samples", "480", "--out", "r", "--json")
     assert done.returncode == 0, done.stderr
     assert "rehearsing at speed 2" in done.stderr
@@ -34,5 +42,7 @@ def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_p
     assert rehearsal["averaging_s"]["achieved"] > 2 * 0.06
     lines = [json.loads(line) for line in (folder / "r/metrics.jsonl").read_text().splitlines()]
     assert all(line["seconds"] > 0 for line in lines if line["kind"] == "round")
+    assert not any(line["kind"] == "split" for line in lines)
+    assert run["held_out_loss"] < 0.6 * run["baselines"]["guessing"]
     assert (folder / "r/weights.safetensors").is_file()
     assert json.loads((folder / "r/summary.json").read_text())["samples"] == run["samples"]

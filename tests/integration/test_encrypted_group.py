@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from ring_allreduce import DeadlinePassed, Group, InvalidInput, KeyPair, Keys, PeerLost, Rendezvous, RingError
+from ring_allreduce import DeadlinePassed, Group, InvalidInput, KeyPair, Keys, PeerLost, RavnestError, Rendezvous
 from tests.support.zmtp import listening, mechanism
 
 pytestmark = pytest.mark.timeout(60)
@@ -42,7 +42,7 @@ def together(*calls):
     def run(call, result):
         try:
             result.put(call())
-        except RingError as error:
+        except RavnestError as error:
             result.put(error)
 
     for call, result in zip(calls, results, strict=True):

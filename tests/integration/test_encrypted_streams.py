@@ -19,7 +19,7 @@ from ring_allreduce.transport import KeyPair, Keys
 from ring_allreduce.transport.security.doorkeeper import present_keys
 from ring_allreduce.transport.zmq import encrypted_listener
 from ring_allreduce.transport.zmq.encrypted_listener import EncryptedListener
-from ring_allreduce.transport.zmq.encrypted_stream import EncryptedStream
+from ring_allreduce.transport.zmq.encrypted_streams import EncryptedStream
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, Rendezvous, RingError
+from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, RavnestError, Rendezvous
 from ring_allreduce.group.calls import GroupOptions
 from ring_allreduce.group.entry import address_towards
 from ring_allreduce.group.member import GroupMember
@@ -24,7 +24,7 @@ def join_later(address, name, into, **options):
     def run():
         try:
             into[name] = Group.join(address, name=name, **{"size": 2, "timeout_s": 10, **options})
-        except RingError as error:
+        except RavnestError as error:
             into[name] = error
 
     thread = threading.Thread(target=run)
@@ -67,7 +67,7 @@ def test_members_that_disagree_end_with_a_clear_error():
     def average(name, size):
         try:
             into[name].average([torch.ones(size)], timeout_s=10)
-        except RingError as error:
+        except RavnestError as error:
             errors[name] = error
         into[name].close()
 
@@ -112,7 +112,7 @@ def ends_of(groups, calls):
     def run(name, call):
         try:
             ends[name] = call(groups[name])
-        except RingError as error:
+        except RavnestError as error:
             ends[name] = error
         groups[name].close()
 
@@ -284,7 +284,7 @@ def test_who_leaves_after_an_average_does_not_spoil_it_for_the_others():
         try:
             with into[name] as group:
                 results.put(group.average([torch.ones(3)]))
-        except RingError as error:
+        except RavnestError as error:
             results.put(error)
 
     for _ in range(5):

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, Rendezvous, RingError, ZmqEndpoint
+from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, RavnestError, Rendezvous, ZmqEndpoint
 from ring_allreduce.group import rendezvous as module
 from ring_allreduce.group.control_messages import (
     Committed,
@@ -61,7 +61,7 @@ def meet(rendezvous, *names):
     def run(name):
         try:
             groups.put(Group.join(rendezvous.address, name=name, size=len(names), timeout_s=DEADLINE_S))
-        except RingError as error:
+        except RavnestError as error:
             groups.put(error)
 
     for name in names:
@@ -210,7 +210,7 @@ def test_a_member_takes_the_epoch_that_it_is_told():
             try:
                 with Group.join(address, name="a", size=2, timeout_s=DEADLINE_S) as group:
                     group.average([torch.ones(100)])
-            except RingError as error:
+            except RavnestError as error:
                 outcome.put(error)
 
         threading.Thread(target=member, daemon=True).start()

@@ -11,7 +11,7 @@ from ravnest.driver import control as c
 from ravnest.driver.in_process import LocalResult, LocalRun
 from ravnest.driver.initial_state import needed
 from ravnest.errors import NodeLost
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.executor import ThreadExecutor
@@ -81,7 +81,7 @@ class StageThread:
 class Driver:
     """Stages in threads, with the control of a local run of the same job, whose own stages stand still."""
 
-    def __init__(self, job: JobConfig, parts: tuple[int, ...]) -> None:
+    def __init__(self, job: Job, parts: tuple[int, ...]) -> None:
         self.run: LocalRun = local_run(job, parts=parts)
         self.endpoint = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=b"t" * 16)
         self.run._driver = self.endpoint
@@ -132,7 +132,7 @@ class Driver:
         self.endpoint.close()
 
 
-def threaded(job: JobConfig, parts: tuple[int, ...]) -> LocalResult:
+def threaded(job: Job, parts: tuple[int, ...]) -> LocalResult:
     driver = Driver(job, parts)
     try:
         result = driver.follow()

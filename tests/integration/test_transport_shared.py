@@ -15,8 +15,8 @@ import zmq
 
 from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
 from ring_allreduce.transport.security.keys import KeyPair, Keys
+from ring_allreduce.transport.shared.channel import OutgoingLine, line_name
 from ring_allreduce.transport.shared.lent_memory import MOST_LENT, LentMemory
-from ring_allreduce.transport.shared.line import OutgoingLine, line_name
 from ring_allreduce.transport.shared.line_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
 from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedListener, listen
 

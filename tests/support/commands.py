@@ -1,5 +1,11 @@
-"""`ravnest` as a user starts it: a process of its own, Ray, files, signals."""
+"""The `ravnest` command for tests: within the test's process, and as a user starts it, in a process of its own.
 
+`ravnest` and `planned` run a command in the test's own process, since importing torch takes a process several seconds.
+`ravnest_process` and `Running` start a process, for tests of the program itself, of its output and of signals.
+"""
+
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -7,22 +13,70 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
+import torch
 import yaml
 
+from ravnest.cli.main import main
+
+ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
 RAVNEST = [sys.executable, "-m", "ravnest"]
 DEADLINE_S = 240
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    """A command's environment: the packages are those of this working tree, wherever the command runs."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "PYTHONPATH": path}
 
 
 def ravnest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one command in this process, with `folder` as its working directory; return its exit code and its output.
+
+    The command finds the environment, sys.path and the modules of a new process, and leaves them as they were. So the
+    job's modules (`tiny`) are imported from `folder`, whatever folder another test has used.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with (
+        _as_in_a_new_process(folder),
+        mock.patch.object(sys, "argv", ["ravnest", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(arguments, int(str(code or 0)), out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _as_in_a_new_process(folder: Path) -> Iterator[None]:
+    """Give a command the environment of `environment`, and no module of a job; restore both, and sys.path, after it."""
+    names = {path.stem for path in JOBS.glob("*.py")} - {"__init__"}
+    path = list(sys.path)
+    imported = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}
+    threads = torch.get_num_threads()
+    with mock.patch.dict(os.environ, environment()), contextlib.chdir(folder):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            sys.path[:] = path
+            for name in names & sys.modules.keys():
+                del sys.modules[name]
+            sys.modules.update(imported)
+
+
+def ravnest_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one command in a process of its own, as `python -m ravnest`."""
     return subprocess.run(
         [*RAVNEST, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S
     )

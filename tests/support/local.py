@@ -28,7 +28,7 @@ from ravnest.driver.in_process import LocalRun
 from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_weights, search_dirs
 from ravnest.job.pretrained import pretrained_weights
 from ravnest.planning.workload import workload
@@ -38,7 +38,7 @@ from ravnest.stage.setup import StageSetup
 JOB_FILE = Path(__file__).parent / "jobs" / "job.yaml"
 
 
-def tiny_job(**changes: Any) -> JobConfig:
+def tiny_job(**changes: Any) -> Job:
     """A job on the tiny GPT; `changes` replace its keys."""
     job: dict[str, Any] = {
         "model": {"factory": "tiny:gpt"},
@@ -54,7 +54,7 @@ def tiny_job(**changes: Any) -> JobConfig:
     return job_from_mapping({**job, **changes})
 
 
-def plan_with(job: JobConfig, captured: CapturedModel, cuts: Sequence[Sequence[int]], window: int = 64) -> Plan:
+def plan_with(job: Job, captured: CapturedModel, cuts: Sequence[Sequence[int]], window: int = 64) -> Plan:
     """One cluster per list of cuts (unit numbers strictly inside the model)."""
     count = len(captured.units)
     clusters, nodes, predictions = [], [], []
@@ -119,13 +119,13 @@ def _captured(model: str, data: str, micro_batch: int) -> CapturedModel:
     return capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
 
 
-def captured_job(job: JobConfig) -> CapturedModel:
+def captured_job(job: Job) -> CapturedModel:
     """The job's captured model; each model is captured once for all tests."""
     return _captured(job.model.model_dump_json(), job.data.model_dump_json(), job.micro_batch)
 
 
 def setups_of(
-    job: JobConfig, cuts: Sequence[Sequence[int]] | None = None, *, parts: Sequence[int] = (1,), **changes: Any
+    job: Job, cuts: Sequence[Sequence[int]] | None = None, *, parts: Sequence[int] = (1,), **changes: Any
 ) -> tuple[dict[str, StageSetup], Plan]:
     """The stages' setups and their plan; `changes` are further arguments of stage_setups."""
     captured = captured_job(job)
@@ -143,7 +143,7 @@ def setups_of(
 
 
 def local_run(
-    job: JobConfig,
+    job: Job,
     cuts: Sequence[Sequence[int]] | None = None,
     *,
     parts: Sequence[int] = (1,),

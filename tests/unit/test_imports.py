@@ -18,9 +18,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 PACKAGES: Mapping[str, set[str]] = {
-    "cluster_planner": set(),
-    "ring_allreduce": set(),
-    "ravnest": {"cluster_planner", "ring_allreduce"},
+    "ravnest_errors": set(),
+    "cluster_planner": {"ravnest_errors"},
+    "ring_allreduce": {"ravnest_errors"},
+    "ravnest": {"cluster_planner", "ring_allreduce", "ravnest_errors"},
     "experiments": {"ravnest", "cluster_planner", "ring_allreduce"},
     "examples": {"ring_allreduce"},
 }
@@ -73,10 +74,14 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "ray": ("ravnest/driver/ray/",),
     "zmq": ("ring_allreduce/transport/zmq/", "ring_allreduce/transport/security/"),
     "yaml": ("cluster_planner/files/yaml_files.py",),
-    "sklearn": ("cluster_planner/search/kmeans.py", "examples/digits/data.py", "experiments/convergence/data.py"),
+    "sklearn": (
+        "cluster_planner/search/starting_groups.py",
+        "examples/digits/data.py",
+        "experiments/convergence/data.py",
+    ),
     "scipy": ("ring_allreduce/ring/shares.py", "experiments/convergence/fitting.py"),
-    "threadpoolctl": ("cluster_planner/search/kmeans.py",),
-    "networkx": ("cluster_planner/inputs/latency_graph.py",),
+    "threadpoolctl": ("cluster_planner/search/starting_groups.py",),
+    "networkx": ("cluster_planner/inputs/links.py",),
     "safetensors": (
         "ravnest/checkpoints/checkpoint.py",
         "ravnest/checkpoints/durable_files.py",
@@ -400,7 +405,7 @@ PROBES = [
     ("ring_allreduce/ring/reducer.py", "import zmq", "zmq"),
     ("ravnest/driver/loop.py", "import ray", "ray"),
     ("ravnest/job/config.py", "import yaml", "yaml"),
-    ("cluster_planner/pipeline/node_order.py", "from sklearn import cluster", "sklearn.cluster"),
+    ("cluster_planner/pipeline/order_and_cuts.py", "from sklearn import cluster", "sklearn.cluster"),
     ("ravnest/driver/outcome.py", "from safetensors.torch import save_file", "safetensors.torch.save_file"),
     ("ravnest/driver/outcome.py", "import somebodys_package", "somebodys_package"),
     ("ravnest/driver/control.py", "from time import monotonic", "time.monotonic"),
@@ -408,7 +413,7 @@ PROBES = [
     ("ring_allreduce/rounds/owner.py", "import random", "random"),
     ("ring_allreduce/rounds/progress.py", "import torch\ntorch.randn(3)", "torch.randn"),
     ("cluster_planner/planner.py", "import torch", "torch"),
-    ("cluster_planner/planner.py", "from ravnest.job.config import JobConfig", "ravnest.job.config.JobConfig"),
+    ("cluster_planner/planner.py", "from ravnest.job.config import Job", "ravnest.job.config.Job"),
     ("ring_allreduce/ring/ring_machine.py", "import cluster_planner", "cluster_planner"),
     ("ravnest/job/config.py", "from tests.support import local", "tests.support.local"),
     ("examples/home/model.py", "import ravnest", "ravnest"),
@@ -432,7 +437,7 @@ ALLOWED = [
     ("ravnest/factories.py", 'import importlib\nimportlib.import_module("user")\nimportlib.invalidate_caches()'),
     ("ravnest/splitting/codegen.py", 'exec(compile("", "f", "exec"), {})'),
     ("cluster_planner/files/yaml_files.py", "import os, tempfile, yaml\nfrom pathlib import Path"),
-    ("ravnest/pipeline/flow.py", "from collections import deque\nfrom ravnest.pipeline.stage_place import require"),
+    ("ravnest/pipeline/flow.py", "from collections import deque\nfrom ravnest.pipeline.stage_shape import require"),
     ("ravnest/stage/runtime.py", "class Model:\n    def eval(self): ...\nModel().eval()"),
     ("ravnest/driver/control.py", "def f(open):\n    return open + 1"),
     ("ravnest/stage/runtime.py", "def f(loader):\n    return loader.pickle.load"),

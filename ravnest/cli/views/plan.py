@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.advice.single_node import ByItself, better_alone
+from cluster_planner.advice.plan_warnings import ByItself, better_alone
 from cluster_planner.formatting import counted, rate
 from cluster_planner.inputs.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
 from cluster_planner.inputs.hours import ALL_DAY, common, hours_to, part_of_day

@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn
-from rich.progress import ProgressEvent as Bar
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 

@@ -43,7 +43,7 @@ def show_simulation(
 def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
     """What a reader should know: one line for each thing."""
     lines = [
-        f"SimulatedRun {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
+        f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
         f" {result.events_per_minute / 1e6:.1f} million a minute."
     ]
     if extent:

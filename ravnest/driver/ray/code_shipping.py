@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.factories import FactoryConfig
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 
 LARGEST_BYTES = 64 * 10**6
 IGNORE_FILE = ".ravnestignore"
@@ -68,7 +68,7 @@ class JobCode:
             yield Path(folder)
 
 
-def job_code(job: JobConfig, job_file: str | Path, factories: Iterable[str] = (), here: Path | None = None) -> JobCode:
+def job_code(job: Job, job_file: str | Path, factories: Iterable[str] = (), here: Path | None = None) -> JobCode:
     """What the factories of `job`, and others that nodes.yaml names, may import. `here`: the folder that one works in.
 
     Raises InvalidInput where it is more than LARGEST_BYTES, or cannot be read.
@@ -109,7 +109,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise InvalidInput(message, path=str(path)) from error
 
 
-def _named(job: JobConfig) -> Sequence[str]:
+def _named(job: Job) -> Sequence[str]:
     several = (job.model.factory, job.data.factory, job.loss, *job.metrics, job.sample)
     references = (each.factory if isinstance(each, FactoryConfig) else each for each in several if each is not None)
     return [reference for reference in references if ":" in reference]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ravnest.driver.ray.session import RayNode, RaySession, one_line
 from ravnest.errors import RavnestError
-from ravnest.profiling.agents import AgentCall, MachineAgent, AgentNode, Unanswered
+from ravnest.profiling.agents import AgentCall, AgentNode, MachineAgent, Unanswered
 
 
 class RayAgents:
@@ -31,7 +31,9 @@ class RayAgents:
         self.host = session.host
         """The address of this process."""
         self.dead: Sequence[RayNode] = [node for node in everyone if not node.alive]
-        self.members: Sequence[AgentNode] = tuple(AgentNode(name, node.address, node.cores) for name, node in named.items())
+        self.members: Sequence[AgentNode] = tuple(
+            AgentNode(name, node.address, node.cores) for name, node in named.items()
+        )
         self.lost: dict[str, str] = {}
         remote = self._ray.remote(MachineAgent)
         self._agents = {

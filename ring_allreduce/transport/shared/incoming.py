@@ -23,7 +23,7 @@ from ring_allreduce.transport.shared.line_format import (
     UNTAKEN,
     Head,
 )
-from ring_allreduce.transport.shared.shared_memory import ALIGNED_BYTES, AVAILABLE, MappedSlots
+from ring_allreduce.transport.shared.memory import ALIGNED_BYTES, AVAILABLE, MappedSlots
 from ring_allreduce.transport.stats import DropCause, Lane
 
 _MOST_ATTACHED_BYTES = socket.CMSG_SPACE(16 * DESCRIPTOR.size) if AVAILABLE else 0

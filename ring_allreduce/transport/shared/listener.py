@@ -10,10 +10,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.transport.shared.channel import same_user
 from ring_allreduce.transport.shared.incoming import IncomingLine
-from ring_allreduce.transport.shared.line import same_user
 from ring_allreduce.transport.shared.line_format import DATAGRAM_BYTES
-from ring_allreduce.transport.shared.shared_memory import AVAILABLE
+from ring_allreduce.transport.shared.memory import AVAILABLE
 from ring_allreduce.transport.stats import DropCause, Lane
 
 BACKLOG = 256

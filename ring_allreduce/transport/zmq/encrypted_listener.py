@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ring_allreduce.errors import TransportError
 from ring_allreduce.transport.security.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.security.keys import Keys
-from ring_allreduce.transport.zmq.encrypted_stream import CLOSE_S, OPEN_OR_END, PIECE_BYTES, TAKE_S
+from ring_allreduce.transport.zmq.encrypted_streams import CLOSE_S, OPEN_OR_END, PIECE_BYTES, TAKE_S
 from ring_allreduce.transport.zmq.lanes import endpoint_url
 
 _LARGEST_MESSAGE_BYTES = 2 * PIECE_BYTES

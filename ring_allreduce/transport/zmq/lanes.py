@@ -11,8 +11,8 @@ from ring_allreduce.errors import TransportError
 from ring_allreduce.transport.endpoint import PeerAddress
 from ring_allreduce.transport.security.doorkeeper import Context, present_keys, present_token
 from ring_allreduce.transport.security.keys import Keys
+from ring_allreduce.transport.shared.channel import OutgoingLine, line_name
 from ring_allreduce.transport.shared.lent_memory import LentMemory
-from ring_allreduce.transport.shared.line import OutgoingLine, line_name
 from ring_allreduce.transport.stats import Lane
 from ring_allreduce.transport.zmq.congestion import TunedConnections
 

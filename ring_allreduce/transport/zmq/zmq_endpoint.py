@@ -25,8 +25,8 @@ from ring_allreduce.transport.inbound import open_delivery, still_wanted
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.security.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.security.keys import Keys
+from ring_allreduce.transport.shared.channel import line_name
 from ring_allreduce.transport.shared.lent_memory import LentMemory
-from ring_allreduce.transport.shared.line import line_name
 from ring_allreduce.transport.shared.listener import listen
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 from ring_allreduce.transport.zmq.lanes import Parts, Watch, Way, endpoint_url, way_to

@@ -17,7 +17,7 @@ from ravnest.driver.in_process import LocalResult, LocalRun
 from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import JobConfig, job_from_mapping, load_job
+from ravnest.job.config import Job, job_from_mapping, load_job
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
 from ravnest.training.batches import fetch
 from tests.support.local import plan_with
@@ -38,7 +38,7 @@ def _factories_of_one_example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             sys.modules[name] = module
 
 
-def trained(name: str, parts: tuple[int, ...], **changes: Any) -> tuple[JobConfig, str, LocalResult]:
+def trained(name: str, parts: tuple[int, ...], **changes: Any) -> tuple[Job, str, LocalResult]:
     """The example's own job, with these keys replaced, run in clusters of so many stages."""
     torch.set_num_threads(1)
     job_file = str(EXAMPLES / name / "job.yaml")
@@ -64,7 +64,7 @@ def trained(name: str, parts: tuple[int, ...], **changes: Any) -> tuple[JobConfi
     return job, job_file, LocalRun(setups, states, control).run()
 
 
-def check_learned(job: JobConfig, job_file: str, result: LocalResult, at_most: float) -> None:
+def check_learned(job: Job, job_file: str, result: LocalResult, at_most: float) -> None:
     """Every cluster's loss fell; the saved weights, in the model as its author wrote it, have the held-out loss that
     was reported, and it is `at_most` so much of the untrained model's."""
     assert len(result.losses) == 2

@@ -11,13 +11,13 @@ from ring_allreduce.errors import (
     InvalidInput,
     PeerLost,
     PeerStalled,
-    RingError,
+    RavnestError,
 )
 
 
 def test_every_error_has_the_one_base():
     classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-    assert all(issubclass(cls, RingError) for cls in classes)
+    assert all(issubclass(cls, RavnestError) for cls in classes)
     assert len(classes) == 11
 
 

@@ -8,7 +8,7 @@ from cluster_planner.inputs.fleet import Fleet, Link, Node, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import largest_fitting_window, plan_pipeline, timed
-from cluster_planner.pipeline.node_order import EXACT_NODES
+from cluster_planner.pipeline.order_and_cuts import EXACT_NODES
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import predict
 

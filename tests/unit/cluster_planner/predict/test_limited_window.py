@@ -10,8 +10,8 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.limited_window import Uplink, walked_s
 from cluster_planner.predict.prediction import predict
+from cluster_planner.predict.schedule_walk import Hop, Passes
 from cluster_planner.predict.stage_times import period_s
-from cluster_planner.predict.synchronous import Hop, Passes
 
 Works = Callable[..., Workload]
 

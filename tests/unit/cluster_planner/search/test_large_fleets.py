@@ -9,7 +9,7 @@ from cluster_planner.search import fleet_blocks as blocks
 from cluster_planner.search.candidates import Candidate
 from cluster_planner.search.estimates import Estimate, Group
 from cluster_planner.search.large_fleets import _Block, by_blocks
-from cluster_planner.search.search_problem import Ground, Problem
+from cluster_planner.search.search_context import Ground, Problem
 
 
 def test_a_block_offers_the_grouping_that_is_worth_most_at_the_price() -> None:

@@ -67,7 +67,9 @@ def test_rounds_count_from_the_second_to_the_last_before_the_drain(result: Simul
     assert read.predicted_per_s == EXPECTED.samples_per_s
 
 
-def test_before_the_first_round_samples_are_compared_with_those_predicted_without_averaging(result: SimulatedRun) -> None:
+def test_before_the_first_round_samples_are_compared_with_those_predicted_without_averaging(
+    result: SimulatedRun,
+) -> None:
     came = replace(result, rounds_s=((20.0, 30.0),), drain_s=20.0)
     read = found_of(Size(10, 2, 0.4), came, EXPECTED, 6000, 10.0)
     assert (read.interval_s, read.under_way_s) == (None, None)

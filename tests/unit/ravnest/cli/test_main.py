@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster_planner.errors import InvalidInput as InvalidFleet
 from ravnest.cli import main as cli
 from ravnest.errors import InvalidInput, NodeLost
 from ring_allreduce.errors import DeadlinePassed
@@ -17,7 +16,7 @@ RUNNER = CliRunner()
     ("error", "lines", "code"),
     [
         (InvalidInput("must be 1 or more", path="job.yaml", key="micro_batch"), 1, 2),
-        (InvalidFleet.several([("nodes[0].name", "a"), ("nodes[1].name", "b")], path="nodes.yaml"), 2, 2),
+        (InvalidInput.several([("nodes[0].name", "a"), ("nodes[1].name", "b")], path="nodes.yaml"), 2, 2),
         (NodeLost("node desk is silent"), 1, 1),
         (DeadlinePassed("a reply", 3.0), 1, 1),
     ],

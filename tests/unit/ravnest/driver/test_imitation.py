@@ -8,7 +8,7 @@ import pytest
 from cluster_planner.inputs.fleet import Link
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.stage_times import work_times
-from ravnest.driver.imitation import StageImitation, Imitation, stage_imitation
+from ravnest.driver.imitation import Imitation, StageImitation, stage_imitation
 from ravnest.errors import InvalidInput
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.stage.setup import MemoryCap

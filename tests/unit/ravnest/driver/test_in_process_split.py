@@ -7,7 +7,7 @@ import torch
 
 from ravnest.driver.in_process import LocalRun
 from ravnest.stage import messages as m
-from ravnest.stage.frontier import NotSplittable
+from ravnest.stage.split_backward import NotSplittable
 from tests.support.local import local_run, tiny_job
 
 

@@ -234,7 +234,10 @@ def train(bench, states):
                 stage.turn(0.0)
         if bench.control.phase is c.RunPhase.DONE:
             break
-    bench.news.ends += [StageEnded("c0.s0", None, "died while leaving"), *(StageEnded(name, StageOutcome()) for name in STAGES)]
+    bench.news.ends += [
+        StageEnded("c0.s0", None, "died while leaving"),
+        *(StageEnded(name, StageOutcome()) for name in STAGES),
+    ]
     bench.turn(after_s=1.0)
     bench.loop.run()
     bench.writer.close()

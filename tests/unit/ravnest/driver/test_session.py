@@ -4,7 +4,7 @@ import pytest
 
 from ravnest.driver.control import RunPhase
 from ravnest.driver.observe.report import NO_LIMIT, RunLimit
-from ravnest.driver.session import run_control, run_keys, run_failure_policy
+from ravnest.driver.session import run_control, run_failure_policy, run_keys
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.errors import NodeLost
 from ravnest.stage import messages as m

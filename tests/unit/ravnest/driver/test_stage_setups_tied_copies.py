@@ -1,4 +1,4 @@
-"""Which stages average the tied_copies of a tied parameter; whole runs with `tied: averaged`, on real stages and rings."""
+"""Which stages average the copies of a tied parameter; whole runs with `tied: averaged`, on real stages and rings."""
 
 import random
 

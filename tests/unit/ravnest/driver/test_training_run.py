@@ -14,7 +14,7 @@ from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.initial_state import writer_opener
 from ravnest.driver.observe import report
 from ravnest.errors import NodeLost, RunFailed
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from tests.support.local import tiny_job
 
 
@@ -27,7 +27,7 @@ class Recorded:
 
 
 @pytest.fixture
-def job() -> JobConfig:
+def job() -> Job:
     return tiny_job()
 
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def checkpoint(folder: RunFolder, plan: Plan, job: JobConfig) -> Path:
+def checkpoint(folder: RunFolder, plan: Plan, job: Job) -> Path:
     writer = writer_opener(folder, plan, job, None)(c.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
@@ -50,7 +50,7 @@ def checkpoint(folder: RunFolder, plan: Plan, job: JobConfig) -> Path:
 def failed(
     monkeypatch: pytest.MonkeyPatch,
     plan: Plan,
-    job: JobConfig,
+    job: Job,
     folder: RunFolder,
     error: Exception,
     phases: Sequence[str],
@@ -73,14 +73,14 @@ def failed(
 
 
 def test_before_training_nobody_misses_a_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
 ) -> None:
     error = failed(monkeypatch, plan, job, folder, RunFailed("Ray did not start"), ["starting Ray"])
     assert str(error) == "Ray did not start"
 
 
 def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
 ) -> None:
     phases = ["starting Ray", "training", "draining"]
     lost = failed(monkeypatch, plan, job, folder, NodeLost("desk is silent"), phases)
@@ -94,7 +94,7 @@ def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(
 
 
 def test_a_checkpoint_that_no_resume_would_take_is_not_offered(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: JobConfig, folder: RunFolder
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
 ) -> None:
     checkpoint(folder, plan, job)
     damaged = checkpoint(folder, plan, job)

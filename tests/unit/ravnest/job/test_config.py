@@ -3,10 +3,9 @@ import math
 
 import pytest
 
-from cluster_planner.errors import InvalidInput as PlannerInvalidInput
 from cluster_planner.inputs.fleet import NodeData
 from ravnest.errors import InvalidInput
-from ravnest.job.config import FactoryConfig, JobConfig, data_of_node, differs, job_from_mapping, load_job
+from ravnest.job.config import FactoryConfig, Job, data_of_node, differs, job_from_mapping, load_job
 from tests.support.local import tiny_job
 
 LEAST = {"model": {"factory": "model:gpt"}, "data": {"factory": "data:text"}, "stop": {"samples": 1000}}
@@ -220,7 +219,7 @@ def test_load_job(tmp_path):
         "optimizer: {name: sgd, lr: 1e-2, momentum: 0.9}\nstop: {samples: 6400}\n"
     )
     job = load_job(path)
-    assert isinstance(job, JobConfig)
+    assert isinstance(job, Job)
     assert job.data == FactoryConfig(factory="data:text")
     assert job.optimizer.arguments == {"momentum": 0.9}
 
@@ -228,7 +227,7 @@ def test_load_job(tmp_path):
 def test_load_job_names_the_file_and_every_fault(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("model: {factory: model:gpt}\ndata: {factory: data:text}\nstop: {samples: 0}\nlos: mse\n")
-    with pytest.raises(PlannerInvalidInput) as raised:
+    with pytest.raises(InvalidInput) as raised:
         load_job(path)
     first, second = str(raised.value).splitlines()
     assert first == f"{path}: stop.samples: must be above 0, not 0"

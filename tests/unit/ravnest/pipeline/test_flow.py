@@ -5,7 +5,7 @@ import pytest
 from ravnest.pipeline import StageShape
 from ravnest.pipeline.admission import Admission
 from ravnest.pipeline.flow import Flow
-from ravnest.pipeline.stage_place import IllegalEventError
+from ravnest.pipeline.stage_shape import IllegalEventError
 from tests.unit.ravnest.pipeline.bench import Bench, gradients
 
 

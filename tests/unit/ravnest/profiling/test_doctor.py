@@ -141,7 +141,9 @@ class Here:
             raise RunFailed("this machine has no socket")
 
 
-def checked_nodes(monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None) -> DoctorReport:
+def checked_nodes(
+    monkeypatch: pytest.MonkeyPatch, *, here: str = "", failing: dict[str, str] | None = None
+) -> DoctorReport:
     monkeypatch.setattr(Here, "fails", here)
     monkeypatch.setattr(Here, "deaf", bool(here))
     monkeypatch.setattr(doctor, "MachineAgent", Here)

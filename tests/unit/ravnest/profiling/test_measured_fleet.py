@@ -39,7 +39,11 @@ RATES = Rates(
     pairs={(s, r): mbps(min(UP[s], DOWN[r])) for s in UP for r in UP if s != r},
     sent={s: mbps(min(UP[s], sum(DOWN[r] for r in UP if r != s))) for s in UP},
     received={r: mbps(min(DOWN[r], sum(UP[s] for s in UP if s != r))) for r in UP},
-    latencies={("a", "b"): MeasuredLatency(0.003, 0.001), ("a", "c"): MeasuredLatency(0.046, 0.0), ("b", "c"): MeasuredLatency(0.046, 0.0)},
+    latencies={
+        ("a", "b"): MeasuredLatency(0.003, 0.001),
+        ("a", "c"): MeasuredLatency(0.046, 0.0),
+        ("b", "c"): MeasuredLatency(0.046, 0.0),
+    },
 )
 
 

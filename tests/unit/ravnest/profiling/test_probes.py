@@ -1,4 +1,4 @@
-from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, ProbeMessage, Ping, Pong, RoundTrips, Transfer
+from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, Ping, Pong, ProbeMessage, RoundTrips, Transfer
 from ring_allreduce.transport import Lane
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from cluster_planner.files.yaml_files import save_plan
 from ravnest.driver.stage_setups import evaluating_cluster
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import make_model
 from ravnest.results.evaluation import Evaluation, evaluate
 from ravnest.results.trained_run import TrainedRun, open_run
@@ -24,7 +24,7 @@ GPT_2 = {"huggingface": {"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_he
 GPT_2["huggingface"] |= {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0}
 
 
-def written(folder: Path, job: JobConfig, weights: dict[str, torch.Tensor], parts: tuple[int, ...]) -> TrainedRun:
+def written(folder: Path, job: Job, weights: dict[str, torch.Tensor], parts: tuple[int, ...]) -> TrainedRun:
     _, plan = setups_of(job, parts=parts)
     folder.mkdir(exist_ok=True)
     save_plan(plan, folder / "plan.yaml")
@@ -32,7 +32,7 @@ def written(folder: Path, job: JobConfig, weights: dict[str, torch.Tensor], part
     return open_run(folder)
 
 
-def start(job: JobConfig) -> dict[str, torch.Tensor]:
+def start(job: Job) -> dict[str, torch.Tensor]:
     """Weights without a run."""
     torch.manual_seed(4)
     return make_model(job, JOB_FILE).state_dict()

@@ -13,7 +13,7 @@ from torch import Tensor
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from ravnest.job.materials import make_model
 from ravnest.results.export import ExportTarget, save_huggingface, save_weights
 from ravnest.results.trained_run import TrainedRun
@@ -23,11 +23,11 @@ LLAMA = {"model_type": "llama", "vocab_size": 11, "hidden_size": 12, "intermedia
 LLAMA |= {"num_attention_heads": 2, "max_position_embeddings": 8}
 
 
-def llama(**changes: Any) -> JobConfig:
+def llama(**changes: Any) -> Job:
     return tiny_job(model={"huggingface": {**LLAMA, **changes}})
 
 
-def trained(folder: Path, job: JobConfig) -> tuple[TrainedRun, dict[str, Tensor]]:
+def trained(folder: Path, job: Job) -> tuple[TrainedRun, dict[str, Tensor]]:
     """A run with weights that are not the seed's, and what the unmodified model would save of them."""
     torch.manual_seed(8)
     weights = {name: tensor.clone() for name, tensor in make_model(job, JOB_FILE).state_dict().items()}
@@ -54,7 +54,7 @@ def place(path: Path, **options: Any) -> ExportTarget:
     ],
     ids=["gpt", "batch-norm", "tied"],
 )
-def test_what_is_written_loads_into_the_unmodified_model(tmp_path: Path, job: JobConfig) -> None:
+def test_what_is_written_loads_into_the_unmodified_model(tmp_path: Path, job: Job) -> None:
     run, weights = trained(tmp_path / "r", job)
     target = tmp_path / "new/out.safetensors"
     assert save_weights(run, open_weights(run.folder.weights), place(target)) == [target]

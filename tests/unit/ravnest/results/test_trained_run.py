@@ -6,7 +6,6 @@ import pytest
 import torch
 import yaml
 
-from cluster_planner.errors import PlannerError
 from cluster_planner.files.yaml_files import save_plan
 from ravnest.checkpoints.checkpoint import CheckpointWriter, write_final_weights
 from ravnest.checkpoints.run_folder import RunFolder
@@ -47,7 +46,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nowhere: no run is here: its plan\.yaml is missing"):
         open_run(tmp_path / "nowhere")
     (tmp_path / "plan.yaml").write_text("version: 1\n")
-    with pytest.raises(PlannerError, match=r"plan\.yaml"):
+    with pytest.raises(InvalidInput, match=r"plan\.yaml"):
         open_run(tmp_path)
 
 

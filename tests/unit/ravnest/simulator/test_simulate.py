@@ -1,4 +1,4 @@
-"""SimulatedRun runs against times computed by hand, and what a scenario adds."""
+"""Simulated runs against times computed by hand, and what a scenario adds."""
 
 import os
 import subprocess

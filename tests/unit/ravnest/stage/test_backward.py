@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.stage.backward import Graph, Splitter, whole
-from ravnest.stage.frontier import NotSplittable
 from ravnest.stage.gradient_feed import Root
 from ravnest.stage.mixed_precision import scaled_backward
+from ravnest.stage.split_backward import NotSplittable
 from ravnest.training.precision import LossScale
 from ravnest.training.weights import ParameterSet
 from tests.support.local import local_run, tiny_job

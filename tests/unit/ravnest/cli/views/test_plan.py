@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner.advice.single_node import ByItself
+from cluster_planner.advice.plan_warnings import ByItself
 from cluster_planner.formatting import rate
 from cluster_planner.plan import Plan, Stage
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models

@@ -5,7 +5,7 @@ import pytest
 from ravnest.driver.ray import code_shipping as under_test
 from ravnest.driver.ray.code_shipping import job_code
 from ravnest.errors import InvalidInput
-from ravnest.job.config import JobConfig
+from ravnest.job.config import Job
 from tests.support.local import tiny_job
 
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return job
 
 
-def shipped(folder: Path, job: JobConfig | None = None, here: Path | None = None, *more: str) -> set[str]:
+def shipped(folder: Path, job: Job | None = None, here: Path | None = None, *more: str) -> set[str]:
     code = job_code(job or tiny_job(), folder / "job.yaml", more, here or folder)
     with code.copied() as copy:
         return {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}

@@ -6,7 +6,7 @@ import pytest
 
 from ring_allreduce.transport.shared.incoming import IncomingLine
 from ring_allreduce.transport.shared.line_format import MAGIC, RETURNED
-from ring_allreduce.transport.shared.shared_memory import SharedSlots
+from ring_allreduce.transport.shared.memory import SharedSlots
 from ring_allreduce.transport.stats import Lane
 
 TOKEN = b"0123456789abcdef"

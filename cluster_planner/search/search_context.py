@@ -1,0 +1,109 @@
+"""What every search for clusters stands on: k-means groups that hold the model, estimates, a score, a local search.
+
+Decides how a search within some of the nodes sees the rest of the fleet: as totals that stay as they are. Knows no
+phases; cluster_search.py and large_fleets.py do.
+"""
+
+from dataclasses import dataclass
+
+from cluster_planner.formatting import counted
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.search.averaging_conditions import Conditions
+from cluster_planner.search.candidates import averaging_per_s
+from cluster_planner.search.embedding import embed
+from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.search.local_search import LocalSearch, Score, Totals
+from cluster_planner.search.repair import mended
+from cluster_planner.search.starting_groups import group_nodes
+
+TOO_FEW = 100.0
+"""How much less groupings count for each cluster that they lack of the number demanded."""
+
+REMEMBERED = 10_000
+"""Groups whose estimates are kept, about: for a search, and for the next with the same load."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for. `able`: the numbers of the nodes that can hold a unit."""
+
+    fleet: Fleet
+    costs: ModelCosts
+    work: Workload
+    able: Group
+    least: int
+    seed: int
+
+
+class Ground:
+    """Of one problem."""
+
+    def __init__(self, problem: Problem, holding: Holding) -> None:
+        self.problem = problem
+        self.rules = problem.fleet.rules
+        self.few = SpanCosts(problem.costs, problem.work, POSITIONS)
+        self.points = embed(problem.fleet, problem.fleet.names)
+        self._finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
+        self._holding = holding
+        self._estimators: dict[float, Estimator] = {}
+
+    def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
+        """k groups by the best of so many k-means, repaired (more where rules divide them); None if there are none."""
+        names, rules = self.problem.fleet.names, self.rules
+
+        def holds(group: Group) -> bool:
+            return self._holding.holds([names[i] for i in group])
+
+        groups = group_nodes(
+            self.points[list(nodes)],
+            k,
+            self.problem.seed,
+            lambda group: holds(tuple(nodes[i] for i in group)),
+            restarts,
+        )
+        if groups is None:
+            return None
+        chosen = [tuple(nodes[i] for i in group) for group in groups]
+        if not rules.are_any:
+            return tuple(chosen)
+        given = (rules.atoms(nodes), rules.pinned.intersection(nodes), rules.allows)
+        return mended(self.points, chosen, *given, holds)
+
+    def estimator(self, clusters: float, conditions: Conditions) -> Estimator:
+        """With averaging's load as it is with so many clusters. The last one is given again as long as the load is the
+        same, about, and it has not too much to remember.
+        """
+        problem = self.problem
+        load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
+        if load not in self._estimators or self._estimators[load].asked > REMEMBERED:
+            self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self._finer)}
+        return self._estimators[load]
+
+    def score(self, conditions: Conditions, others: Totals) -> Score:
+        """The objective, about, of clusters beside those others."""
+        work, least = self.problem.work, self.rules.min_clusters
+
+        def score(totals: Totals) -> float:
+            clusters, rate, value = (mine + theirs for mine, theirs in zip(totals, others, strict=True))
+            worth = conditions.worth(clusters, rate, value, work)
+            return worth / (1.0 + TOO_FEW * max(0.0, least - clusters))
+
+        return score
+
+    def searched(
+        self, nodes: Group, groups: tuple[Group, ...], conditions: Conditions, others: Totals, per_node: int
+    ) -> tuple[tuple[Group, ...], str]:
+        """The groups after a local search within `nodes`, and what it did in words. `per_node`: how many groups it may
+        estimate for each.
+        """
+        estimator = self.estimator(len(groups) + others.clusters, conditions)
+        known, rules = estimator.asked, self.rules
+        search = LocalSearch(
+            estimator, self.score(conditions, others), self.points, rules.atoms(nodes), rules.allows, rules.pinned
+        )
+        groups, settled = search.improve(groups, per_node * len(nodes), self.problem.seed)
+        words = f"{counted(estimator.asked - known, 'group')} estimated"
+        return groups, words + ("" if settled else ", stopped at its limit")

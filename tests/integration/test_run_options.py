@@ -1,0 +1,101 @@
+"""`ravnest run` with options of the job and of the command that change what stages compute and send: one run of them all.
+
+The job splits backward passes, computes in bfloat16, averages in int8 with an outer optimizer; the command encrypts.
+What each option does alone is tested without processes, in tests/unit/ravnest. Activation checkpointing and float16
+are those of test_cli_rehearse.py.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from tests.support.commands import Running, planned, ravnest
+from tests.support.zmtp import listening, mechanism
+
+pytestmark = pytest.mark.timeout(600)
+
+AVERAGING = {"weighting": "equal", "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}}, "wire": "int8"}
+OPTIONS = {"averaging": AVERAGING, "split_backward": "always", "precision": "bfloat16"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Running, Counter[str | None]]:
+    """The finished run, and how many ports of its processes greeted with each mechanism while it trained."""
+    running = Running(planned(tmp_path_factory.mktemp("options"), **OPTIONS), "--encrypt")
+    running.until("4 processes, encrypted")
+    running.until_update(5)
+    ends = [psutil.Process(running.process.pid), *running.stages()]
+    assert len(ends) == 5
+    greetings = Counter(mechanism(port) for end in ends for port in listening(end))
+    assert running.end() == 0, running.output
+    return running, greetings
+
+
+def momentum(run: Path) -> dict[str, list[torch.Tensor]]:
+    """By parameter: the outer optimizer's momentum that each cluster's stage saved."""
+    latest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+    found: dict[str, list[torch.Tensor]] = {}
+    for path in sorted(latest.glob("optimizer-*.safetensors")):
+        for name, tensor in load_file(path).items():
+            if name.endswith(".outer_momentum"):
+                found.setdefault(name, []).append(tensor)
+    return found
+
+
+def test_the_plan_has_the_jobs_options(trained: tuple[Running, Counter[str | None]]) -> None:
+    plan = yaml.safe_load((trained[0].folder / "plan.yaml").read_text())
+    assert plan["job"]["averaging"] == AVERAGING
+    assert plan["workload"]["averaged_bytes_per_parameter_byte"] == pytest.approx((1 + 4 / 256) / 4)
+    assert not any(stage.get("recomputes", False) for cluster in plan["clusters"] for stage in cluster["stages"])
+
+
+def test_the_run_learns(trained: tuple[Running, Counter[str | None]]) -> None:
+    found = json.loads((trained[0].folder / "r/summary.json").read_text())
+    assert found["samples"] >= 960
+    assert found["held_out_loss"] < 0.6 * found["baselines"]["guessing"]
+
+
+def test_every_lane_asks_for_a_key(trained: tuple[Running, Counter[str | None]]) -> None:
+    running, greetings = trained
+    assert greetings["CURVE"] == 2 * 5  # two lanes of the driver and of each stage
+    assert set(greetings) <= {"CURVE", None}
+    assert "/s, encrypted)" in running.output
+    assert json.loads((running.folder / "r/summary.json").read_text())["encrypted"] is True
+
+
+def test_the_last_stages_split_their_backward_passes(trained: tuple[Running, Counter[str | None]]) -> None:
+    lines = [json.loads(line) for line in (trained[0].folder / "r/metrics.jsonl").read_text().splitlines()]
+    assert {(line["stage"], line["splits"]) for line in lines if line["kind"] == "split"} == {(1, True)}
+
+
+def test_all_clusters_save_the_same_outer_momentum(trained: tuple[Running, Counter[str | None]]) -> None:
+    saved = momentum(trained[0].folder / "r")
+    assert saved
+    assert all(len(copies) == 2 and torch.equal(*copies) and copies[0].any() for copies in saved.values())
+
+
+def test_a_resume_goes_on_to_the_longer_end_of_the_plan(trained: tuple[Running, Counter[str | None]]) -> None:
+    """It changes the run's folder, so it comes after the tests that look at the first end."""
+    folder = trained[0].folder
+    before = json.loads((folder / "r/summary.json").read_text())
+    planned(folder, **OPTIONS, stop={"samples": 1400})
+    more = ravnest(folder, "run", "--out", "r", "--resume", "--encrypt", "--json")
+    assert more.returncode == 0, more.stderr
+    after = json.loads(more.stdout)
+    assert after["samples"] >= 1400
+    assert after["rounds"] > before["rounds"]
+    assert after["held_out_loss"] < before["held_out_loss"] + 0.1
+
+
+def test_a_resume_without_the_outer_optimizer_is_refused(trained: tuple[Running, Counter[str | None]]) -> None:
+    folder = trained[0].folder
+    planned(folder, **{**OPTIONS, "averaging": {}}, stop={"samples": 1800})
+    other = ravnest(folder, "run", "--out", "r", "--resume")
+    assert other.returncode == 2
+    assert "job.averaging.outer" in other.stderr

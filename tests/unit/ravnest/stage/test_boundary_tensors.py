@@ -1,0 +1,108 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ravnest.errors import RunFailed
+from ravnest.splitting import ValueSpec
+from ravnest.stage.boundary_tensors import Crossing, StageCrossings
+from tests.support.local import setups_of, tiny_job
+
+HIDDEN = ValueSpec("hidden", torch.float32, (None, 3, 5), needs_gradient=True)
+MASK = ValueSpec("mask", torch.bool, (None, 3), needs_gradient=False)
+ADDED = ValueSpec("added", torch.float32, (None, 3), needs_gradient=False)
+SHORT = ("bfloat16", "float16", "int8")
+RELATIVE = {"bfloat16": 2**-8, "float16": 2**-11, "int8": 0.5 / 127}
+"""The largest error, of a number for the first two down to 2⁻¹⁴ of the largest, of the block's largest for int8."""
+
+
+def crossing(wire, *specs):
+    return Crossing(specs or (HIDDEN,), wire, "c0.s1", "activations")
+
+
+def through(wire, tensor, spec=HIDDEN):
+    cut = crossing(wire, spec)
+    (found,) = cut.unpack(cut.pack([tensor]))
+    return found
+
+
+@pytest.mark.parametrize("wire", ["exact", *SHORT])
+def test_a_message_brings_what_it_is_said_to_bring(wire):
+    cut = crossing(wire, MASK, HIDDEN, ADDED)
+    sent = cut.pack([torch.ones(4, 3, dtype=torch.bool), torch.randn(4, 3, 5), torch.full((4, 3), -3e38)])
+    assert len(sent) == len(cut.travelling)
+    for tensor, spec in zip(sent, cut.travelling, strict=True):
+        assert tensor.dtype == spec.dtype
+        assert tensor.is_contiguous()
+        assert all(wanted in (None, size) for size, wanted in zip(tensor.shape, spec.shape, strict=True))
+
+
+@pytest.mark.parametrize("wire", SHORT)
+def test_what_needs_no_gradient_travels_exactly(wire):
+    cut = crossing(wire, MASK, ADDED)
+    mask, added = torch.tensor([[True, False, True]]), torch.tensor([[0.1, torch.finfo(torch.float32).min, -0.0]])
+    sent = cut.pack([mask, added])
+    assert sent[0] is mask
+    assert sent[1] is added
+    assert cut.unpack(sent)[1] is added
+
+
+@given(
+    wire=st.sampled_from(SHORT),
+    exponent=st.integers(-80, 90),
+    batch=st.integers(1, 40),
+    seed=st.integers(0, 1000),
+)
+def test_a_short_form_keeps_numbers_of_any_magnitude(wire, exponent, batch, seed):
+    """Gradients as small as 1e-24 do not vanish, nor do large ones overflow."""
+    draw = torch.Generator().manual_seed(seed)
+    tensor = torch.randn(batch, 3, 5, generator=draw) * 2.0**exponent
+    error = (through(wire, tensor) - tensor).abs()
+    largest = tensor.abs().max()
+    allowed = RELATIVE[wire] * (largest if wire == "int8" else tensor.abs()) + largest * 2**-24
+    assert bool((error <= allowed * (1 + 1e-6)).all())
+
+
+@pytest.mark.parametrize("wire", SHORT)
+def test_zeros_and_nothing_at_all_travel(wire):
+    assert torch.equal(through(wire, torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+    scalar = ValueSpec("one", torch.float32, (), needs_gradient=True)
+    assert through(wire, torch.tensor(-0.75), scalar).item() == pytest.approx(-0.75, rel=0.01)
+
+
+@pytest.mark.parametrize("wire", SHORT)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_refused_with_the_stage_s_name(wire, bad):
+    tensor = torch.ones(2, 3, 5)
+    tensor[1, 2, 3] = bad
+    with pytest.raises(RunFailed, match=r"^c0\.s1 sent activations whose 'hidden' cannot be read: .*diverged\?"):
+        through(wire, tensor)
+
+
+def test_scales_for_another_number_of_blocks_are_refused():
+    cut = crossing("int8")
+    values, scales = cut.pack([torch.randn(100, 3, 5)])
+    with pytest.raises(RunFailed, match=r"^c0\.s1 sent activations whose 'hidden' cannot be read: scales"):
+        cut.unpack([values, scales[:-1]])
+
+
+def test_other_floats_than_float32_travel_as_they_are():
+    double = ValueSpec("double", torch.float64, (None,), needs_gradient=True)
+    cut = crossing("int8", double)
+    assert cut.travelling == (double,)
+
+
+def test_a_stage_s_cuts_carry_its_program_and_the_ends_none():
+    job = tiny_job(wire={"activations": "bfloat16", "gradients": "int8"})
+    setups, _ = setups_of(job, parts=(3,))
+    first, middle, last = (StageCrossings(setup) for setup in setups.values())
+    assert first.activations_in.travelling == first.gradients_out.travelling == ()
+    assert last.activations_out.travelling == last.gradients_in.travelling == ()
+    assert first.activations_out.travelling == middle.activations_in.travelling
+    assert last.gradients_out.travelling == middle.gradients_in.travelling
+    assert {spec.dtype for spec in middle.activations_in.travelling} == {torch.bfloat16}
+    crossing = len(setups["c0.s1"].program.inputs)
+    assert [spec.dtype for spec in middle.gradients_out.travelling] == [torch.int8, torch.float32] * crossing
+    assert middle.held_out.travelling == setups["c0.s1"].program.inputs
