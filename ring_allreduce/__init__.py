@@ -21,7 +21,7 @@ from ring_allreduce.errors import (
 from ring_allreduce.group.group import Group
 from ring_allreduce.group.rendezvous import Rendezvous
 from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.layout import Layout, chunk_elements_for, direct_is_faster
+from ring_timing.layout import Layout, chunk_elements_for, direct_is_faster
 from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.ring.ring_machine import Ring

@@ -11,8 +11,8 @@ from cluster_planner import Plan, Ring
 from cluster_planner.predict.ring_traffic import Member
 from ravnest.pipeline import stage_name
 from ring_allreduce import RingSpec
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
-from ring_allreduce.ring.shares import shares_that_pay
+from ring_timing.layout import chunk_elements_for, direct_is_faster
+from ring_timing.shares import shares_that_pay
 from ring_allreduce.ring.wire_forms import BLOCK, Wire, bytes_per_element
 
 

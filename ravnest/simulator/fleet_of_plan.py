@@ -27,8 +27,8 @@ from ravnest.simulator.virtual_fleet import (
     VirtualRing,
     VirtualStage,
 )
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
-from ring_allreduce.ring.shares import shares_that_pay
+from ring_timing.layout import chunk_elements_for, direct_is_faster
+from ring_timing.shares import shares_that_pay
 from ring_allreduce.transport.emulation.links import LinkShape
 
 MOST_JUDGED = 64

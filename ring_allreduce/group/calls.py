@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
+from ring_timing.layout import chunk_elements_for, direct_is_faster
 from ring_allreduce.ring.reducer import RingResult
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
 from ring_allreduce.transport.security.keys import Keys

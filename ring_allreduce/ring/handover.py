@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ring_allreduce.ring.flight import RingSpec
 from ring_allreduce.ring.kept_rounds import Key, RingResult
-from ring_allreduce.ring.layout import Layout
+from ring_timing.layout import Layout
 from ring_allreduce.ring.messages import HandedOn
 
 

@@ -79,7 +79,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "examples/digits/data.py",
         "experiments/convergence/data.py",
     ),
-    "scipy": ("ring_allreduce/ring/shares.py", "experiments/convergence/fitting.py"),
+    "scipy": ("ring_timing/shares.py", "experiments/convergence/fitting.py"),
     "threadpoolctl": ("cluster_planner/search/starting_groups.py",),
     "networkx": ("cluster_planner/inputs/links.py",),
     "safetensors": (

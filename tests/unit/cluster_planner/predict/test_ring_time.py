@@ -6,8 +6,8 @@ import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Link, Node
 from cluster_planner.predict.ring_time import exchange_of, hop_bytes
-from ring_allreduce.ring.layout import direct_is_faster
-from ring_allreduce.ring.shares import round_s, shares_from_hops
+from ring_timing.layout import direct_is_faster
+from ring_timing.shares import round_s, shares_from_hops
 
 
 @pytest.mark.parametrize("seed", range(40))

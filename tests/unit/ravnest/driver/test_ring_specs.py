@@ -4,7 +4,7 @@ import pytest
 
 from cluster_planner import Link, Node
 from ravnest.driver.ring_specs import buffers_ring, hop_rates, progress_ring
-from ring_allreduce.ring.shares import shares_from_hops
+from ring_timing.shares import shares_from_hops
 from ring_allreduce.ring.wire_forms import BLOCK
 from tests.support.local import setups_of, tiny_job
 

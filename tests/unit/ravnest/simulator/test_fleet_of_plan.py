@@ -20,7 +20,7 @@ from cluster_planner.predict.prediction import predict
 from ravnest.driver.ring_specs import ring_spec
 from ravnest.simulator.fleet_of_plan import MOST_JUDGED, fleet_of_plan
 from ravnest.simulator.virtual_run import VirtualRun
-from ring_allreduce.ring.layout import CHUNK_SECONDS, LEAST_CHUNK_BYTES
+from ring_timing.layout import CHUNK_SECONDS, LEAST_CHUNK_BYTES
 from ring_allreduce.ring.wire_forms import Wire
 
 

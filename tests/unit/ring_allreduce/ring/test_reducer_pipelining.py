@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ring_allreduce.ring.layout import chunk_elements_for
+from ring_timing.layout import chunk_elements_for
 from ring_allreduce.transport.emulation.links import LinkShape
 from tests.unit.ring_allreduce.fleet import Fleet, spec
 

@@ -23,7 +23,7 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     TakeHeld,
 )
-from ring_allreduce.ring.layout import Layout
+from ring_timing.layout import Layout
 from ring_allreduce.ring.ring_machine import Ring
 from tests.unit.ring_allreduce.simulation import Case, Simulation
 

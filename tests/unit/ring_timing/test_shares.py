@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.shares import (
+from ring_timing.shares import (
     LEAST_GAIN,
     hop_bytes,
     hops_from_links,

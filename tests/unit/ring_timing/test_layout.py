@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.layout import (
+from ring_timing.layout import (
     CHUNK_SECONDS,
     HANDLING_S,
     LEAST_CHUNK_BYTES,
