@@ -135,7 +135,10 @@ DYNAMIC: Mapping[str, tuple[str, ...]] = {
     "eval": (),
     "exec": ("ravnest/splitting/codegen.py",),  # source that is generated from a graph of known operators
     "compile": ("ravnest/splitting/codegen.py",),
-    "sys.modules": ("ravnest/factories.py",),
+    "sys.modules": (
+        "ravnest/factories.py",
+        "ravnest/job/callables.py",  # the module that a callable of the user's says it is from
+    ),
 }
 """Ways around an import statement → the only files that may use them."""
 
