@@ -1,7 +1,7 @@
 """How many bytes may be under way from one node to a stage of another: what a measured link between them holds.
 
 Decides the bound from the plan's rate and delay; whether a connection can be bound so is the transport's
-(ring_allreduce/transport/zmq/congestion.py). Too little would leave the link idle, too much fills the router's queue;
+(ring_allreduce/transport/zmq/lanes.py). Too little would leave the link idle, too much fills the router's queue;
 where
 no delay was measured nothing is bound. Pure.
 """
