@@ -45,6 +45,26 @@ class FactoryConfig(Section):
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of the call."""
 
+    @property
+    def reference(self) -> str:
+        """Where the callable lies, whatever is done with it."""
+        return self.factory
+
+
+class FunctionConfig(Section):
+    """A callable of the user's that is used itself, where a FactoryConfig names one that makes it."""
+
+    function: Reference
+    """`package.module:attribute`, looked for in the job file's folder first."""
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments that every call gets besides."""
+
+    @property
+    def reference(self) -> str:
+        """Where the callable lies, whatever is done with it."""
+        return self.function
+
 
 def resolve(
     reference: str, search_dirs: Sequence[Path], *, path: str | None = None, key: str | None = None

@@ -21,7 +21,6 @@ from ring_allreduce.errors import (
 from ring_allreduce.group.group import Group
 from ring_allreduce.group.rendezvous import Rendezvous
 from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.layout import Layout, chunk_elements_for, direct_is_faster
 from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.ring.ring_machine import Ring
@@ -88,7 +87,6 @@ __all__ = [
     "KeyPair",
     "Keys",
     "Lane",
-    "Layout",
     "LeftOut",
     "LinkShape",
     "MemberFinished",
@@ -123,8 +121,6 @@ __all__ = [
     "TransportStats",
     "UnknownPeer",
     "ZmqEndpoint",
-    "chunk_elements_for",
-    "direct_is_faster",
     "parse_line",
     "read_allow_list",
     "read_key_pair",

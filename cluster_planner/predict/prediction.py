@@ -26,7 +26,7 @@ from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
 from cluster_planner.predict.limited_window import no_faster_than_walked
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
-from cluster_planner.predict.ring_time import Exchange, exchange_of
+from cluster_planner.predict.ring_time import PARAMETER_BYTES, Exchange, exchange_of
 from cluster_planner.predict.ring_traffic import Circuit, circuits
 from cluster_planner.predict.stage_times import Load, flushed_s, host_key, loads_of, round_trip_s
 from cluster_planner.predict.steady_state import Alone, Occupancy, Pace, Pipelines
@@ -113,9 +113,14 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
 def _exchanges(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit]) -> list[Exchange]:
     """Of the rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
-    moved = spans.workload.averaged_bytes_per_parameter_byte
+    element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
     return [
-        exchange_of(fleet, [stages[name][index].node for name, index in ring.members], moved * ring.parameter_bytes)
+        exchange_of(
+            fleet,
+            [stages[name][index].node for name, index in ring.members],
+            ring.parameter_bytes // PARAMETER_BYTES,
+            element_bytes,
+        )
         for ring in rings
         if len(ring.members) > 1
     ]

@@ -122,9 +122,9 @@ def run(options: Options) -> Part:
             "the first member's start to the last one's end; median (lowest–highest) of repeats that take turns: "
             "gloo, ours, gloo, ours. CPU is that of one member, all threads. gloo has processes of its own; one of "
             f"ours holds three endpoints and a Group, and uses at most {idle:.0%} of a core while all are idle.",
-            "RingReducer and Group.average exchange their numbers by shared memory (transport/shared_line.py), "
-            "RingReducer's vector lies in memory that its endpoint lends (transport/lent_memory.py). The TCP "
-            "connections of the other two use reno (transport/congestion.py); gloo's keep the system's congestion "
+            "RingReducer and Group.average exchange their numbers by shared memory (transport/shared/channel.py), "
+            "RingReducer's vector lies in memory that its endpoint lends (transport/shared/memory.py). The TCP "
+            "connections of the other two use reno (transport/zmq/lanes.py); gloo's keep the system's congestion "
             f"control, here {CONGESTION_CONTROL.read_text().strip()}.",
             "× gloo: gloo's median time over ours, above 1 is faster. Bus bandwidth is 2(n−1)/n · bytes / seconds.",
         ],

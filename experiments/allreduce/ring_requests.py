@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
+from ring_timing import chunk_elements_for, direct_is_faster
 
 FLOAT_BYTES = 4
 

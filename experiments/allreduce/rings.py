@@ -13,8 +13,7 @@ from experiments.allreduce.options import Options
 from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table, median, spread
-from ring_allreduce import chunk_elements_for
-from ring_allreduce.ring.shares import hops_from_links, round_s, shares_from_hops
+from ring_timing import chunk_elements_for, hops_from_links, round_s, shares_from_hops
 
 UNITS = 12
 SPANS = {"a0": (0, 4), "a1": (4, 12), "b0": (0, 6), "b1": (6, 12), "c0": (0, 8), "c1": (8, 12)}

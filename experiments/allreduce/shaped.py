@@ -15,7 +15,7 @@ from experiments.allreduce.options import Options
 from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table, median, spread
-from ring_allreduce import chunk_elements_for
+from ring_timing import chunk_elements_for
 
 OF_TCP, OF_LINK = 0.97, 0.90
 LEAST_S = 1.0

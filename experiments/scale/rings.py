@@ -18,7 +18,7 @@ from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import SAMPLES_PER_CLUSTER, SEGMENT_BYTES, home_plan
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
-from ring_allreduce.ring.shares import hop_bytes
+from ring_timing import hop_bytes
 
 SEED = 1
 SMALL_BYTES = SEGMENT_BYTES // 16

@@ -1,22 +1,24 @@
-"""What the user wants trained: the job file as one typed, frozen object.
+"""What the user wants trained: a job as one typed, frozen object.
 
-Decides which keys a job may hold, their defaults and limits (design §4). Does not call the user's factories,
-nor know what machines there are.
+In: a job.yaml, the mapping that a plan embeds, or the arguments of `Job(...)` in Python. Out: a `Job`, or an
+InvalidInput with a line for each mistake. This module fixes the keys of a job, their defaults and their limits (design
+§4). It imports none of the user's code and knows no machines.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError, model_validator
 
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import read_validated
 from cluster_planner.inputs.fleet import NodeData
 from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
 from ravnest.errors import InvalidInput
-from ravnest.factories import FactoryConfig, Reference
+from ravnest.factories import FactoryConfig, FunctionConfig, Reference
+from ravnest.job.callables import as_written
 from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.losses import LOSSES, METRICS, check_name
@@ -28,6 +30,7 @@ from ravnest.training.wires import WireConfig
 __all__ = [
     "AveragingConfig",
     "FactoryConfig",
+    "FunctionConfig",
     "InitialWeightsConfig",
     "Job",
     "ModelConfig",
@@ -42,7 +45,7 @@ __all__ = [
 
 
 class ModelConfig(Section):
-    """The model: either a factory of the user's, or a Hugging Face configuration."""
+    """The model: either a factory in the user's code, or a Hugging Face configuration."""
 
     factory: Reference | None = None
     """`package.module:attribute` of a callable that returns the torch.nn.Module."""
@@ -65,16 +68,16 @@ class ModelConfig(Section):
 
 
 class InitialWeightsConfig(Section):
-    """Files that a new run takes its weights from, instead of the seed."""
+    """Files that a new run takes its weights from; without them, weights are made from the seed."""
 
     path: str
-    """A .safetensors file, a Hugging Face folder, a run's folder or a checkpoint; from the job file's folder."""
+    """A .safetensors file, a Hugging Face folder, a run's folder or a checkpoint, relative to the job file's folder."""
 
     new: tuple[str, ...] = ()
     """Patterns (`classifier.*`) of weights that the files may lack: they start from the seed."""
 
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors in the files that the model does not take."""
+    """Patterns of tensors in the files that the model has no use for."""
 
 
 def _initial_weights(value: object) -> object:
@@ -111,10 +114,10 @@ def _metric(value: object) -> object:
 
 
 def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
-    if isinstance(value, FactoryConfig):
+    if isinstance(value, FactoryConfig | FunctionConfig):
         return value
     if isinstance(value, Mapping):
-        return FactoryConfig.model_validate(value)
+        return (FunctionConfig if "function" in value else FactoryConfig).model_validate(value)
     if not isinstance(value, str):
         raise ValueError(f"expected the name of a {kind} ({', '.join(known)}) or {{factory: ..., args: ...}}")
     try:
@@ -125,7 +128,20 @@ def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
 
 
 class Job(Section):
-    """A whole job file. `model_dump(mode="json")` gives the mapping that `job_from_mapping` reads back."""
+    """What is trained, on what, and how: the keys of a job.yaml as keyword arguments.
+
+    `model`, `data`, `loss`, `metrics` and `sample` may be callables of a module or of a guarded script, or a
+    functools.partial of one with keyword arguments (ravnest/job/callables.py says which can be used). The model's
+    callable returns the torch.nn.Module, the data's an object with the datasets `train` and `held_out`; a loss and a
+    metric are called with (output, target) and return the mean over the samples; `sample` is called with (model, data)
+    after training.
+
+    `model_dump(mode="json")` gives the mapping that a plan embeds and `job_from_mapping` reads back.
+
+    >>> job = Job(model={"huggingface": {"model_type": "llama"}}, data={"factory": "texts:wiki"}, stop={"epochs": 2})
+    >>> job.optimizer.name, job.micro_batch, job.file.name
+    ('adamw', 8, 'Job')
+    """
 
     model: ModelConfig
     """What is trained."""
@@ -136,11 +152,11 @@ class Job(Section):
     data: FactoryConfig
     """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target)."""
 
-    loss: Annotated[str | FactoryConfig, BeforeValidator(_loss)] = "cross_entropy"
-    """cross_entropy, mse, or a factory of a callable (output, target) → mean over the samples."""
+    loss: Annotated[str | FactoryConfig | FunctionConfig, BeforeValidator(_loss)] = "cross_entropy"
+    """cross_entropy, mse, a function (output, target) → mean over the samples, or a factory that returns one."""
 
-    metrics: tuple[Annotated[str | FactoryConfig, BeforeValidator(_metric)], ...] = ()
-    """Shown at evaluations beside the loss: accuracy, perplexity, or factories."""
+    metrics: tuple[Annotated[str | FactoryConfig | FunctionConfig, BeforeValidator(_metric)], ...] = ()
+    """Shown at evaluations beside the loss: accuracy, perplexity, functions or factories."""
 
     micro_batch: PositiveInt = 8
     """Samples that one forward and one backward of a stage handle."""
@@ -195,6 +211,56 @@ class Job(Section):
     sample: FactoryConfig | None = None
     """Called with (model, data) after training; the text it returns is shown."""
 
+    _file: Path | None = PrivateAttr(default=None)
+
+    def __init__(
+        self,
+        *,
+        model: ModelConfig | Mapping[str, Any] | Callable[..., Any],
+        data: FactoryConfig | Mapping[str, Any] | Callable[..., Any],
+        stop: StopConfig | Mapping[str, Any],
+        loss: str | FactoryConfig | FunctionConfig | Mapping[str, Any] | Callable[..., Any] = "cross_entropy",
+        **others: Any,
+    ) -> None:
+        """A job made in Python. `others` are the other fields of this class, by their names.
+
+        Raises:
+            InvalidInput: a line for each key that is unknown or has a value that it cannot have.
+        """
+        given, file = as_written({"model": model, "data": data, "stop": stop, "loss": loss, **others})
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise InvalidInput.several(problems_of(error, Job, given)) from None
+        self._file = file
+
+    # pydantic reads a mapping without calling __init__, so that its errors keep their places in the file.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        """Jobs with the same keys are equal, wherever they were written."""
+        return isinstance(other, Job) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def file(self) -> Path:
+        """The job.yaml that it was read from, or the module or package of its callables; code lies in the same folder.
+
+        A job that names its code in text only is taken to be in the folder that one works in.
+        """
+        return self._file if self._file is not None else Path.cwd() / "Job"
+
+    @property
+    def references(self) -> tuple[tuple[str, str], ...]:
+        """Key and `module:name` of each callable in the user's code that it names."""
+        named = [("data.factory", self.data.reference)]
+        if self.model.factory is not None:
+            named.append(("model.factory", self.model.factory))
+        for key, several in (("loss", (self.loss,)), ("metrics", self.metrics), ("sample", (self.sample,))):
+            named += [(key, each.reference) for each in several if isinstance(each, FactoryConfig | FunctionConfig)]
+        return tuple(named)
+
     @model_validator(mode="before")
     @classmethod
     def _imply_no_staleness(cls, data: object) -> object:
@@ -224,12 +290,14 @@ class Job(Section):
 
 
 def load_job(path: str | os.PathLike[str]) -> Job:
-    """The job of a job.yaml. Raises cluster_planner's InvalidInput, a line for each fault."""
-    return read_validated(path, Job)
+    """The job of a job.yaml. Raises InvalidInput with a line for each mistake."""
+    job = read_validated(path, Job)
+    job._file = Path(path).resolve()
+    return job
 
 
 def data_of_node(job: Job, own: NodeData | None) -> Job:
-    """The job as a node reads its data: with its `own` factory, or with the job's and its own arguments over it."""
+    """The job as a node reads its data: with the node's `own` factory, or with the job's and the node's arguments."""
     if own is None:
         return job
     args = dict(own.args) if own.factory is not None else {**job.data.args, **own.args}
@@ -238,8 +306,11 @@ def data_of_node(job: Job, own: NodeData | None) -> Job:
 
 
 def differs(job: Job, path: str | os.PathLike[str]) -> bool:
-    """Whether the file from which `job` was read has changed since. One that is gone has not."""
-    if not Path(path).exists():
+    """Whether the job.yaml from which `job` was read has changed since.
+
+    A file that is gone has not changed, and neither has a module in which a job was made.
+    """
+    if Path(path).suffix not in (".yaml", ".yml") or not Path(path).is_file():
         return False
     try:
         return load_job(path) != job
@@ -248,11 +319,12 @@ def differs(job: Job, path: str | os.PathLike[str]) -> bool:
 
 
 def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> Job:
-    """The job that a plan embeds. Raises InvalidInput, a line for each fault, at `path` and a key `under` a prefix."""
+    """The job that a plan embeds.
+
+    Raises InvalidInput with a line for each mistake. Each line names `path`, and the key after the prefix `under`.
+    """
     try:
         return Job.model_validate(mapping)
     except ValidationError as error:
-        problems = problems_of(error, Job, mapping)
-        (key, message), *others = [(under + (key or ""), message) for key, message in problems]
-        lines = [message, *(": ".join(part for part in (path, *other) if part) for other in others)]
-        raise InvalidInput("\n".join(lines), path=path, key=key) from None
+        problems = [(under + (key or ""), message) for key, message in problems_of(error, Job, mapping)]
+        raise InvalidInput.several(problems, path=path) from None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ravnest.errors import InvalidInput
-from ravnest.factories import FactoryConfig, describe, resolve
+from ravnest.factories import describe, resolve
 from ravnest.job.config import Job
 from ravnest.job.materials import load_data, search_dirs
 from ravnest.training.batches import arguments, fetch
@@ -41,7 +41,9 @@ class JobFacts:
 def check_job(job: Job, job_file: str, *, reads_data: bool) -> JobFacts:
     """Import the factories of model, loss, metrics and data, and read samples where the node has to."""
     problems = []
-    for key, factory in _factories(job):
+    for key, factory in job.references:
+        if key == "sample":
+            continue  # only the driver's machine calls it
         try:
             resolve(factory, search_dirs(job_file), key=key)
         except InvalidInput as error:
@@ -56,16 +58,6 @@ def check_job(job: Job, job_file: str, *, reads_data: bool) -> JobFacts:
     except Exception as error:  # noqa: BLE001 - the user's own code: whatever it raises is told
         return JobFacts((*problems, f"reading the data raised {describe(error)}"), None)
     return JobFacts(tuple(problems), facts)
-
-
-def _factories(job: Job) -> Sequence[tuple[str, str]]:
-    given = [("data.factory", job.data.factory)]
-    if job.model.factory is not None:
-        given.append(("model.factory", job.model.factory))
-    if isinstance(job.loss, FactoryConfig):
-        given.append(("loss.factory", job.loss.factory))
-    given += [("metrics", metric.factory) for metric in job.metrics if isinstance(metric, FactoryConfig)]
-    return given
 
 
 def _digest(datasets: Sequence[Any]) -> str:

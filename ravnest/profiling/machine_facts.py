@@ -18,7 +18,7 @@ from ravnest.free_memory import free_bytes
 
 VERSIONS = ("torch", "ray", "pyzmq", "msgspec")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_OURS = ("ravnest", "cluster_planner", "ring_allreduce")
+_OURS = ("ravnest", "ravnest_errors", "cluster_planner", "ring_allreduce", "ring_timing")
 _DIGEST_CHARACTERS = 12
 
 

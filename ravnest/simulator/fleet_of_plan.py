@@ -1,22 +1,20 @@
 """The virtual fleet that a plan describes: durations from FLOPs and speeds, bytes from cuts, links and the nodes' own
 uplinks and downlinks from the fleet.
 
-Decides as a run does how rings are divided, in which chunks, and which exchange directly, but for rings of more than
-MOST_JUDGED members, which never do. Chunks are never longer than a run's, to have fewer
-events: pipelines wait behind each. So a hop passes at most 500 chunks a round, or those that hold the link for 50 ms
-each, or of 4 MiB (chunk_elements_for), or two for each other member: whichever are most. Snapshots and merges take no
-time.
+Rings are divided by the rule of a run (ring_timing.divide): which exchange directly, in which chunks and blocks.
+Snapshots and merges take no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise, permutations
 
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import largest_fitting_window
 from cluster_planner.plan import Cluster, Plan
+from cluster_planner.predict.ring_time import links_of_ring
 from cluster_planner.predict.ring_traffic import Circuit, circuits
 from cluster_planner.predict.stage_times import host_key, work_times
 from ravnest.simulator.fleet import (
@@ -27,12 +25,8 @@ from ravnest.simulator.fleet import (
     VirtualRing,
     VirtualStage,
 )
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
-from ring_allreduce.ring.shares import shares_that_pay
 from ring_allreduce.transport.emulation.links import LinkShape
-
-MOST_JUDGED = 64
-"""Members, all pairs of which are looked at."""
+from ring_timing import divide
 
 
 def fleet_of_plan(
@@ -45,10 +39,8 @@ def fleet_of_plan(
     node_of = {
         f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
     }
-    spans, rings = (
-        SpanCosts(plan.costs, plan.workload),
-        circuits(SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings),
-    )
+    spans = SpanCosts(plan.costs, plan.workload)
+    rings = tuple(_ring(plan, ring, node_of) for ring in circuits(spans, plan.clusters, plan.rings))
     most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
     largest = [
         max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
@@ -60,7 +52,7 @@ def fleet_of_plan(
             VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, window), window)
             for cluster, window in zip(plan.clusters, largest, strict=True)
         ),
-        rings=tuple(_ring(plan, ring, node_of) for ring in rings),
+        rings=rings,
         links=_links(plan, rings, node_of, jitter_s),
         nodes={machine: _node(plan, name) for name, machine in machines.items()},
         node_of={who: machines[name] for who, name in node_of.items()},
@@ -114,40 +106,25 @@ def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: in
 
 def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
     members = tuple(f"{cluster}.{index}" for cluster, index in ring.members)
-    nodes = [node_of[who] for who in members]
     elements = ring.parameter_bytes // PARAMETER_BYTES
     element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
-    vector_bytes = int(elements * element_bytes)
-    hops = [(a, b) for a, b in pairwise([*nodes, nodes[0]]) if a != b]
-    rates = [plan.fleet.flow_bytes_per_s(a, b) for a, b in hops]
-    chunk_elements = chunk_elements_for(min(rates, default=None), max(1, int(element_bytes)), vector_bytes)
-    direct = False
-    if 1 < len(nodes) <= MOST_JUDGED:
-        latency_s = max(plan.fleet.link(a, b).latency_s for a, b in combinations(nodes, 2))
-        slowest = min(plan.fleet.flow_bytes_per_s(a, b) for a, b in permutations(nodes, 2))
-        direct = direct_is_faster(vector_bytes, len(nodes), latency_s, slowest)
-    shares = None
-    if rates and not direct:
-        latencies = [plan.fleet.link(a, b).latency_s for a, b in hops]
-        shares = shares_that_pay(vector_bytes, chunk_elements * element_bytes, rates, latencies)
-    return VirtualRing(members, elements, max(chunk_elements, 1), element_bytes, shares, direct)
+    division = divide(elements, element_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
+    return VirtualRing(members, elements, division.chunk_elements, element_bytes, division.shares, division.direct)
 
 
 def _links(
-    plan: Plan, rings: list[Circuit], node_of: Mapping[str, str], jitter_s: float
+    plan: Plan, rings: Sequence[VirtualRing], node_of: Mapping[str, str], jitter_s: float
 ) -> dict[tuple[str, str], LinkShape]:
-    """Each way between neighbours in a cluster, and in each ring from each member to the next, or to all."""
+    """Each way between neighbours in a cluster, and in each ring from each member to those to whom it sends."""
     pairs: dict[tuple[str, str], None] = {}
     for cluster in plan.clusters:
         for index in range(len(cluster.stages) - 1):
             before, after = f"{cluster.name}.{index}", f"{cluster.name}.{index + 1}"
             pairs |= {(before, after): None, (after, before): None}
     for ring in rings:
-        members = [f"{cluster}.{index}" for cluster, index in ring.members]
-        if 1 < len(members) <= MOST_JUDGED:
-            pairs |= dict.fromkeys(permutations(members, 2))
-        elif len(members) > 1:
-            pairs |= dict.fromkeys(pairwise([*members, members[0]]))
+        neighbours = pairwise([*ring.members, ring.members[0]])
+        hops = permutations(ring.members, 2) if ring.direct else neighbours
+        pairs |= dict.fromkeys(hop for hop in hops if hop[0] != hop[1])
     return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ravnest.errors import InvalidInput
-from ravnest.factories import FactoryConfig, call
+from ravnest.factories import FactoryConfig, FunctionConfig, call, resolve
 
 LOSSES = ("cross_entropy", "mse")
 METRICS = ("accuracy", "perplexity")
@@ -57,25 +58,28 @@ class Metric:
     finish: Callable[[float], float]
 
 
-def build_loss(spec: str | FactoryConfig, search_dirs: Sequence[Path] = (), device: str = "cpu") -> Loss:
-    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples.
+Spec = str | FactoryConfig | FunctionConfig
+"""How a job writes a loss or a metric: a known name, a factory of a callable, or the callable itself."""
+
+
+def build_loss(spec: Spec, search_dirs: Sequence[Path] = (), device: str = "cpu") -> Loss:
+    """The loss of a job. A factory returns a callable (output, target) → 0-dim mean over the samples; a function is
+    such a callable itself.
 
     Tensors of a module (weights of classes) are moved to `device`.
     Raises InvalidInput for an unknown name, and when first used for shapes that do not fit.
     """
-    if isinstance(spec, FactoryConfig):
+    if not isinstance(spec, str):
         mean = _callable_from(spec, search_dirs, "loss", device)
-        return Loss(spec.factory, mean, _weighted_by_samples(mean))
+        return Loss(spec.reference, mean, _weighted_by_samples(mean))
     check_name(spec, LOSSES, "loss")
     if spec == "mse":
         return Loss(spec, _mean_squared_error, _measure_squared_error)
     return Loss(spec, _cross_entropy, _measure_cross_entropy)
 
 
-def build_metrics(
-    specs: Sequence[str | FactoryConfig], search_dirs: Sequence[Path] = (), device: str = "cpu"
-) -> tuple[Metric, ...]:
-    """The metrics of a job, in order. Factories as for losses; errors alike."""
+def build_metrics(specs: Sequence[Spec], search_dirs: Sequence[Path] = (), device: str = "cpu") -> tuple[Metric, ...]:
+    """The metrics of a job, in order. Factories and functions are those of losses, and so are the errors."""
     return tuple(_build_metric(spec, search_dirs, device) for spec in specs)
 
 
@@ -90,10 +94,10 @@ def check_name(name: str, known: Sequence[str], kind: str) -> None:
     raise InvalidInput(f"no {kind} is called {name!r}; {hint}")
 
 
-def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path], device: str) -> Metric:
-    if isinstance(spec, FactoryConfig):
+def _build_metric(spec: Spec, search_dirs: Sequence[Path], device: str) -> Metric:
+    if not isinstance(spec, str):
         measure = _weighted_by_samples(_callable_from(spec, search_dirs, "metrics", device))
-        return Metric(spec.factory, measure, _as_is)
+        return Metric(spec.reference, measure, _as_is)
     check_name(spec, METRICS, "metric")
     if spec == "accuracy":
         return Metric(spec, _measure_accuracy, _as_is)
@@ -101,11 +105,15 @@ def _build_metric(spec: str | FactoryConfig, search_dirs: Sequence[Path], device
 
 
 def _callable_from(
-    spec: FactoryConfig, search_dirs: Sequence[Path], key: str, device: str
+    spec: FactoryConfig | FunctionConfig, search_dirs: Sequence[Path], key: str, device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    made = call(spec, search_dirs, key=key)
+    made: object
+    if isinstance(spec, FunctionConfig):
+        made = partial(resolve(spec.function, search_dirs, key=key), **spec.args)
+    else:
+        made = call(spec, search_dirs, key=key)
     if not callable(made):
-        raise InvalidInput(f"{spec.factory!r} returned {type(made).__name__}, expected a callable", key=key)
+        raise InvalidInput(f"{spec.reference!r} returned {type(made).__name__}, expected a callable", key=key)
     if isinstance(made, nn.Module):
         made.to(device)
 
@@ -113,7 +121,7 @@ def _callable_from(
         value = made(output, target)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InvalidInput(f"{spec.factory!r} gave {shape}, expected one number in a tensor", key=key)
+            raise InvalidInput(f"{spec.reference!r} gave {shape}, expected one number in a tensor", key=key)
         return value.reshape(())
 
     return checked

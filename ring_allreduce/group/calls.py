@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.layout import chunk_elements_for, direct_is_faster
 from ring_allreduce.ring.reducer import RingResult
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
 from ring_allreduce.transport.security.keys import Keys
+from ring_timing import chunk_elements_for, direct_is_faster
 
 OnLoss = Literal["continue", "fail"]
 

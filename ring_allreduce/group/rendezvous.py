@@ -33,7 +33,7 @@ from ring_allreduce.rounds.deadlines import Patience
 from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.security.keys import Keys
-from ring_allreduce.transport.zmq.encrypted_listener import EncryptedListener
+from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener
 
 SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0

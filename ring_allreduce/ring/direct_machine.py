@@ -23,7 +23,7 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     SumChunks,
 )
-from ring_allreduce.ring.layout import layout_of
+from ring_timing import layout_of
 
 
 class Direct:

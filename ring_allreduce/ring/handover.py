@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ring_allreduce.ring.flight import RingSpec
 from ring_allreduce.ring.kept_rounds import Key, RingResult
-from ring_allreduce.ring.layout import Layout
 from ring_allreduce.ring.messages import HandedOn
+from ring_timing import Layout
 
 
 def pieces(result: RingResult, chunk_elements: int) -> Iterator[tuple[HandedOn, Tensor]]:

@@ -31,7 +31,7 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     TakeHeld,
 )
-from ring_allreduce.ring.layout import layout_of
+from ring_timing import layout_of
 
 
 class Ring:

@@ -3,20 +3,20 @@
 Knows peers, not stages, rings or actors; zmq is imported nowhere else.
 """
 
-from ring_allreduce.transport.emulation.downlink import EmulatedDownlink
-from ring_allreduce.transport.emulation.links import EmulatedUplink, LinkShape, NodeShape
+from ring_allreduce.transport.emulation.links import EmulatedDownlink, EmulatedUplink, LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
 from ring_allreduce.transport.in_process import InProcessEndpoint, InProcessNetwork
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.outbox import Outbox
-from ring_allreduce.transport.security.key_files import (
+from ring_allreduce.transport.security.keys import (
+    KeyPair,
+    Keys,
     read_allow_list,
     read_key_pair,
     read_keys,
     write_allow_list,
     write_key_pair,
 )
-from ring_allreduce.transport.security.keys import KeyPair, Keys
 from ring_allreduce.transport.stats import DropCause, Lane, Lateness, Traffic, TransportStats
 from ring_allreduce.transport.zmq.zmq_endpoint import ZmqEndpoint
 

@@ -52,7 +52,7 @@ class TransportLimits:
     """How long close() goes on sending what is still queued."""
 
     in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Of a lane to a peer on another machine, how much TCP may hold at once (congestion.py); others: as it likes."""
+    """Of a lane to a peer on another machine, how much TCP may hold at once (zmq/lanes.py); others: as it likes."""
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,55 @@
-"""One message as frames: a head (run token, sender, epoch, tensor specs, typed header), then raw tensor
-bodies.
+"""One message as frames, and frames as one message.
 
     frame 0   token (16 bytes) ‖ msgpack [sender, epoch, [[dtype, shape], ...], header]
     frame i   the bytes of tensor i, row-major, little-endian
 
-Decides what a valid message is and refuses everything else with a cause. The token is compared before
-anything is parsed. Who may send is not decided here: a sender name is a claim that the endpoint checks.
+In: a typed message with tensors, or frames that arrived. Out: frames, or a delivery; frames that are no valid message
+of this run are refused, each with its cause, and endpoints drop and count them. The token is compared before anything
+is parsed. The sender's name in the head is a claim, which open_delivery() checks against the peers that are known and
+against the name that the connection's key stands for. Large tensors are not copied, in either direction.
 """
 
 import hmac
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput, InvalidMessage, MessageTooLarge
-from ring_allreduce.transport.frames import DTYPE_NAMES, DTYPES, byte_count, tensor_bytes, tensor_from
+from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.message import Codec, Message
-from ring_allreduce.transport.stats import DropCause
+from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 
 TOKEN_BYTES = 16
 MAX_TENSORS = 8192
 MAX_DIMENSIONS = 16
-MAX_ELEMENTS = 1 << 48  # also of an empty tensor's other sizes: torch multiplies them into strides
+MAX_ELEMENTS = 1 << 48
+"""Also the bound on the product of an empty tensor's other sizes, which torch multiplies into strides."""
+
+COPY_BELOW_BYTES = 16 * 1024
+"""Smaller bodies are copied on arrival: they may lie unaligned in a receive buffer, which they would keep alive."""
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+"""The dtypes that travel, by the names they have on the wire."""
+
+DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
+
+_NUMPY_HAS = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int8}
 
 if sys.byteorder != "little":
     raise ImportError("ring_allreduce sends tensors as little-endian bytes; this machine is big-endian")
@@ -40,7 +64,7 @@ class _Head(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 @dataclass(frozen=True)
 class Opened:
-    """The content of a valid message. `n_bytes` counts head and bodies."""
+    """The content of a valid message. `n_bytes` counts the head and the bodies."""
 
     sender: str
     epoch: int
@@ -50,10 +74,10 @@ class Opened:
 
 
 class Envelope:
-    """Seals and opens the messages of one run."""
+    """Turns the messages of one run into frames, and back."""
 
     def __init__(self, codec: Codec, token: bytes, max_message_bytes: int) -> None:
-        """Raises InvalidInput unless `token` has 16 bytes."""
+        """`token`: the run's; InvalidInput is raised unless it has 16 bytes. `max_message_bytes`: of all frames."""
         if len(token) != TOKEN_BYTES:
             raise InvalidInput(f"a run token has {TOKEN_BYTES} bytes, got {len(token)}")
         self._codec = codec
@@ -65,9 +89,9 @@ class Envelope:
     def seal(
         self, sender: str, epoch: int, message: Message, tensors: Sequence[Tensor]
     ) -> tuple[list[bytes | memoryview], int]:
-        """The frames of a message and their bytes in all; bodies are views of the tensors' memory.
+        """The frames of a message, and their bytes in all. The bodies are views of the tensors' memory.
 
-        Raises InvalidInput for a kind or tensor that cannot travel, MessageTooLarge.
+        Raises InvalidInput for a kind or a tensor that cannot travel, MessageTooLarge beyond `max_message_bytes`.
         """
         if len(tensors) > MAX_TENSORS:
             raise InvalidInput(f"one message carries at most {MAX_TENSORS} tensors, got {len(tensors)}")
@@ -101,6 +125,88 @@ class Envelope:
             return self._decoder.decode(memoryview(head)[TOKEN_BYTES:])
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise InvalidMessage(DropCause.MALFORMED, f"not a valid head: {error}") from error
+
+
+def open_delivery(
+    envelope: Envelope,
+    frames: Sequence[memoryview],
+    peers: Container[str],
+    epoch: int,
+    lane: Lane,
+    stats: TransportStats,
+    proven: str | None = None,
+) -> Delivery | None:
+    """The delivery in `frames`; None when it has to be dropped. Both are counted in `stats`; nothing is raised.
+
+    The message has to name a sender among `peers`, and `proven`, the name that the connection's key stands for (None:
+    there are no keys, and nothing is proven). A message of an epoch before `epoch` is dropped.
+    """
+    try:
+        opened = envelope.open(frames)
+    except InvalidMessage as error:
+        stats.dropped[DropCause(error.cause)] += 1
+        return None
+    if opened.sender in peers and proven is not None and opened.sender != proven:
+        stats.dropped[DropCause.FALSE_SENDER] += 1
+        return None
+    delivery = Delivery(opened.sender, opened.epoch, opened.message, opened.tensors)
+    if not still_wanted(delivery, peers, epoch, stats):
+        return None
+    stats.received[opened.sender, lane].add(opened.n_bytes)
+    return delivery
+
+
+def still_wanted(delivery: Delivery, peers: Container[str], epoch: int, stats: TransportStats) -> bool:
+    """Whether a delivery, perhaps held back since it was opened, is of a known peer and of no older epoch.
+
+    It is counted in `stats` as dropped if not.
+    """
+    if delivery.sender not in peers:
+        stats.dropped[DropCause.UNKNOWN_SENDER] += 1
+        return False
+    if delivery.epoch < epoch:
+        stats.dropped[DropCause.OLDER_EPOCH] += 1
+        return False
+    return True
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of `tensor` in row-major order: a view of its memory when it is contiguous.
+
+    Raises InvalidInput when its dtype, layout or device cannot travel.
+    """
+    if tensor.dtype not in DTYPE_NAMES or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise InvalidInput(
+            f"a dense CPU tensor of one of {', '.join(DTYPES)} can travel; "
+            f"got {tensor.dtype} on {tensor.device} ({tensor.layout})"
+        )
+    flat = tensor.detach().contiguous()
+    if flat.dim() == 1 and flat.dtype in _NUMPY_HAS:  # saves making a view, for the tensors that travel most
+        return flat.numpy().data
+    return flat.reshape(-1).view(torch.uint8).numpy().data
+
+
+def byte_count(dtype: torch.dtype, shape: Sequence[int]) -> int:
+    """The bytes of a dense tensor; exact for any shape, since Python integers do not overflow."""
+    return dtype.itemsize * math.prod(shape)
+
+
+def tensor_from(body: memoryview, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """A tensor over `body`, which has byte_count(dtype, shape) bytes and stays alive as long as the tensor does.
+
+    Small, unaligned or read-only bodies are copied. torch warns about read-only memory, and rightly: a tensor that
+    nobody may write to is a trap, so such a body is copied instead of the warning being silenced.
+    """
+    if not body.nbytes:
+        return torch.empty(tuple(shape), dtype=dtype)
+    copied = body.nbytes < COPY_BELOW_BYTES or body.readonly
+    if dtype == torch.bool:
+        # Any byte may have arrived, and torch does not define a bool that is neither 0 nor 1.
+        return torch.frombuffer(bytearray(body), dtype=torch.uint8).ne(0).reshape(tuple(shape))
+    tensor = torch.frombuffer(bytearray(body) if copied else body, dtype=dtype)
+    if not copied and tensor.data_ptr() % dtype.itemsize:
+        tensor = torch.frombuffer(bytearray(body), dtype=dtype)
+    return tensor if len(shape) == 1 else tensor.reshape(tuple(shape))
 
 
 def _tensor(body: memoryview, dtype_name: str, shape: list[int]) -> Tensor:

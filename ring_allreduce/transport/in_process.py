@@ -18,8 +18,7 @@ from ring_allreduce.errors import InvalidInput, PeerStalled, UnknownPeer
 from ring_allreduce.transport.emulation.emulated_node import EmulatedNode
 from ring_allreduce.transport.emulation.links import LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
-from ring_allreduce.transport.envelope import TOKEN_BYTES, Envelope
-from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.envelope import TOKEN_BYTES, Envelope, open_delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import Lane, Lateness, TransportStats
 

@@ -17,9 +17,8 @@ import zmq
 from ring_allreduce import DeadlinePassed, InvalidInput, TransportError
 from ring_allreduce.transport import KeyPair, Keys
 from ring_allreduce.transport.security.doorkeeper import present_keys
-from ring_allreduce.transport.zmq import encrypted_listener
-from ring_allreduce.transport.zmq.encrypted_listener import EncryptedListener
-from ring_allreduce.transport.zmq.encrypted_streams import EncryptedStream
+from ring_allreduce.transport.zmq import encrypted_streams
+from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener, EncryptedStream
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -142,7 +141,7 @@ def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeyp
     """Another has come on the descriptor of a connection of which it was not heard yet that it went."""
     hear_all, may_go_on, halted, descriptors = listener._hear_all, threading.Event(), threading.Event(), []
     may_go_on.set()
-    opened = encrypted_listener.EncryptedListener._begin
+    opened = encrypted_streams.EncryptedListener._begin
 
     def hear_when_told():
         _ = may_go_on.is_set() or halted.set()
@@ -150,7 +149,7 @@ def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeyp
 
     monkeypatch.setattr(listener, "_hear_all", hear_when_told)
     monkeypatch.setattr(
-        encrypted_listener.EncryptedListener,
+        encrypted_streams.EncryptedListener,
         "_begin",
         lambda self, *who: (descriptors.append(list(self._identities)), opened(self, *who)),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.transport import Codec, ZmqEndpoint
-from ring_allreduce.transport.zmq.congestion import LARGEST_BOUND_BYTES, tune
+from ring_allreduce.transport.zmq.lanes import LARGEST_BOUND_BYTES, tune
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no TCP_CONGESTION")
 

@@ -19,7 +19,7 @@ from ring_allreduce.transport import (
     TransportLimits,
     ZmqEndpoint,
 )
-from ring_allreduce.transport.frames import DTYPES
+from ring_allreduce.transport.envelope import DTYPES
 from ring_allreduce.transport.security.doorkeeper import present_token
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import zmq
 
 from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
 from ring_allreduce.transport.security.keys import KeyPair, Keys
-from ring_allreduce.transport.shared.channel import OutgoingLine, line_name
-from ring_allreduce.transport.shared.lent_memory import MOST_LENT, LentMemory
-from ring_allreduce.transport.shared.line_format import INLINE_BYTES, LENT, MAGIC, UNTAKEN
-from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedListener, listen
+from ring_allreduce.transport.shared.channel import INLINE_BYTES, LENT, MAGIC, UNTAKEN, OutgoingChannel, channel_name
+from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedMemoryListener, listen
+from ring_allreduce.transport.shared.memory import MOST_LENT, LentMemory
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,13 +35,13 @@ def endpoint(name, **options):
 
 @pytest.fixture
 def listener():
-    found = SharedListener(f"\0test/{os.getpid()}", TOKEN, Counter(), 1 << 30)
+    found = SharedMemoryListener(f"\0test/{os.getpid()}", TOKEN, Counter(), 1 << 30)
     yield found
     found.close()
 
 
 def line_to(listener, lane=Lane.BULK, lent=NOTHING_LENT):
-    line = OutgoingLine.connect(f"\0test/{os.getpid()}", TOKEN, lane, lent)
+    line = OutgoingChannel.connect(f"\0test/{os.getpid()}", TOKEN, lane, lent)
     assert line is not None
     listener.look()
     return line
@@ -246,7 +244,7 @@ def test_lent_memory_that_nobody_holds_any_more_is_gone_at_the_reader_too(listen
         del vector, body
     assert line.send([b"no body"])
     assert taken(listener) == [[b"no body"]]
-    (incoming,) = listener._lines[Lane.BULK].values()
+    (incoming,) = listener._channels[Lane.BULK].values()
     assert incoming._borrowed._segments == {}
     assert line._numbers.gone() == {}
     line.close()
@@ -257,15 +255,15 @@ def test_an_idle_line_tells_its_reader_what_is_gone(listener):
     line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8)
     assert line.send([b"head", memoryview(vector.numpy())])
     assert len(taken(listener)) == 1
-    (incoming,) = listener._lines[Lane.BULK].values()
-    line.tend()
+    (incoming,) = listener._channels[Lane.BULK].values()
+    line.tend(0.0)
     assert taken(listener) == []
     assert len(incoming._borrowed._segments) == 1
     del vector
-    line.tend()
+    line.tend(0.0)
     assert taken(listener) == [], "nobody hears of it"
     assert incoming._borrowed._segments == {}
-    line.tend()
+    line.tend(0.0)
     assert line.send([b"after"])
     assert taken(listener) == [[b"after"]]
     line.close()
@@ -277,14 +275,14 @@ def full_socket(line):
     count = 0
     while line.send([b"x" * INLINE_BYTES]):
         count += 1
-    assert line.full
+    assert line.watch()[1]
     return count
 
 
 def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(listener):
     lent = LentMemory(available=True)
     line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8).fill_(5)
-    (incoming,) = (line_ for line_ in listener._lines[Lane.BULK].values())
+    (incoming,) = (line_ for line_ in listener._channels[Lane.BULK].values())
     incoming._most = 1 << 30
     count = full_socket(line)
     assert not line.send([b"head", memoryview(vector.numpy())])
@@ -293,10 +291,10 @@ def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(lis
     assert taken(listener) == [[b"head", bytes([5]) * (1 << 20)]]
     count = full_socket(line)
     del vector
-    line.tend()
+    line.tend(0.0)
     assert len(incoming._borrowed._segments) == 1
     assert len(taken(listener, most=1 << 30)) == count
-    line.tend()
+    line.tend(0.0)
     assert taken(listener) == []
     assert incoming._borrowed._segments == {}
     line.close()
@@ -415,7 +413,7 @@ def test_a_reader_that_lies_about_what_it_took_is_given_up(answer):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(name)
         listening.listen()
-        line = OutgoingLine.connect(name, TOKEN, Lane.BULK, NOTHING_LENT)
+        line = OutgoingChannel.connect(name, TOKEN, Lane.BULK, NOTHING_LENT)
         reader, _ = listening.accept()
         for _ in range(UNTAKEN[Lane.BULK]):
             line.send([b"x"])
@@ -442,7 +440,7 @@ def test_lines_that_say_nothing_do_not_pile_up(listener):
 
 
 def test_without_a_listener_there_is_no_line():
-    assert OutgoingLine.connect(line_name("127.0.0.1", 1, 2), TOKEN, Lane.BULK, NOTHING_LENT) is None
+    assert OutgoingChannel.connect(channel_name("127.0.0.1", 1, 2), TOKEN, Lane.BULK, NOTHING_LENT) is None
 
 
 def test_a_taken_address_leaves_the_endpoint_to_tcp(listener):
@@ -457,7 +455,7 @@ def test_a_system_without_room_is_tried_again_and_nothing_is_lost(listener):
         if sent < 50 and line.takes() and line.send([b"%d" % sent, bytes(3000), bytes(100_000)][: 2 + sent % 2]):
             sent += 1
         else:
-            refused += line.full
+            refused += line.watch()[1]
             found += taken(listener, Lane.PIPELINE)
     assert refused
     assert [int(frames[0]) for frames in found] == list(range(50))
@@ -470,7 +468,7 @@ def test_a_message_for_which_there_was_no_room_goes_on_by_itself():
     try:
         a.connect({"b": b.address})
         b.connect({"a": a.address})
-        a._peers["b"].ways[Lane.BULK]._line._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        a._peers["b"]._lanes[Lane.BULK]._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for number in range(7):
             a.send("b", Lane.BULK, Note(number=number), [torch.zeros(1)] * 800)
         assert [delivery.message.number for delivery in received(b, a, 7)] == list(range(7))
@@ -514,7 +512,7 @@ def test_who_minds_no_credit_is_hung_up_on(listener):
     message = head((1 << 32) - 1, 0, 1, 1, [1]) + b"x"
     stranger = raw(listener, HELLO, *[message] * 12)
     listener.look()
-    (line,) = listener._lines[Lane.BULK].values()
+    (line,) = listener._channels[Lane.BULK].values()
     line.give_back = lambda: None
     assert len(taken(listener)) == UNTAKEN[Lane.BULK]
     assert listener._dropped == {DropCause.MALFORMED: 1}
@@ -523,7 +521,7 @@ def test_who_minds_no_credit_is_hung_up_on(listener):
 
 def test_many_who_called_before_anybody_looked_are_all_admitted(listener):
     name = f"\0test/{os.getpid()}"
-    lines = [OutgoingLine.connect(name, TOKEN, Lane.BULK, NOTHING_LENT) for _ in range(MOST_UNKNOWN + 40)]
+    lines = [OutgoingChannel.connect(name, TOKEN, Lane.BULK, NOTHING_LENT) for _ in range(MOST_UNKNOWN + 40)]
     assert all(line is not None and line.send([b"x"]) for line in lines)
     assert len(taken(listener)) == len(lines)
     for line in lines:
@@ -537,7 +535,7 @@ def test_a_line_that_breaks_is_replaced_by_tcp():
         b.connect({"a": a.address})
         a.send("b", Lane.BULK, Note(number=1), [torch.ones(50_000)])
         received(b, a, 1)
-        for lines in b._shared._lines.values():
+        for lines in b._shared._channels.values():
             for line in lines.values():
                 line.close()
             lines.clear()
@@ -570,8 +568,8 @@ def test_closing_with_something_unread_does_not_spin():
     b.connect({"a": a.address, "c": a.address})
     a.send("b", Lane.BULK, Note())
     b._peers["c"].push(Lane.BULK, [b"x"], 1, 0.0)
-    b._peers["c"].ways[Lane.BULK].close(0)
-    b._peers["c"].ways[Lane.BULK] = _Never()
+    b._peers["c"]._lanes[Lane.BULK].close(0)
+    b._peers["c"]._lanes[Lane.BULK] = _Never()
     before_s = time.thread_time()
     b.close()
     assert time.thread_time() - before_s < 0.5
@@ -579,7 +577,7 @@ def test_closing_with_something_unread_does_not_spin():
 
 
 class _Never:
-    """A way that takes nothing."""
+    """A lane that takes nothing."""
 
     broken = False
 
@@ -590,7 +588,7 @@ class _Never:
         return False
 
     def watch(self):
-        return self._silent.fileno(), zmq.POLLIN
+        return self._silent.fileno(), False
 
     def tend(self, now_s):
         pass

@@ -14,7 +14,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ravnest.errors import InvalidInput, RunFailed
-from ravnest.factories import FactoryConfig
 from ravnest.job.config import Job
 
 LARGEST_BYTES = 64 * 10**6
@@ -76,7 +75,8 @@ def job_code(job: Job, job_file: str | Path, factories: Iterable[str] = (), here
     folder = Path(job_file).resolve().parent
     working = (here or Path.cwd()).resolve()
     found = dict(_files(folder, folder))
-    for module in sorted({reference.partition(":")[0].partition(".")[0] for reference in (*_named(job), *factories)}):
+    named = [reference for _, reference in job.references]
+    for module in sorted({reference.partition(":")[0].partition(".")[0] for reference in (*named, *factories)}):
         if not _module(folder, module) and (path := _module(working, module)) is not None:
             found |= dict(_files(path, working))
     wanted = {line[1:] for root in (folder, working) for line in _lines(root) if line.startswith("!")}
@@ -107,12 +107,6 @@ def _readable(path: Path) -> Iterator[None]:
             f" or list it in {IGNORE_FILE}"
         )
         raise InvalidInput(message, path=str(path)) from error
-
-
-def _named(job: Job) -> Sequence[str]:
-    several = (job.model.factory, job.data.factory, job.loss, *job.metrics, job.sample)
-    references = (each.factory if isinstance(each, FactoryConfig) else each for each in several if each is not None)
-    return [reference for reference in references if ":" in reference]
 
 
 def _module(folder: Path, name: str) -> Path | None:

@@ -8,8 +8,7 @@ shared or lent memory included, comes behind it: nothing goes around. Knows no s
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from ring_allreduce.transport.emulation.downlink import EmulatedDownlink
-from ring_allreduce.transport.emulation.links import RANK, EmulatedUplink, LinkShape, NodeShape
+from ring_allreduce.transport.emulation.links import RANK, EmulatedDownlink, EmulatedUplink, LinkShape, NodeShape
 from ring_allreduce.transport.stats import Lane, Lateness
 
 Out = TypeVar("Out")

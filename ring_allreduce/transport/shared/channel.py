@@ -1,54 +1,97 @@
-"""One lane to a peer on this machine: a Unix socket that carries heads, beside memory that carries bodies.
+"""The channel to a peer on this machine: a Unix socket that carries heads, beside shared memory that carries bodies.
 
-`OutgoingLine` is the end that connects; the other is incoming.py's. A datagram is one message:
+A datagram of the socket is one of these:
 
-    hello     MAGIC ‖ run token ‖ lane                 first, and nothing else before it is accepted
-    message   head (line_format.py) ‖ frames inline    the others lie in a slot, or where the sender lends them
-    return    taken, released slots …                  back from the reader: what paces the sender
+    hello     MAGIC ‖ run token ‖ lane         the first from the sender, which nothing may precede
+    message   head ‖ frames that lie inline    from the sender
+    return    taken u32 ‖ released slots u32…  from the reader: how many messages it has taken, and which slots are free
 
-A segment that the reader does not know yet travels as a descriptor with the first message that needs it. Frames that
-lie inline are valid until the next receive(). Who may connect: processes of the same user, by the kernel's word, that
-know the token.
+The head of a message says where its frames lie:
+
+    slot u32, place u64, frames inline u16, frames u16, gone u16 ‖ u32 of each number gone ‖ u64 of each frame's size
+
+`slot` is NOT_SHARED when all frames lie inline; LENT | number when the only other frame lies in lent memory, `place`
+bytes into its segment; else the slot, `place` bytes large, that holds the other frames. `gone` lists the numbers of
+lent segments that the reader may forget. A segment that the reader does not know yet travels as a descriptor beside the
+first message that needs it.
+
+The format and the sender's end are here; the reader's end is in listener.py. Only processes of the same user, as the
+kernel tells, that know the run's token are connected.
 """
 
 import os
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ring_allreduce.transport.shared.lent_memory import LentMemory, LentNumbers, LentSegment
-from ring_allreduce.transport.shared.line_format import (
-    DATAGRAM_BYTES,
-    DESCRIPTOR,
-    INLINE_BYTES,
-    LENT,
-    MAGIC,
-    NOT_SHARED,
-    RETURNED,
-    UNTAKEN,
-    Head,
-)
-from ring_allreduce.transport.shared.memory import AVAILABLE, SharedSlots
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.errors import InvalidMessage
+from ring_allreduce.transport.envelope import COPY_BELOW_BYTES
+from ring_allreduce.transport.shared.memory import AVAILABLE, LentMemory, LentNumbers, LentSegment, SharedSlots
+from ring_allreduce.transport.stats import DropCause, Lane
 
+MAGIC = b"ravnest:shared:2"
+
+UNTAKEN = {Lane.PIPELINE: 16, Lane.BULK: 8}
+"""Messages that may wait for the reader. At this number the sender waits; a sender that does not is hung up on."""
+
+INLINE_BYTES = COPY_BELOW_BYTES
+"""Messages of at most so many bytes travel in the datagram: their bodies would be copied on arrival anyway."""
+
+DATAGRAM_BYTES = 128 << 10
+RETURNED = struct.Struct("<I")
+DESCRIPTOR = struct.Struct("i")
+
+NOT_SHARED = (1 << 32) - 1
+LENT = 1 << 31
+
+_FIXED = struct.Struct("<IQHHH")
 _CREDENTIALS = struct.Struct("3i")
 _BUFFER_BYTES = 1 << 20
 
 
-def line_name(host: str, pipeline_port: int, bulk_port: int) -> str:
-    """The abstract address of an endpoint's listener: of this network namespace only, as its ports are."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a message: where its frames lie, and which lent segments the reader may forget."""
+
+    slot: int
+    place: int
+    inline: int
+    gone: Sequence[int]
+    sizes: Sequence[int]
+
+    def packed(self) -> bytes:
+        """The head as bytes."""
+        fixed = _FIXED.pack(self.slot, self.place, self.inline, len(self.sizes), len(self.gone))
+        return fixed + struct.pack(f"<{len(self.gone)}I{len(self.sizes)}Q", *self.gone, *self.sizes)
+
+    @classmethod
+    def unpacked(cls, data: memoryview) -> tuple["Head", int]:
+        """The head at the start of `data`, and its length in bytes. Raises InvalidMessage when there is none."""
+        if data.nbytes >= _FIXED.size:
+            slot, place, inline, frames, gone = _FIXED.unpack_from(data)
+            numbers = struct.Struct(f"<{gone}I{frames}Q")
+            end = _FIXED.size + numbers.size
+            if inline <= frames and end <= data.nbytes:
+                found = numbers.unpack_from(data, _FIXED.size)
+                return cls(slot, place, inline, found[:gone], found[gone:]), end
+        raise InvalidMessage(DropCause.MALFORMED, "no message of a shared-memory channel")
+
+
+def channel_name(host: str, pipeline_port: int, bulk_port: int) -> str:
+    """The abstract Unix address of an endpoint's listener. Like a port, it is of this network namespace only."""
     return f"\0ring_allreduce/{host}/{pipeline_port}/{bulk_port}"
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the other end's process is of the user that this one runs as."""
+    """Whether the process at the other end runs as the user that this one runs as."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[1]) == os.geteuid()
 
 
 class _Lending(NamedTuple):
-    """A body in lent memory. `attached`: its segment's descriptor, for a reader that does not know the number yet."""
+    """Where a body lies in lent memory. `attached`: its segment's descriptor, if the reader does not know it yet."""
 
     segment: LentSegment
     offset: int
@@ -56,29 +99,29 @@ class _Lending(NamedTuple):
     attached: int | None
 
 
-class OutgoingLine:
-    """The sender's end."""
+class OutgoingChannel:
+    """The sender's end of a channel."""
 
     def __init__(self, connection: socket.socket, lane: Lane, lent: LentMemory) -> None:
-        """Made by `connect`."""
+        """Use `connect`, which makes one."""
         self._connection = connection
         self._lent = lent
         self._numbers = LentNumbers()
         self._slots = SharedSlots()
         self._new: int | None = None
-        """Of a segment with slots: the descriptor that the next message in a slot takes along."""
+        """The descriptor of a new segment of slots, which the next message in a slot takes along."""
         self._untaken = 0
         self._most = UNTAKEN[lane]
-        self.full = False
-        """Whether the socket had no room for the last message; it is writable when there is some again."""
+        self._full = False
+        """Whether the socket had no room for the last message; it becomes writable when there is room again."""
         self.broken = False
-        """The peer hung up, or nothing can be shared any more: it never takes anything again."""
+        """Whether the peer hung up, or no memory can be shared any more: it never takes anything again."""
 
     @classmethod
-    def connect(cls, name: str, token: bytes, lane: Lane, lent: LentMemory) -> "OutgoingLine | None":
-        """A line to the listener called `name`; None when there is none here that is ours.
+    def connect(cls, name: str, token: bytes, lane: Lane, lent: LentMemory) -> "OutgoingChannel | None":
+        """A channel to the listener at the address `name`; None when no process of ours listens there.
 
-        `lent`: what lies there is not copied.
+        `lent`: what this process lends; bodies that lie in it are not copied.
         """
         if not AVAILABLE:
             return None
@@ -95,20 +138,16 @@ class OutgoingLine:
         connection.close()
         return None
 
-    def fileno(self) -> int:
-        """Readable when the reader has returned something."""
-        return self._connection.fileno()
-
     def takes(self) -> bool:
-        """Whether it takes another message now."""
+        """Whether the channel takes another message now."""
         if self._untaken * 2 >= self._most:
             self._hear()
         return self._untaken < self._most and not self.broken
 
     def send(self, frames: Sequence[bytes | memoryview]) -> bool:
-        """Send one message, if it takes() one; whether it was sent. Nothing is kept of `frames`.
+        """Send one message, when takes() allows it, and return whether it was sent. Nothing is kept of `frames`.
 
-        Without frames it is no message: the reader is told what is gone, and nobody else hears of it.
+        Without frames it is no message: the reader only learns which lent segments are gone.
         """
         views = [memoryview(frame).cast("B") for frame in frames]
         inline = len(views)
@@ -129,10 +168,10 @@ class OutgoingLine:
             self._connection.sendmsg([b"".join((head.packed(), *views[:inline]))], rights)
         except OSError as error:
             self._slots.release([slot])
-            self.full = isinstance(error, BlockingIOError)
-            self.broken = not self.full
+            self._full = isinstance(error, BlockingIOError)
+            self.broken = not self._full
             return False
-        self.full = False
+        self._full = False
         self._untaken += 1
         self._numbers.forget(gone)
         if lent is not None:
@@ -142,22 +181,26 @@ class OutgoingLine:
             self._new = None
         return True
 
-    def tend(self) -> None:
-        """Tell the reader what is gone, when no message has."""
+    def watch(self) -> tuple[int, bool]:
+        """The socket, and whether to wait until it is writable (else readable): then takes() may have changed."""
+        return self._connection.fileno(), self._full
+
+    def tend(self, now_s: float) -> None:
+        """Tell the reader which lent segments are gone, if no message has told it."""
         self._lent.reap()
         if self._numbers.gone() and self.takes():
             self.send([])
 
-    def close(self) -> None:
-        """What was sent stays readable for the peer."""
+    def close(self, linger_ms: int = 0) -> None:
+        """Hang up. What was sent stays readable for the peer, whenever it reads it."""
         if self._new is not None:
             os.close(self._new)
             self._new = None
         self._slots = SharedSlots()
         self._connection.close()
 
-    def _lending(self, bodies: Sequence[memoryview]) -> "_Lending | None":
-        """How the reader finds a body in lent memory; None for what lies elsewhere, and is copied."""
+    def _lending(self, bodies: Sequence[memoryview]) -> _Lending | None:
+        """How the reader finds a single body in lent memory; None for bodies elsewhere, which are copied."""
         if len(bodies) != 1 or (found := self._lent.find(bodies[0])) is None:
             return None
         segment, offset = found
@@ -177,7 +220,7 @@ class OutgoingLine:
         return slot, slot_bytes
 
     def _hear(self) -> None:
-        """What the reader has taken and let go of."""
+        """Read what the reader has taken and let go of."""
         try:
             for _ in range(self._most):
                 self._returned(self._connection.recv(DATAGRAM_BYTES))

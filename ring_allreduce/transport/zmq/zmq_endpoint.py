@@ -1,8 +1,8 @@
-"""The real transport: one ROUTER bound per lane, one DEALER for each peer and lane, over TCP. With peers of this
-machine it is shared memory instead (lanes.py, listener.py).
+"""The endpoint that real runs use: ZeroMQ over TCP, and shared memory between processes of one machine.
 
-Decides only how sockets are polled and in which order. Who does not show the run's token is refused at the handshake;
-garbage of any kind is dropped and counted by cause; nothing that arrives can raise here.
+A ROUTER is bound for each lane, and a DEALER connects to each peer's (lanes.py). In: messages for named peers. Out:
+deliveries, PIPELINE first. A connection that does not show the run's token, or an allowed key, is refused in the
+handshake; garbage of any kind is dropped and counted by cause, and nothing that arrives can raise here.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from ring_allreduce.errors import TransportError, UnknownPeer
 from ring_allreduce.transport.emulation.emulated_node import EmulatedNode
 from ring_allreduce.transport.emulation.links import LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, PeerAddress, TransportLimits
-from ring_allreduce.transport.envelope import Envelope
-from ring_allreduce.transport.inbound import open_delivery, still_wanted
+from ring_allreduce.transport.envelope import Envelope, open_delivery, still_wanted
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.security.doorkeeper import Context, Doorkeeper, guard, proven_name
 from ring_allreduce.transport.security.keys import Keys
-from ring_allreduce.transport.shared.channel import line_name
-from ring_allreduce.transport.shared.lent_memory import LentMemory
+from ring_allreduce.transport.shared.channel import channel_name
 from ring_allreduce.transport.shared.listener import listen
+from ring_allreduce.transport.shared.memory import LentMemory
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
-from ring_allreduce.transport.zmq.lanes import Parts, Watch, Way, endpoint_url, way_to
-from ring_allreduce.transport.zmq.outgoing import OutgoingPeer
-from ring_allreduce.transport.zmq.page_reuse import keep_large_blocks
+from ring_allreduce.transport.zmq.lanes import Frames, OutgoingLane, PeerLanes, Watch, connect_lane, endpoint_url
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
-"""Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is looked at again soon."""
+"""Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is read again soon."""
 
 HELD_UNREAD = {Lane.PIPELINE: 64, Lane.BULK: 8}
 """Messages of one peer that zmq holds until poll() takes them; beyond, TCP holds the sender back."""
+
+KEPT_BYTES = (32 << 20) - (1 << 16)
+"""Just below the largest size of blocks that glibc keeps for reuse (DEFAULT_MMAP_THRESHOLD_MAX)."""
 
 _READABLE = int(zmq.POLLIN)
 
@@ -59,13 +59,15 @@ class ZmqEndpoint:
         shared_memory: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Binds both lanes to free ports of `host`, an address of this machine that the peers can reach.
+        """Bind both lanes to free ports of `host`, an address of this machine that the peers can reach.
 
-        `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `links`, `node`:
-        what is emulated, see emulated_node.py. `keys`: encrypt everything, and hear only the members of their
-        allow-list, of which `name` is one. `shared_memory`: use it with peers of this machine, network namespace and
-        user, unless there are keys. Raises InvalidInput for a token of another length or an allow-list without this
-        member, TransportError when `host` cannot be bound.
+        `token`: 16 bytes, the same in one run; without `keys` it travels in clear, see doorkeeper.py. `limits`: see
+        TransportLimits. `links`, `node`: what is emulated, see emulated_node.py. `keys`: encrypt everything, and hear
+        only the members of their allow-list, of which `name` is one. `shared_memory`: use it with peers of this
+        machine, network namespace and user, unless there are keys. `now`: the clock of emulation, in seconds.
+
+        Raises InvalidInput for a token of another length or an allow-list without this member, TransportError when
+        `host` cannot be bound.
         """
         if keys is not None:
             keys.require_own_name(name)
@@ -76,9 +78,9 @@ class ZmqEndpoint:
         self._token = token
         self._keys = keys
         self._limits = limits
-        self._node: EmulatedNode[Parts, Delivery] = EmulatedNode(name, links or {}, node, self.stats.lateness)
+        self._node: EmulatedNode[Frames, Delivery] = EmulatedNode(name, links or {}, node, self.stats.lateness)
         self._now = now
-        self._peers: dict[str, OutgoingPeer] = {}
+        self._peers: dict[str, PeerLanes] = {}
         self._addresses: dict[str, PeerAddress] = {}
         self._closed = False
         keep_large_blocks()
@@ -96,8 +98,8 @@ class ZmqEndpoint:
         self._shares = shared_memory and keys is None
         self._shared = None
         if self._shares:
-            name_of_lines = line_name(host, self.address.pipeline_port, self.address.bulk_port)
-            self._shared = listen(name_of_lines, token, self.stats.dropped, limits.max_message_bytes)
+            name_of_channels = channel_name(host, self.address.pipeline_port, self.address.bulk_port)
+            self._shared = listen(name_of_channels, token, self.stats.dropped, limits.max_message_bytes)
         self._lent = LentMemory(available=self._shared is not None)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_fd = self._wake_reader.fileno()
@@ -113,7 +115,7 @@ class ZmqEndpoint:
         self._watched: dict[str, Watch] = {}
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Make `peers` known. What was queued for an address that changed is given up with it."""
+        """Make `peers` known. Messages that wait for an address that changed are dropped. See `Endpoint.connect`."""
         others = {peer: address for peer, address in peers.items() if peer != self.name}
         for peer, address in others.items():
             address.require_usable(peer)
@@ -122,21 +124,21 @@ class ZmqEndpoint:
         for peer, address in others.items():
             if peer in self._peers and self._addresses[peer] == address:
                 continue
-            outgoing = OutgoingPeer(peer, partial(self._way, peer, address), self._limits, self._node)
+            outgoing = PeerLanes(peer, partial(self._lane, peer, address), self._limits, self._node)
             self.disconnect([peer])
             self._peers[peer] = outgoing
             self._addresses[peer] = address
 
-    def _way(self, peer: str, address: PeerAddress, lane: Lane, shared: bool) -> Way:
-        lent, most = self._lent if shared and self._shares else None, self._limits.in_flight_bytes.get(peer)
-        return way_to(peer, address, lane, self._context, self._token, self._keys, lent, most)
+    def _lane(self, peer: str, address: PeerAddress, lane: Lane, may_share: bool) -> OutgoingLane:
+        lent, most = self._lent if may_share and self._shares else None, self._limits.in_flight_bytes.get(peer)
+        return connect_lane(peer, address, lane, self._context, self._token, self._keys, lent, most)
 
     def disconnect(self, peers: Iterable[str]) -> None:
         """Forget `peers`, and what is queued for them. See `Endpoint.disconnect`."""
         for peer in peers:
             known = self._peers.pop(peer, None)
             if known:
-                self._watch(known, None)
+                self._watch(peer, None)
                 self._node.forget(peer)
                 known.close(linger_ms=0)
 
@@ -149,9 +151,9 @@ class ZmqEndpoint:
         outgoing = self._peers.get(peer)
         if outgoing is None:
             raise UnknownPeer(peer)
-        parts, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
+        frames, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
         now_s = self._now()
-        outgoing.push(lane, parts, n_bytes, now_s)
+        outgoing.push(lane, frames, n_bytes, now_s)
         outgoing.flush(now_s)
         self.stats.sent[peer, lane].add(n_bytes)
 
@@ -176,7 +178,7 @@ class ZmqEndpoint:
             woken = woken or any(who == self._other_fd for who, _ in ready)
 
     def wake_on(self, fd: int | None) -> None:
-        """Let poll() return early also when `fd`, in place of the one before, is readable; None: no other any more."""
+        """Let poll() return early also when `fd` is readable. It replaces the one given before; None: only that."""
         if self._other_fd is not None:
             self._poller.unregister(self._other_fd)
         self._other_fd = fd
@@ -184,7 +186,7 @@ class ZmqEndpoint:
             self._poller.register(fd, zmq.POLLIN)
 
     def wake(self) -> None:
-        """Make poll() return early, from any thread; no effect after close()."""
+        """Make poll() return early, from any thread. It has no effect after close()."""
         # A full pipe means that a wake is already on its way; a closed one, that nobody polls any more.
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
@@ -220,27 +222,27 @@ class ZmqEndpoint:
 
     def _flush(self) -> None:
         now_s = self._now()
-        for peer, lane, parts in self._node.left(now_s):
-            self._peers[peer].left(lane, parts)
-        for outgoing in self._peers.values():
+        for peer, lane, frames in self._node.left(now_s):
+            self._peers[peer].left(lane, frames)
+        for peer, outgoing in self._peers.items():
             outgoing.flush(now_s)
-            self._watch(outgoing, outgoing.blocked_lane())
+            self._watch(peer, outgoing.watch())
 
-    def _watch(self, outgoing: OutgoingPeer, lane: Lane | None) -> None:
-        """Let the poller tell when `lane` of this peer takes more, and no other lane."""
-        watch = None if lane is None else outgoing.ways[lane].watch()
-        watched = self._watched.get(outgoing.peer)
+    def _watch(self, peer: str, watch: Watch | None) -> None:
+        """Let the poller wake when the peer's lane that is blocked takes more; None: when no lane of it does."""
+        watched = self._watched.get(peer)
         if watched == watch:
             return
         if watched is not None:
             self._poller.unregister(watched[0])
-            del self._watched[outgoing.peer]
+            del self._watched[peer]
         if watch is not None:
-            self._poller.register(*watch)
-            self._watched[outgoing.peer] = watch
+            what, until_writable = watch
+            self._poller.register(what, zmq.POLLOUT if until_writable else zmq.POLLIN)
+            self._watched[peer] = watch
 
     def _ask_doorkeeper(self) -> None:
-        """Whether it still serves; connections that it refused count like messages without the run's token."""
+        """Count connections that it refused like messages without the token. Raises TransportError if it has ended."""
         if self._doorkeeper.failure is not None:
             raise TransportError(f"{self.name} admits no peers any more: {self._doorkeeper.failure!r}")
         refused = self._doorkeeper.refused
@@ -298,3 +300,13 @@ def _router(context: Context, host: str, lane: Lane, limits: TransportLimits, ke
 
 def _port(router: "zmq.Socket[bytes]") -> int:
     return int(router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
+
+
+def keep_large_blocks() -> None:
+    """Let this process keep the memory of messages of up to KEPT_BYTES for the next ones.
+
+    Fresh pages cost a third of what copying into them does. glibc gives a freed block back to the system at once, until
+    it has seen one as large being freed; from then on it keeps blocks of that size. This frees one whose pages were
+    never touched. Elsewhere it has no effect.
+    """
+    bytearray(KEPT_BYTES)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ring_allreduce.ring.buffer_pool import Spare
-from ring_allreduce.transport import frames
+from ring_allreduce.transport import envelope as frames
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,3 +1,5 @@
+"""What a prediction takes a ring's round for: the division of ring_timing, over the fleet's links."""
+
 import random
 from collections.abc import Callable
 from itertools import combinations, pairwise, permutations
@@ -5,37 +7,48 @@ from itertools import combinations, pairwise, permutations
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Link, Node
-from cluster_planner.predict.ring_time import exchange_of, hop_bytes
-from ring_allreduce.ring.layout import direct_is_faster
-from ring_allreduce.ring.shares import round_s, shares_from_hops
+from cluster_planner.predict.ring_time import exchange_of, links_of_ring
+from ring_timing import divide, hop_bytes
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_hops_carry_what_a_run_lets_them_carry(seed: int) -> None:
+def random_ring(seed: int, make_node: Callable[..., Node]) -> tuple[Fleet, list[str]]:
     draw = random.Random(seed)
-    rates = [draw.choice([1e5, 1e6, 1e7]) * draw.uniform(1.0, 3.0) for _ in range(3 + seed % 6)]
-    carried = hop_bytes(1e6, rates)
-    assert sum(carried) == pytest.approx(2 * (len(rates) - 1) * 1e6)
-    assert all(1e6 * (1 - 1e-9) <= sent <= 2e6 * (1 + 1e-9) for sent in carried)
-    estimated = max(sent / rate for sent, rate in zip(carried, rates, strict=True))
-    planned = round_s(1e6, rates, shares_from_hops(rates))
-    assert 0.85 * planned <= estimated <= planned / 0.97
+    names = [f"n{i}" for i in range(2 + seed % 6)]
+    nodes = tuple(make_node(name, up_bytes_per_s=draw.choice([1e5, 1e6, 1e7]) * draw.uniform(1, 3)) for name in names)
+    links = tuple(Link(a, b, draw.uniform(0.001, 0.1), 1e9) for a, b in combinations(names, 2))
+    return Fleet(nodes, links), names
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_exchanges_directly_is_who_does_in_a_run(seed: int, make_node: Callable[..., Node]) -> None:
-    draw = random.Random(seed)
-    names = [f"n{i}" for i in range(2 + seed % 5)]
-    nodes = tuple(make_node(name, up_bytes_per_s=draw.uniform(1e6, 1e7)) for name in names)
-    links = tuple(Link(a, b, draw.uniform(0.001, 0.1), 1e9) for a, b in combinations(names, 2))
-    fleet, vector_bytes = Fleet(nodes, links), 10 ** draw.uniform(3.0, 6.5)
-    longest_s = max(link.latency_s for link in links)
-    slowest = min(fleet.flow_bytes_per_s(a, b) for a, b in permutations(names, 2))
-    exchange = exchange_of(fleet, names, vector_bytes)
-    pairs = [(sender, receiver) for sender, receiver, _ in exchange.flows]
-    if direct_is_faster(int(vector_bytes), len(names), longest_s, slowest):
-        assert sorted(pairs) == sorted(permutations(names, 2))
-        assert exchange.sending_s == pytest.approx(vector_bytes / slowest)
-    else:
-        assert pairs == list(pairwise([*names, names[0]]))
-        assert exchange.way_s > 2 * (len(names) - 1) * min(link.latency_s for link in links)
+def test_links_are_those_of_the_fleet(seed: int, make_node: Callable[..., Node]) -> None:
+    fleet, names = random_ring(seed, make_node)
+    links, hops = links_of_ring(fleet, names), list(pairwise([*names, names[0]]))
+    assert links.hop_bytes_per_s == tuple(fleet.flow_bytes_per_s(a, b) for a, b in hops)
+    assert links.hop_latency_s == tuple(fleet.link(a, b).latency_s for a, b in hops)
+    assert links.pair_bytes_per_s == min(fleet.flow_bytes_per_s(a, b) for a, b in permutations(names, 2))
+    assert links.pair_latency_s == max(link.latency_s for link in fleet.links)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flows_are_those_of_the_division(seed: int, make_node: Callable[..., Node]) -> None:
+    fleet, names = random_ring(seed, make_node)
+    elements = int(10 ** random.Random(seed).uniform(2.5, 7.0))
+    links = links_of_ring(fleet, names)
+    division, exchange = divide(elements, 4.0, links), exchange_of(fleet, names, elements, 4.0)
+    sent = {(sender, receiver): n_bytes for sender, receiver, n_bytes in exchange.flows}
+    if division.direct:
+        assert sent == dict.fromkeys(permutations(names, 2), 4.0 * elements)
+        assert exchange.sending_s == pytest.approx(4 * elements / links.pair_bytes_per_s)
+        return
+    assert list(sent) == list(pairwise([*names, names[0]]))
+    assert tuple(sent.values()) == hop_bytes(4 * elements, len(names), division.shares)
+    busy = [n_bytes / rate for n_bytes, rate in zip(sent.values(), links.hop_bytes_per_s, strict=True)]
+    assert exchange.sending_s == pytest.approx(max(busy))
+    assert exchange.slowest == names[busy.index(max(busy))]
+    assert exchange.way_s > 2 * (len(names) - 1) * min(links.hop_latency_s)
+    assert exchange.last_hop_s == max(links.hop_latency_s)
+
+
+def test_a_lone_member_has_no_links(make_node: Callable[..., Node]) -> None:
+    fleet = Fleet((make_node("n0"),), ())
+    assert links_of_ring(fleet, ["n0"]).hop_bytes_per_s == ()

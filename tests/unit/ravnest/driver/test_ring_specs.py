@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 
 from cluster_planner import Link, Node
-from ravnest.driver.ring_specs import buffers_ring, hop_rates, progress_ring
-from ring_allreduce.ring.shares import shares_from_hops
+from cluster_planner.predict.ring_time import links_of_ring
+from ravnest.driver.ring_specs import buffers_ring, progress_ring
 from ring_allreduce.ring.wire_forms import BLOCK
+from ring_timing import shares_from_hops
 from tests.support.local import setups_of, tiny_job
 
 
@@ -20,20 +21,15 @@ def plan_of(clusters, **rates):
     return dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, nodes=tuple(nodes)))
 
 
-def test_a_hop_is_as_fast_as_the_flow_over_it():
-    plan = plan_of(3, n10=1e6)
-    (ring,) = plan.rings
-    assert [member[0] for member in ring.members] == ["c0", "c1", "c2"]
-    between = plan.fleet.link("n00", "n20").bytes_per_s
-    assert hop_rates(plan, ring.members) == (1e6, 1e6, min(1e7, between))
-    lone = plan_of(1)
-    assert hop_rates(lone, lone.rings[0].members) == ()
+def hop_rates(plan):
+    ring = plan.rings[0]
+    return links_of_ring(plan.fleet, [plan.cluster(c).stages[i].node for c, i in ring.members]).hop_bytes_per_s
 
 
 def test_a_slow_member_carries_less():
     slow, alike = plan_of(4, n10=5e5), plan_of(4)
     spec = progress_ring(slow, slow.rings[0], 10**7, "exact")
-    assert spec.shares == shares_from_hops(hop_rates(slow, slow.rings[0].members))
+    assert spec.shares == shares_from_hops(hop_rates(slow))
     assert spec.shares is not None
     assert progress_ring(alike, alike.rings[0], 10**7, "exact").shares is None
 
@@ -51,7 +47,7 @@ def test_chunks_hold_more_numbers_in_a_shorter_form_and_whole_blocks(wire, part)
     usual = progress_ring(plan, plan.rings[0], 10**8, "exact").chunk_elements
     spec = progress_ring(plan, plan.rings[0], 10**8, wire)
     assert spec.wire == wire
-    assert abs(spec.chunk_elements - part * usual) < BLOCK
+    assert abs(spec.chunk_elements - part * usual) <= part * BLOCK
     if wire == "int8":
         assert spec.chunk_elements % BLOCK == 0
 
@@ -78,7 +74,7 @@ def test_a_slow_pair_across_the_ring_speaks_against_direct_exchange():
         return dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, links=links))
 
     slow, alike = linked(1.25e5), linked(1.25e7)
-    assert hop_rates(slow, ring.members) == hop_rates(alike, ring.members), "the hops of the ring are fast in both"
+    assert hop_rates(slow) == hop_rates(alike), "the hops of the ring are fast in both"
     assert progress_ring(alike, ring, 25_000, "exact").direct
     assert not progress_ring(slow, ring, 25_000, "exact").direct
 

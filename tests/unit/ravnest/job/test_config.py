@@ -1,11 +1,18 @@
+import doctest
 import json
 import math
+import pickle
+from functools import partial
+from pathlib import Path
 
 import pytest
+from torch.nn import functional
 
 from cluster_planner.inputs.fleet import NodeData
 from ravnest.errors import InvalidInput
+from ravnest.job import config
 from ravnest.job.config import FactoryConfig, Job, data_of_node, differs, job_from_mapping, load_job
+from tests.support.jobs import tiny
 from tests.support.local import tiny_job
 
 LEAST = {"model": {"factory": "model:gpt"}, "data": {"factory": "data:text"}, "stop": {"samples": 1000}}
@@ -263,3 +270,47 @@ def test_a_nodes_own_arguments_go_over_the_jobs_and_its_own_factory_stands_alone
     other = data_of_node(job, NodeData("mine:local", {"path": "b"})).data
     assert (other.factory, other.args) == ("mine:local", {"path": "b"})
     assert job.data.args["path"] == "a"
+
+
+def test_a_job_made_in_python_is_the_one_that_a_file_describes() -> None:
+    made = Job(
+        model=partial(tiny.gpt, layers=2),
+        data=tiny.words,
+        loss=functional.mse_loss,
+        metrics=["accuracy", functional.l1_loss],
+        stop={"samples": 1000},
+        micro_batch=4,
+    )
+    assert made.file == Path(tiny.__file__).parents[2]
+    written = {
+        "model": {"factory": "tests.support.jobs.tiny:gpt", "args": {"layers": 2}},
+        "data": {"factory": "tests.support.jobs.tiny:words"},
+        "loss": {"function": "torch.nn.functional:mse_loss"},
+        "metrics": ["accuracy", {"function": "torch.nn.functional:l1_loss"}],
+        "stop": {"samples": 1000},
+        "micro_batch": 4,
+    }
+    assert made == job_from_mapping(written)
+    assert [key for key, _ in made.references] == ["data.factory", "model.factory", "loss", "metrics"]
+
+
+def test_mistakes_of_a_job_made_in_python_are_an_invalid_input() -> None:
+    with pytest.raises(InvalidInput, match="micro_batsh: is not a known key; did you mean 'micro_batch'"):
+        Job(**LEAST, micro_batsh=3)
+    with pytest.raises(InvalidInput, match=r"model\.args\.\w+") as raised:
+        Job(model=partial(tiny.gpt, layers=object()), data=tiny.words, stop={"samples": 1000})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_job_is_equal_to_another_with_the_same_keys_wherever_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(LEAST))
+    loaded = load_job(path)
+    assert loaded == Job(**LEAST) != Job(**{**LEAST, "stop": {"samples": 2000}})
+    assert (loaded.file, Job(**LEAST).file) == (path, Path.cwd() / "Job")
+    copy = pickle.loads(pickle.dumps(loaded))
+    assert (copy, copy.file) == (loaded, loaded.file)
+
+
+def test_the_examples_of_the_docstrings_are_true() -> None:
+    assert doctest.testmod(config).failed == 0

@@ -1,3 +1,5 @@
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,11 +19,11 @@ from cluster_planner import (
 )
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
+from cluster_planner.predict.ring_time import exchange_of, links_of_ring
 from ravnest.driver.ring_specs import ring_spec
-from ravnest.simulator.fleet_of_plan import MOST_JUDGED, fleet_of_plan
+from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
-from ring_allreduce.ring.layout import CHUNK_SECONDS, LEAST_CHUNK_BYTES
-from ring_allreduce.ring.wire_forms import Wire
+from ring_timing import hop_bytes, shares_from_hops
 
 
 def home_plan(**changes: object) -> Plan:
@@ -155,26 +157,44 @@ def averaging_plan(clusters: int, up_bytes_per_s: float, parameter_bytes: int, a
     )
 
 
-@pytest.mark.parametrize("clusters", [2, 5, 20])
-@pytest.mark.parametrize("up_bytes_per_s", [1e5, 6e5, 2.5e6, 1e8])
-@pytest.mark.parametrize("parameter_bytes", [400_000, 8_000_000, 400_000_000])
-@pytest.mark.parametrize(("wire", "averaged"), [("exact", 1.0), ("bfloat16", 0.5)])
-def test_chunks_are_those_of_a_run(
-    clusters: int, up_bytes_per_s: float, parameter_bytes: int, wire: Wire, averaged: float
-) -> None:
-    plan = averaging_plan(clusters, up_bytes_per_s, parameter_bytes, averaged)
-    (ring,) = fleet_of_plan(plan).rings
-    told = ring_spec(plan, plan.rings[0].members, "0", parameter_bytes // 4, wire)
-    assert (ring.elements, ring.chunk_elements) == (told.elements, told.chunk_elements)
-    longest = max(LEAST_CHUNK_BYTES, up_bytes_per_s * CHUNK_SECONDS)
-    assert ring.chunk_elements * ring.element_bytes <= longest
+def with_uplinks(plan: Plan, up_bytes_per_s: Sequence[float]) -> Plan:
+    nodes = tuple(replace(node, up_bytes_per_s=up) for node, up in zip(plan.fleet.nodes, up_bytes_per_s, strict=True))
+    return replace(plan, fleet=replace(plan.fleet, nodes=nodes))
 
 
-@pytest.mark.parametrize("clusters", [20, MOST_JUDGED + 6])
-def test_slow_members_of_a_ring_send_less_as_in_a_run(clusters: int) -> None:
-    plan = averaging_plan(clusters, 2.5e6, 400_000_000)
-    slow = tuple(replace(node, up_bytes_per_s=1e6) if i in (3, 4) else node for i, node in enumerate(plan.fleet.nodes))
-    plan = replace(plan, fleet=replace(plan.fleet, nodes=slow))
+@pytest.mark.parametrize("seed", range(30))
+def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int) -> None:
+    draw = random.Random(seed)
+    clusters = draw.choice([2, 3, 5, 20, 70])
+    wire, averaged = draw.choice([("exact", 1.0), ("bfloat16", 0.5), ("int8", (1 + 4 / 256) / 4)])
+    plan = averaging_plan(clusters, 1e6, int(10 ** draw.uniform(2.0, 8.6)), averaged)
+    plan = with_uplinks(plan, [draw.choice([1e5, 1e6, 1e7]) * draw.uniform(1, 2) for _ in range(clusters)])
+    (ring,), spans = fleet_of_plan(plan).rings, SpanCosts(plan.costs, plan.workload)
+    members = plan.rings[0].members
+    told = ring_spec(plan, members, "0", ring.elements, wire)
+    assert (ring.direct, ring.shares, ring.chunk_elements) == (told.direct, told.shares, told.chunk_elements)
+    exchange = exchange_of(plan.fleet, [f"n{i}" for i in range(clusters)], ring.elements, ring.element_bytes)
+    if told.direct:
+        assert len(exchange.flows) == clusters * (clusters - 1)
+    else:
+        n_bytes = int(ring.elements * ring.element_bytes)
+        assert tuple(sent for _, _, sent in exchange.flows) == hop_bytes(n_bytes, clusters, told.shares)
+    predicted = predict(plan.fleet, spans, plan.clusters, plan.rings).prediction
+    assert predicted.averaging_s >= exchange.sending_s
+
+
+def test_a_prediction_does_not_spare_hops_that_a_run_does_not() -> None:
+    """Blocks are shorter than a chunk: one large block would take longer around than it saves on the slow hops."""
+    plan = with_uplinks(averaging_plan(20, 2.5e6, 32_000), [1e5 if i in (3, 4) else 2.5e6 for i in range(20)])
+    quick = tuple(replace(node, flops_per_s=1e12) for node in plan.fleet.nodes)
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=quick, regions=(RegionLink("home", "home", 0.002, 1e9),)))
     (ring,) = fleet_of_plan(plan).rings
-    assert ring.shares is not None
-    assert ring.shares == ring_spec(plan, plan.rings[0].members, "0", 100_000_000, "exact").shares
+    assert not ring.direct
+    assert ring.shares is None
+    assert shares_from_hops(links_of_ring(plan.fleet, [f"n{i}" for i in range(20)]).hop_bytes_per_s) is not None
+    predicted = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings).prediction
+    virtual = VirtualRun(fleet_of_plan(plan), traced=False)
+    virtual.run(stop_samples=25_000)
+    first, *_, last = virtual.rounds.committed_s
+    measured = plan.workload.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
+    assert measured == pytest.approx(predicted.samples_per_s, rel=0.05)

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from ravnest.errors import InvalidInput
-from ravnest.factories import FactoryConfig
+from ravnest.factories import FactoryConfig, FunctionConfig
 from ravnest.training.losses import Measure, build_loss, build_metrics
 
 
@@ -126,3 +126,11 @@ def test_a_factory_that_gives_no_single_number():
 def test_a_factory_that_makes_nothing_callable():
     with pytest.raises(InvalidInput, match="returned OrderedDict, expected a callable"):
         build_loss(FactoryConfig(factory="collections:OrderedDict"))
+
+
+def test_a_function_is_the_loss_itself_and_gets_its_arguments_with_each_call() -> None:
+    spec = FunctionConfig(function="torch.nn.functional:cross_entropy", args={"label_smoothing": 0.5})
+    output, target = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+    wanted = torch.nn.functional.cross_entropy(output, target, label_smoothing=0.5)
+    assert build_loss(spec).mean(output, target) == wanted
+    assert build_metrics([spec])[0].measure(output, target).mean == pytest.approx(float(wanted))

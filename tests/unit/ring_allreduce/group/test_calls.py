@@ -5,7 +5,7 @@ import torch
 
 from ring_allreduce.group.calls import OVERTIME, VERDICT_SIGNS, Call, ring_spec
 from ring_allreduce.group.flattening import flatten
-from ring_allreduce.ring.layout import MOST_CHUNK_BYTES_UNKNOWN
+from ring_timing.layout import MOST_CHUNK_BYTES_UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ring_allreduce.ring.layout import chunk_elements_for
 from ring_allreduce.transport.emulation.links import LinkShape
+from ring_timing import chunk_elements_for
 from tests.unit.ring_allreduce.fleet import Fleet, spec
 
 

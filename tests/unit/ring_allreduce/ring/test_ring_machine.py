@@ -23,8 +23,8 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     TakeHeld,
 )
-from ring_allreduce.ring.layout import Layout
 from ring_allreduce.ring.ring_machine import Ring
+from ring_timing import Layout
 from tests.unit.ring_allreduce.simulation import Case, Simulation
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidMessage
-from ring_allreduce.transport.frames import tensor_from
+from ring_allreduce.transport.envelope import tensor_from
 from ring_allreduce.transport.shared.memory import (
     LEAST_SLOT_BYTES,
     SEGMENT_BYTES,

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.shares import (
+from ravnest_errors import InvalidInput
+from ring_timing.shares import (
     LEAST_GAIN,
     hop_bytes,
     hops_from_links,
     round_s,
     shares_from_hops,
-    shares_that_pay,
 )
 
 RATES = st.one_of(st.floats(1e3, 1e9), st.sampled_from([1e6, 2e6, 1e7, math.inf]))
@@ -119,11 +118,3 @@ def test_a_hop_is_as_fast_as_the_slower_of_its_ends():
 def test_refuses_what_is_no_rate(rates):
     with pytest.raises(InvalidInput, match="rate above 0"):
         shares_from_hops(rates)
-
-
-def test_blocks_stay_equal_where_a_round_is_bound_by_the_way_around():
-    hops = [1e6, 1e7, 1e7, 1e7, 1e6]
-    near, far = [0.0] * 5, [1.0] * 5
-    assert shares_that_pay(1e8, 1e4, hops, near) == shares_from_hops(hops)
-    assert shares_that_pay(1e5, 1e5, hops, far) is None  # one large block would only be longer on each hop
-    assert shares_that_pay(1e8, 1e4, [1e7] * 5, near) is None

@@ -1,30 +1,30 @@
-"""How a vector is divided: one block for each member of a ring, each block in chunks. Arithmetic on integers.
+"""The grid of a divided vector: one block for each member of a ring, each block in chunks. Arithmetic on integers.
 
-Every block has at least one chunk, even when it is empty: chunks also carry weights and counters.
+Every block has at least one chunk, even when it is empty: chunks also carry weights and counters. `chunk_elements_for`
+says how long a chunk should be for the links of a ring.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ring_allreduce.errors import InvalidInput
+from ravnest_errors import InvalidInput
 
 CHUNK_SECONDS = 0.05
-"""A chunk occupies its link for at most this long: what travels beside it waits no longer."""
+"""A chunk occupies its link for at most so long: what travels beside it waits no longer (design section 8)."""
 
 LEAST_CHUNK_BYTES = 32 * 1024
-"""Below, a header (some 150 bytes) would be more than 0.5 % of the bytes."""
+"""In a shorter chunk a header (some 150 bytes) would be more than 0.5 % of the bytes."""
 
 MOST_CHUNK_BYTES = 4 * 1024 * 1024
 MOST_CHUNK_BYTES_UNKNOWN = 1024 * 1024
-"""Of a link whose rate nobody knows: it might be a slow one."""
+"""The longest chunk on a link whose rate nobody knows: it might be a slow one."""
 
 HANDLING_S = 2e-4
-"""What a chunk costs beside its bytes, at both ends of a hop: a header, a look-up, a few instructions."""
+"""The time a chunk takes beside its bytes, at both ends of a hop: a header, a look-up, a few instructions."""
 
-UNKNOWN_LATENCY_S = 3e-4
-UNKNOWN_BYTES_PER_S = 5e8
-"""What a hop costs where nothing was measured: between processes of one machine, handling included."""
+CHUNK_GRAIN = 256
+"""A chunk holds a multiple of so many elements: numbers that share one scale on the wire do not part at its end."""
 
 SHARES_SUM_WITHIN = 1e-6
 
@@ -95,37 +95,19 @@ def layout_of(elements: int, members: int, chunk_elements: int, shares: tuple[fl
 
 
 def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:
-    """Elements of a chunk, for the slowest link of a ring (None: not known) and the whole vector (None: not known).
+    """Elements of a chunk for the slowest hop of a ring (bytes/s, None: not known) and a vector (None: not known).
 
-    A hop carries S bytes in chunks of c in S/rate + S/c · HANDLING_S, and the ring ends c/rate after its last link was
-    busy: the sum is least at c = √(S · HANDLING_S · rate). Within LEAST and MOST, and never above CHUNK_SECONDS of the
-    link. Raises InvalidInput for a rate that is not above 0.
+    A hop carries V bytes in chunks of c bytes in V/rate + V/c · HANDLING_S seconds, and the ring ends c/rate after its
+    last link was busy. The sum is least at c = √(V · HANDLING_S · rate). The result lies between LEAST_CHUNK_BYTES and
+    MOST_CHUNK_BYTES, takes at most CHUNK_SECONDS of the link where that is more than the least, and is a multiple of
+    CHUNK_GRAIN elements. Raises InvalidInput for a rate that is not above 0.
     """
-    rate = UNKNOWN_BYTES_PER_S if bytes_per_s is None else bytes_per_s
-    if not rate > 0:
-        raise InvalidInput(f"a link's bytes_per_s must be above 0, got {rate}")
-    most = min(MOST_CHUNK_BYTES_UNKNOWN if bytes_per_s is None else MOST_CHUNK_BYTES, rate * CHUNK_SECONDS)
-    if vector_bytes is not None:
-        most = min(most, math.sqrt(vector_bytes * HANDLING_S * rate))
-    return int(max(LEAST_CHUNK_BYTES, most)) // element_bytes
-
-
-def direct_is_faster(
-    vector_bytes: int, members: int, latency_s: float | None = None, bytes_per_s: float | None = None
-) -> bool:
-    """Whether everyone sends its part to everyone, for the slowest link of a ring (None: not measured).
-
-        ring      2 (n − 1) · (S / n / rate + latency)        2 (n − 1) hops, one after another for small vectors
-        direct    (n − 1) · S / rate + latency                one hop
-
-    For two members the bytes are the same, and the hops fewer: always. Raises InvalidInput for impossible numbers.
-    """
-    latency = UNKNOWN_LATENCY_S if latency_s is None else latency_s
-    rate = UNKNOWN_BYTES_PER_S if bytes_per_s is None else bytes_per_s
-    if members < 1 or vector_bytes < 0 or not latency >= 0 or not rate > 0:
-        raise InvalidInput(f"no ring has {members} members, {vector_bytes} bytes, {latency} s, {rate} bytes/s")
-    if members <= 2:
-        return True
-    once = vector_bytes / rate
-    ring_s = 2 * (members - 1) * (once / members + latency)
-    return (members - 1) * once + latency < ring_s
+    if bytes_per_s is not None and not bytes_per_s > 0:
+        raise InvalidInput(f"a link's bytes_per_s must be above 0, got {bytes_per_s}")
+    most = float(MOST_CHUNK_BYTES_UNKNOWN)
+    if bytes_per_s is not None:
+        most = min(MOST_CHUNK_BYTES, bytes_per_s * CHUNK_SECONDS)
+        if vector_bytes is not None:
+            most = min(most, math.sqrt(vector_bytes * HANDLING_S * bytes_per_s))
+    elements = int(max(LEAST_CHUNK_BYTES, most)) // element_bytes
+    return elements // CHUNK_GRAIN * CHUNK_GRAIN

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ring_allreduce.transport.shared.incoming import IncomingLine
-from ring_allreduce.transport.shared.line_format import MAGIC, RETURNED
+from ring_allreduce.transport.shared.channel import MAGIC, RETURNED
+from ring_allreduce.transport.shared.listener import IncomingChannel
 from ring_allreduce.transport.shared.memory import SharedSlots
 from ring_allreduce.transport.stats import Lane
 
@@ -33,7 +33,7 @@ class Line:
 
     def __init__(self):
         self.connection, self.sender = Connection(), SharedSlots()
-        self.reader = IncomingLine(self.connection, 1 << 30)
+        self.reader = IncomingChannel(self.connection, 1 << 30)
         assert self.reader.welcome(TOKEN)
 
     def holding(self, n_bytes):

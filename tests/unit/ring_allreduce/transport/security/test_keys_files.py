@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce import InvalidInput
-from ring_allreduce.transport.security.key_files import (
+from ring_allreduce.transport.security.keys import (
+    KeyPair,
+    Keys,
+    is_key,
     read_allow_list,
     read_key_pair,
     read_keys,
     write_allow_list,
     write_key_pair,
 )
-from ring_allreduce.transport.security.keys import KeyPair, Keys, is_key
 
 A, B = KeyPair.make(), KeyPair.make()  # new in each process: no test may be named by them, for workers have to agree
 

@@ -2,7 +2,7 @@
 
 import resource
 
-from ring_allreduce.transport.zmq.page_reuse import keep_large_blocks
+from ring_allreduce.transport.zmq.zmq_endpoint import keep_large_blocks
 
 
 def test_large_blocks_are_kept():

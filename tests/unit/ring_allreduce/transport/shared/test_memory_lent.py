@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidMessage
-from ring_allreduce.transport.shared import lent_memory
-from ring_allreduce.transport.shared.lent_memory import (
+from ring_allreduce.transport.shared import memory as lent_memory
+from ring_allreduce.transport.shared.memory import (
     LEAST_LENT_BYTES,
     MOST_LENT,
     BorrowedMemory,

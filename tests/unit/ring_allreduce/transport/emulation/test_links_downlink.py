@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ring_allreduce.transport.emulation.downlink import EmulatedDownlink
+from ring_allreduce.transport.emulation.links import EmulatedDownlink
 from ring_allreduce.transport.stats import Lane
 
 PIPELINE, BULK = Lane.PIPELINE, Lane.BULK

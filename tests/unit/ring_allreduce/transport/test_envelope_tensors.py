@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.transport.frames import COPY_BELOW_BYTES, DTYPES, byte_count, tensor_bytes, tensor_from
+from ring_allreduce.transport.envelope import COPY_BELOW_BYTES, DTYPES, byte_count, tensor_bytes, tensor_from
 
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5,), (2, 3), (COPY_BELOW_BYTES,), (64, 300)]
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.layout import (
+from ravnest_errors import InvalidInput
+from ring_timing.layout import (
+    CHUNK_GRAIN,
     CHUNK_SECONDS,
     HANDLING_S,
     LEAST_CHUNK_BYTES,
@@ -15,7 +16,6 @@ from ring_allreduce.ring.layout import (
     MOST_CHUNK_BYTES_UNKNOWN,
     Layout,
     chunk_elements_for,
-    direct_is_faster,
 )
 
 
@@ -98,10 +98,17 @@ def test_refuses_impossible_layouts(bad):
 
 
 def test_chunks_take_at_most_fifty_milliseconds_of_a_slow_link_within_bounds():
-    assert chunk_elements_for(2_500_000, 4) * 4 == 125_000
+    assert 125_000 - 4 * CHUNK_GRAIN < chunk_elements_for(2_500_000, 4) * 4 <= 125_000
     assert chunk_elements_for(1.0, 4) * 4 == LEAST_CHUNK_BYTES
     assert chunk_elements_for(1e12, 8) * 8 == MOST_CHUNK_BYTES
     assert chunk_elements_for(None, 4) * 4 == MOST_CHUNK_BYTES_UNKNOWN
+
+
+@given(st.floats(1.0, 1e10), st.sampled_from([1, 2, 4, 8]), st.integers(0, 10**10))
+def test_numbers_that_share_a_scale_do_not_part_at_the_end_of_a_chunk(rate, element_bytes, vector_bytes):
+    elements = chunk_elements_for(rate, element_bytes, vector_bytes)
+    assert elements > 0
+    assert elements % CHUNK_GRAIN == 0
 
 
 @pytest.mark.parametrize("rate", [2.5e6, 1.25e7, 1e9])
@@ -114,21 +121,6 @@ def test_no_other_size_of_chunk_ends_a_hop_earlier(rate, vector_bytes):
     for other in (n_bytes * 0.7, n_bytes * 1.4):
         if LEAST_CHUNK_BYTES <= other <= min(MOST_CHUNK_BYTES, rate * CHUNK_SECONDS):
             assert seconds(n_bytes) < seconds(other)
-
-
-def test_a_direct_exchange_is_for_two_and_for_small_vectors():
-    assert direct_is_faster(1 << 30, 2)
-    assert direct_is_faster(512 << 10, 3)
-    assert not direct_is_faster(4 << 20, 3)
-    # 20 Mbit/s and 50 ms: 150 kB are 0.06 s, so five saved latencies are worth more than 1.5 more vectors.
-    assert direct_is_faster(150_000, 4, 0.05, 2.5e6)
-    assert not direct_is_faster(500_000, 4, 0.05, 2.5e6)
-
-
-@pytest.mark.parametrize("wrong", [(-1, 2), (1, 0), (1, 3, -1.0), (1, 3, 0.1, 0.0), (1, 3, float("nan"))])
-def test_refuses_impossible_exchanges(wrong):
-    with pytest.raises(InvalidInput):
-        direct_is_faster(*wrong)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])

@@ -1,31 +1,31 @@
 """How much of the vector each block of a ring holds, so that slow hops carry less. Pure arithmetic.
 
-Design §7. With V bytes, block j of b_j V and the ring machine's way of passing (ring_machine.py), member i sends every
-block
-but i + 1 while reducing and every block but i + 2 while gathering, which is what member i + 1 receives (mod n):
+Design section 7. With V bytes, n members, block j of b_j V bytes and the ring machine's way of passing
+(ring_allreduce/ring/ring_machine.py), member i sends every block but i + 1 while it reduces and every block but i + 2
+while it gathers, which is what member i + 1 receives (all indices mod n):
 
-    over hop i → i + 1:  (2 − b_{i+1} − b_{i+2}) V,    round_s = max_i of that / rate_i,    Σ b = 1,  b ≥ 0
+    over hop i → i + 1:  (2 − b_{i+1} − b_{i+2}) V bytes,    round_s = max_i of that / rate_i,    Σ b = 1,  b ≥ 0
 
-a linear program. A hop carries V at least and 2 V at most, 2 V (n − 1)/n with equal blocks; with n = 2 always V, so
-equal is best; with n = 1 nothing is sent. Slow members do best side by side: k of them have k + 1 slow hops there and
-2 k apart, and one large block relieves two hops that follow each other.
+The shares that make round_s smallest solve a linear program. A hop carries at least V and at most 2 V, and with equal
+blocks 2 V (n − 1)/n. With n = 2 every division gives V, so equal blocks are best; with n = 1 nothing is sent. Slow
+members do best side by side: k of them have k + 1 slow hops there and 2 k apart, and one large block relieves two hops
+that follow each other.
 
-Latency is left out of the program. But a large block takes longer around the ring, hop after hop, in pieces of a chunk:
-where rounds are bound by that way and not by the slowest hop, blocks stay equal (`shares_that_pay`). Who computes the
-shares sends them to all as numbers, since two machines may find different solutions of equal worth.
+Two machines may find different solutions of equal worth, so one computes the shares and sends them to all as numbers.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from ring_allreduce.errors import InvalidInput
+from ravnest_errors import InvalidInput
 
 LEAST_GAIN = 0.02
-"""Unequal blocks must save this part of the round: below it, rates are not known so well."""
+"""Unequal blocks have to save at least this part of a round: rates are not known any better."""
 
 _SLACK = 1e-6
-"""What the second program may lose of the first one's time: solvers end a little beside the optimum."""
+"""By so much the second program may exceed the first one's time: solvers end a little beside the optimum."""
 
 
 def hops_from_links(up_bytes_per_s: Sequence[float], down_bytes_per_s: Sequence[float]) -> tuple[float, ...]:
@@ -37,7 +37,7 @@ def hops_from_links(up_bytes_per_s: Sequence[float], down_bytes_per_s: Sequence[
 
 
 def hop_bytes(n_bytes: float, members: int, shares: Sequence[float] | None = None) -> tuple[float, ...]:
-    """Bytes over each hop i → i + 1 in one round of a vector of `n_bytes`; `shares` None: equal blocks."""
+    """Bytes over each hop i → i + 1 in one round of a vector of `n_bytes`. Without `shares` blocks are equal."""
     if members == 1:
         return (0.0,)
     blocks = [1 / members] * members if shares is None else shares
@@ -45,17 +45,22 @@ def hop_bytes(n_bytes: float, members: int, shares: Sequence[float] | None = Non
 
 
 def round_s(n_bytes: float, hop_bytes_per_s: Sequence[float], shares: Sequence[float] | None = None) -> float:
-    """Seconds that the slowest hop needs for one round of `n_bytes`, latency left out."""
+    """Seconds for which the busiest hop sends in one round of `n_bytes`, latency left out."""
     carried = hop_bytes(n_bytes, len(hop_bytes_per_s), shares)
     return max(n / rate for n, rate in zip(carried, hop_bytes_per_s, strict=True))
 
 
 def shares_from_hops(hop_bytes_per_s: Sequence[float]) -> tuple[float, ...] | None:
-    """Block j's share of the vector, for the rates of the hops i → i + 1 (bytes/s; math.inf: no limit known).
+    """Each block's share of the vector for hops i → i + 1 of these rates (bytes/s; math.inf: no limit is known).
 
-    None: equal blocks, where others would save less than LEAST_GAIN. Among the fastest divisions the one nearest to
-    equal blocks. Sum 1 to rounding. Raises InvalidInput for a rate that is not above 0.
+    Returns None, which means equal blocks, where others would save less than LEAST_GAIN. Of the fastest divisions it is
+    the one nearest to equal blocks; it sums to 1 within rounding. Raises InvalidInput for a rate that is not above 0.
     """
+    return _shares_from_hops(tuple(hop_bytes_per_s))
+
+
+@lru_cache(maxsize=4096)  # a search for plans asks for the same few rings again and again
+def _shares_from_hops(hop_bytes_per_s: tuple[float, ...]) -> tuple[float, ...] | None:
     n = len(hop_bytes_per_s)
     if not n or not all(rate > 0 for rate in hop_bytes_per_s):
         raise InvalidInput(f"a ring has hops, and each a rate above 0 bytes/s; got {list(hop_bytes_per_s)}")
@@ -64,6 +69,8 @@ def shares_from_hops(hop_bytes_per_s: Sequence[float]) -> tuple[float, ...] | No
         return None
     rates = [rate / slowest for rate in hop_bytes_per_s]
     equal_s = round_s(1.0, rates)
+    if _no_faster_than_s(rates) > (1 - LEAST_GAIN) * equal_s:
+        return None  # the linear program could only say the same
     best_s = _fastest_s(rates)
     if best_s > (1 - LEAST_GAIN) * equal_s:
         return None
@@ -71,26 +78,27 @@ def shares_from_hops(hop_bytes_per_s: Sequence[float]) -> tuple[float, ...] | No
     return shares if round_s(1.0, rates, shares) < equal_s else None
 
 
-def shares_that_pay(
-    n_bytes: float, chunk_bytes: float, hop_bytes_per_s: Sequence[float], hop_latency_s: Sequence[float]
-) -> tuple[float, ...] | None:
-    """As shares_from_hops, but None also where a vector of `n_bytes`, in such chunks, goes around no faster."""
-    shares = shares_from_hops(hop_bytes_per_s)
-    if shares is None:
-        return None
-    n = len(hop_bytes_per_s)
+def _no_faster_than_s(rates: Sequence[float]) -> float:
+    """A time for a vector of one byte that no division beats, in closed form.
 
-    def taken_s(blocks: Sequence[float] | None) -> float:
-        piece = min(chunk_bytes, n_bytes * (1 / n if blocks is None else max(blocks)))
-        hops = zip(hop_bytes_per_s, hop_latency_s, strict=True)
-        way_s = 2 * (n - 1) / n * sum(latency_s + piece / rate for rate, latency_s in hops)
-        return max(round_s(n_bytes, hop_bytes_per_s, blocks), way_s)
-
-    return shares if taken_s(shares) < taken_s(None) else None
+    The k slowest hops carry 2 k − 2 at least, since two blocks of each are carried once only and each block is so on
+    two hops; k hops of which no two are neighbours carry 2 k − 1 at least, since all their blocks are different.
+    """
+    count = len(rates)
+    apart: set[int] = set()
+    least_s = together = together_apart = 0.0
+    for k, hop in enumerate(sorted(range(count), key=rates.__getitem__), 1):
+        together += rates[hop]
+        least_s = max(least_s, (2 * k - 2) / together)
+        if (hop + 1) % count not in apart and (hop - 1) % count not in apart:
+            apart.add(hop)
+            together_apart += rates[hop]
+            least_s = max(least_s, (2 * len(apart) - 1) / together_apart)
+    return least_s
 
 
 def _fastest_s(rates: Sequence[float]) -> float:
-    """The least T: b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
+    """The least T of b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
     rows = [{**_pair(i, n), n: -rates[i]} for i in limited]
@@ -98,7 +106,7 @@ def _fastest_s(rates: Sequence[float]) -> float:
 
 
 def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ...]:
-    """The least D: |b_j − 1/n| <= D for every block, with no hop slower than `limit_s`."""
+    """The shares with the least D of |b_j − 1/n| <= D for every block, where no hop is busy longer than `limit_s`."""
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
     rows = [_pair(i, n) for i in limited]
@@ -112,15 +120,15 @@ def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ..
 
 
 def _pair(hop: int, n: int) -> dict[int, float]:
-    """−1 for the two blocks that a hop carries once only."""
+    """The coefficient −1 for each of the two blocks that a hop carries once only."""
     return {(hop + 1) % n: -1.0, (hop + 2) % n: -1.0}
 
 
 def _solve(rows: Sequence[Mapping[int, float]], bounds: Sequence[float], n: int) -> list[float]:
-    """`n` shares of sum 1 and one more number, the least there is; none below 0, with rows · x <= bounds. A row has few
-    entries, by their place.
+    """Solve for x = (n shares of sum 1, one more number), none below 0, with rows · x <= bounds and the last number
+    least. A row maps the places of its few entries to their values.
     """
-    # Here, since every stage imports this package and only who plans needs scipy (some 40 MB, a third of a second).
+    # Imported here, since every stage imports this package and only planning needs scipy (40 MB, a third of a second).
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidMessage
-from ring_allreduce.transport.shared.line_format import Head
+from ring_allreduce.transport.shared.channel import Head
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 SIZES = st.lists(U64, max_size=20)

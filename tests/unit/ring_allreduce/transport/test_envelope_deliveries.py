@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from ring_allreduce.transport.envelope import Envelope
-from ring_allreduce.transport.inbound import open_delivery
+from ring_allreduce.transport.envelope import Envelope, open_delivery
 from ring_allreduce.transport.message import Codec, Message
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 

@@ -1,0 +1,141 @@
+"""The one rule by which a vector is divided over a ring, and the time that one round then takes. Pure arithmetic.
+
+A run, the simulator and the planner's prediction all call `divide` with the same inputs, so that they agree on who
+exchanges directly, on the size of chunks and on the shares of unequal blocks. With V bytes, n members, and for hop i
+(from member i to member i + 1) the rate r_i in bytes/s and the one-way latency l_i in seconds:
+
+    direct   everyone sends its whole vector to everyone: for two members always, and for small vectors where
+             (n − 1)·V / r + l  <  2·(n − 1)·(V / (n·r) + l),   r, l: the slowest rate and longest latency of all pairs
+    ring     hop i carries v_i bytes (ring_timing/shares.py), and one round takes the larger of
+             max_i v_i / r_i                                     the busiest hop
+             2·(n − 1)/n · Σ_i (l_i + p / r_i)                   a chunk's way around, which waits for nobody
+
+where p is the largest piece that travels at once: a chunk, or the largest block if that is smaller. The hops work at
+the same time, so the round is a closed line of stations: its cycle time is that of the busiest station or that of one
+piece's way around (measured in experiments/scale, part `rings`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ravnest_errors import InvalidInput
+from ring_timing.layout import chunk_elements_for
+from ring_timing.shares import hop_bytes, shares_from_hops
+
+UNKNOWN_LATENCY_S = 3e-4
+UNKNOWN_BYTES_PER_S = 5e8
+"""Latency and rate of a hop that nobody measured: those between two processes of one machine, handling included."""
+
+
+@dataclass(frozen=True)
+class RingLinks:
+    """The links between the n members of a ring, in passing order. A ring of one member has no hops and no pairs."""
+
+    hop_bytes_per_s: tuple[float, ...] = ()
+    """Rate of the hop from each member to the next, of a flow that has the links to itself; math.inf: no limit."""
+    hop_latency_s: tuple[float, ...] = ()
+    """One-way latency of each hop."""
+    pair_bytes_per_s: float | None = None
+    """The slowest rate between any two members, which a direct exchange would use; None: not known."""
+    pair_latency_s: float | None = None
+    """The longest latency between any two members; None: not known."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a vector is divided over a ring; every member has to use the same."""
+
+    direct: bool
+    """Everyone sends its whole part to everyone, instead of around the ring."""
+    chunk_elements: int
+    """Elements of one message."""
+    shares: tuple[float, ...] | None = None
+    """The part of the vector in each member's block, sum 1; None: equal blocks."""
+
+
+@dataclass(frozen=True)
+class RingRound:
+    """What one round around the ring carries and takes, while nothing else is on the links."""
+
+    hop_bytes: tuple[float, ...]
+    """Bytes over each hop."""
+    hop_s: tuple[float, ...]
+    """For how long each hop is busy."""
+    way_s: float
+    """How long a chunk that waits for nobody travels: around the ring as often as it goes."""
+
+    @property
+    def sending_s(self) -> float:
+        """For how long the busiest hop is busy."""
+        return max(self.hop_s, default=0.0)
+
+
+def divide(elements: int, element_bytes: float, links: RingLinks) -> Division:
+    """The division of a vector of `elements` numbers, each of which takes `element_bytes` on the wire.
+
+    `element_bytes` may be broken, since int8 travels with scales beside it. Raises InvalidInput for a rate that is
+    not above 0.
+    """
+    vector_bytes, members = int(elements * element_bytes), max(1, len(links.hop_bytes_per_s))
+    slowest = min(links.hop_bytes_per_s, default=None)
+    chunk_elements = chunk_elements_for(slowest, max(1, int(element_bytes)), vector_bytes)
+    if direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s):
+        return Division(True, chunk_elements)
+    given = vector_bytes, chunk_elements * element_bytes, links.hop_bytes_per_s, links.hop_latency_s
+    return Division(False, chunk_elements, shares_that_pay(*given))
+
+
+def direct_is_faster(
+    vector_bytes: int, members: int, latency_s: float | None = None, bytes_per_s: float | None = None
+) -> bool:
+    """Whether everyone sends its part to everyone, by the slowest and longest link of all pairs (None: not measured).
+
+        ring      2 (n − 1) · (V / n / rate + latency)        2 (n − 1) hops, one after another for small vectors
+        direct    (n − 1) · V / rate + latency                one hop
+
+    For two members the bytes are the same and the hops fewer, so they always exchange directly. Raises InvalidInput
+    for impossible numbers.
+    """
+    latency = UNKNOWN_LATENCY_S if latency_s is None else latency_s
+    rate = UNKNOWN_BYTES_PER_S if bytes_per_s is None else bytes_per_s
+    if members < 1 or vector_bytes < 0 or not latency >= 0 or not rate > 0:
+        raise InvalidInput(f"no ring has {members} members, {vector_bytes} bytes, {latency} s, {rate} bytes/s")
+    if members <= 2:
+        return True
+    once = vector_bytes / rate
+    ring_s = 2 * (members - 1) * (once / members + latency)
+    return (members - 1) * once + latency < ring_s
+
+
+def shares_that_pay(
+    vector_bytes: float, chunk_bytes: float, hop_bytes_per_s: Sequence[float], hop_latency_s: Sequence[float]
+) -> tuple[float, ...] | None:
+    """The shares of `shares_from_hops` where they make a round of `vector_bytes` shorter; else None: equal blocks.
+
+    Latency is no part of the program that finds the shares. But a large block takes longer around the ring, hop after
+    hop, in pieces of a chunk: where rounds are bound by that way and not by the busiest hop, blocks stay equal.
+    """
+    equal = ring_round(vector_bytes, chunk_bytes, None, hop_bytes_per_s, hop_latency_s)
+    if equal.way_s >= equal.sending_s:
+        return None  # unequal blocks make no way shorter, and this saves solving a linear program
+    shares = shares_from_hops(tuple(hop_bytes_per_s))
+    if shares is None:
+        return None
+    unequal = ring_round(vector_bytes, chunk_bytes, shares, hop_bytes_per_s, hop_latency_s)
+    return shares if max(unequal.sending_s, unequal.way_s) < equal.sending_s else None
+
+
+def ring_round(
+    vector_bytes: float,
+    chunk_bytes: float,
+    shares: Sequence[float] | None,
+    hop_bytes_per_s: Sequence[float],
+    hop_latency_s: Sequence[float],
+) -> RingRound:
+    """One round of `vector_bytes` around a ring, in chunks of at most `chunk_bytes` and blocks of these shares."""
+    n = len(hop_bytes_per_s)
+    carried = hop_bytes(vector_bytes, n, shares)
+    piece = min(chunk_bytes, vector_bytes * (1 / n if shares is None else max(shares)))
+    around_s = sum(hop_latency_s) + sum(piece / rate for rate in hop_bytes_per_s)
+    hop_s = tuple(sent / rate for sent, rate in zip(carried, hop_bytes_per_s, strict=True))
+    return RingRound(carried, hop_s, 2 * (n - 1) / n * around_s)
