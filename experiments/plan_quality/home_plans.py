@@ -9,9 +9,10 @@ from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node, Plan, Spare, make_plan, validate
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.search.candidates import Assembler, Candidate, averaging_per_s
+from cluster_planner.predict.objective import averaging_per_s
+from cluster_planner.search.candidates import Assembler, Candidate
+from cluster_planner.search.cluster_search import best_partitions
 from cluster_planner.search.estimates import POSITIONS, Group
-from cluster_planner.search.exhaustive import best_partitions
 from experiments.fidelity.plans import BITS_PER_MBIT, MEMORY_BYTES, paced_job, paced_units
 from experiments.fidelity.sites import LAYERS
 from experiments.harness.paced_model import MICRO_BATCH

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from cluster_planner.predict.ring_traffic import Member
+from cluster_planner.rings import Member
 from ravnest.splitting import StageProgram
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster_planner.inputs.schedules import SplitBackward
+from cluster_planner.inputs.model_costs import SplitBackward
 
 PROBE = 6
 REVIEW = 48

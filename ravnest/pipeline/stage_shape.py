@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule, held
+from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule, held
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cluster_planner.inputs.schedules import SplitBackward
+from cluster_planner.inputs.model_costs import SplitBackward
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.controllers import WindowTuner

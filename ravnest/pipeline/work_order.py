@@ -18,7 +18,8 @@ A split backward computes what it sends back first (3), and the rest when nothin
 needs it done: the update, a whole backward, what memory would not hold beside it. Where gradients are clipped, the end
 of a group is not split, since the gradient that is sent carries the group's norm.
 
-A synchronous schedule (1f1b, gpipe: cluster_planner/inputs/schedules.py) says whether 3 or 5 is next, and waits for it.
+A synchronous schedule (1f1b, gpipe: cluster_planner/inputs/model_costs.py) says whether 3 or 5 is next, and waits
+for it.
 
 Decides nothing about which events may come (stage_machine.py), and knows no clock.
 """

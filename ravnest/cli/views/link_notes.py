@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 from cluster_planner.formatting import counted
-from cluster_planner.inputs.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
+from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
 from cluster_planner.plan import Plan
 
 ABOUT = 1.05
