@@ -19,7 +19,7 @@ from experiments.harness.paced_model import MICRO_BATCH
 from experiments.plan_quality.homes import Home
 from ravnest.planning.workload import workload
 
-JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
+JOB_FILE = Path(__file__).parents[1] / "harness" / "paced_model.py"
 """Only its folder counts: the model's module is in it."""
 FAST_LINK_BYTES_PER_S = 1e9 / 8
 """No pair is slower than its ends."""

@@ -66,7 +66,6 @@ lies in the package does not go through it.
 """
 
 CYCLES = [
-    ["experiments.allreduce.fault_fleet", "experiments.allreduce.fault_stage"],
     ["ravnest.splitting.codegen", "ravnest.splitting.program", "ravnest.splitting.stage_module"],
 ]
 """Cycles that are still to go."""
