@@ -4,7 +4,7 @@ import pytest
 
 from cluster_planner.inputs.model_costs import Schedule
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.split_controller import PROBE, REVIEW, BackwardTimes, SplitTuner
+from ravnest.pipeline.controllers import PROBE, REVIEW, BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_shape import StageShape
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.virtual_result import VirtualResult
