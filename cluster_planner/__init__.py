@@ -6,7 +6,8 @@ clusters, stages, rings, spares and what to expect of them. It knows no tensor, 
 
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
 from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
-from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.plan import (
     Cluster,

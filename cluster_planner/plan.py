@@ -2,9 +2,21 @@
 
 Decides what makes a plan valid. Knows nothing of how a plan is found, nor of files. A plan is complete in
 itself: it carries the fleet, the costs and the workload it was made for, and the job, which is opaque here.
+
+Segments: the common refinement of all clusters' cuts.
+
+Decides at which units a ring must begin and end: wherever any cluster has a cut. Inside a segment every
+cluster holds all units in one stage, so each segment can be averaged by itself. Knows spans of units only.
+
+Whether the nodes of a plan have memory for the stages that it gives them.
+
+Decides it by what the plan itself says of units, workload and windows, since any of them may have been edited. What a
+stage needs is decided in spans.py.
 """
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +24,24 @@ from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
-from cluster_planner.segments import common_refinement
+from cluster_planner.inputs.spans import SpanCosts
+
+
+def common_refinement(clusters: Sequence[Sequence[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:
+    """The largest spans that lie inside one stage in every cluster.
+
+    `clusters`: for each cluster its stages' half-open spans, which cover the same units, in order.
+    """
+    edges = sorted({edge for spans in clusters for span in spans for edge in span})
+    return tuple(itertools.pairwise(edges))
+
+
+def holder(spans: Sequence[tuple[int, int]], segment: tuple[int, int]) -> int:
+    """The index of the stage (of one cluster's `spans`) that holds the segment."""
+    for index, (start, end) in enumerate(spans):
+        if start <= segment[0] and segment[1] <= end:
+            return index
+    raise ValueError(f"no span of {list(spans)} holds {segment}")
 
 
 @dataclass(frozen=True)
@@ -275,3 +304,25 @@ def _check_prediction(plan: Plan) -> None:
     for i, cluster in enumerate(predicted):
         if not cluster.samples_per_s > 0:
             raise InvalidInput("must be above 0", key=f"predicted.clusters[{i}].samples_per_s")
+
+
+def require_room(plan: Plan) -> None:
+    """Raise `InvalidInput`, with the key in plan.yaml, for the first stage that needs more bytes than its node has."""
+    spans = SpanCosts(plan.costs, plan.workload)
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            place = index, len(cluster.stages)
+            need = spans.stage_memory_bytes(*stage.units, place, cluster.window, recomputes=stage.recomputes)
+            has = plan.fleet.node(stage.node).memory_bytes
+            if need > has:
+                raise InvalidInput(
+                    f"is {has / 1e9:g}, but stage {index} of {cluster.name} (units {list(stage.units)}, window "
+                    f"{cluster.window}) needs {_enough_gb(need):g} GB there: plan again, or undo the change",
+                    key=f"nodes[{stage.node}].memory_gb",
+                )
+
+
+def _enough_gb(need_bytes: int) -> float:
+    """To three figures, and never less than is needed."""
+    step = 10.0 ** max(0, math.floor(math.log10(need_bytes)) - 2)
+    return math.ceil(need_bytes / step) * step / 1e9

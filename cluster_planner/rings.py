@@ -4,18 +4,25 @@ Decides the order in which chunks are passed. Among orders with the same slowest
 wins. Exact up to EXACT_MEMBERS members; beyond, a nearest-neighbour tour improved by reversing stretches
 (2-opt) under the sum of hops to the POWER, which the dearest dominate. Rings of more than OWN_ORDER members all pass
 chunks in one order of the clusters. Knows the fleet's links; knows nothing of what is sent but its size.
+
+The rings of a run as the planner times them: who passes how many bytes to whom. Pure.
+
+Decides what `tied: averaged` adds to a plan's rings: one more through all stages that have a copy of a tied parameter
+and not all of its uses. (The run makes one for each set of stages that have a copy, those with all uses among them,
+such as a cluster's only stage; the planner knows parameters by their bytes only, and counts an owner's in its segment's
+ring, too. Predictions differ by that, runs do not.)
 """
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.plan import Cluster, Ring
-from cluster_planner.segments import common_refinement
+from cluster_planner.plan import Cluster, Ring, common_refinement
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
@@ -60,8 +67,8 @@ def tour_cost(costs: Costs, tour: Sequence[int]) -> tuple[float, float]:
 
 
 def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Floats:
-    numbers = [fleet.sites.number_of[name] for name in names]
-    latency, rate = fleet.sites.between(numbers, numbers)
+    numbers = [fleet.arrays.number_of[name] for name in names]
+    latency, rate = fleet.arrays.between(numbers, numbers)
     return latency + size / rate
 
 
@@ -101,3 +108,37 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
         at[i + 1 : j + 1] = at[i + 1 : j + 1][::-1].copy()
     first = int((at == 0).argmax())
     return tuple(int(i) for i in np.roll(at, -first))
+
+
+Member = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """`members` (cluster, stage) pass on `parameter_bytes` among them, in this order, in each round."""
+
+    members: tuple[Member, ...]
+    parameter_bytes: int
+
+    @property
+    def hops(self) -> list[tuple[Member, Member]]:
+        """Who sends to whom; nobody in a ring of one."""
+        if len(self.members) == 1:
+            return []
+        return list(zip(self.members, (*self.members[1:], self.members[0]), strict=True))
+
+
+def circuits(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[Circuit]:
+    """Of the segments, and of tied parameters where they are averaged."""
+    found = [Circuit(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
+    spread = [
+        (cluster.name, index)
+        for cluster in clusters
+        if len(cluster.stages) > 1
+        for index, stage in enumerate(cluster.stages)
+        if spans.copied_bytes(*stage.units) > 0
+    ]
+    if spread:
+        units = {stage.units for cluster in clusters for stage in cluster.stages}
+        found.append(Circuit(tuple(spread), round(max(spans.copied_bytes(*span) for span in units))))
+    return found

@@ -88,10 +88,10 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
 
 def _require_partners(fleet: Fleet, able: Sequence[str], least: int) -> None:
     """Raise `NoFeasiblePlan` for a node that has to run a stage and may share a cluster with no other."""
-    numbers = sorted(fleet.sites.number_of[name] for name in able)
+    numbers = sorted(fleet.arrays.number_of[name] for name in able)
     parts = fleet.rules.atoms(numbers)
     for i, pin in enumerate(fleet.constraints.pins):
-        own = (fleet.sites.number_of[pin.node],)
+        own = (fleet.arrays.number_of[pin.node],)
         if own not in parts:
             continue  # it is pinned to one cluster with others
         if not any(part != own and fleet.rules.allows((*own, *part)) for part in parts):

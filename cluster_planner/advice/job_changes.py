@@ -7,21 +7,53 @@ FEWEST_ROUNDS rounds. All is predicted again under the changed workload, with wi
 as memory allows; what does not fit in memory is not suggested. A larger update_every is credited with its speed alone,
 each sample counted as now, and says on what condition: the objective would call its gradients less stale, and does not
 know that a larger batch learns less from each sample.
+
+One change that would help, and what plans are compared by when it is tried.
+
+Decides nothing: changes are compared by what the plan is worth with them, the objective, since longer hours raise it
+and no samples/s, and rarer averaging raises samples/s and makes each count less.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from cluster_planner.advice.suggestion import WORTHWHILE, Suggestion, most_of
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import largest_fitting_window
+from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import Forecast, predict
-from cluster_planner.predict.stage_times import SHORTEST_S, bottleneck_s, loads_of, wanted_window
+from cluster_planner.predict.schedule_walk import SHORTEST_S
+from cluster_planner.predict.stage_times import bottleneck_s, loads_of, wanted_window
+
+WORTHWHILE = 0.01
+"""Gains below this part of what the plan is worth are not worth a line of advice."""
+
+MOST_OF = 0.9
+"""Of several sizes of one change, the least is suggested that brings this part of what the best brings."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One change; what the fleet would make with it, and be worth (both samples/s); the index of the cluster it is
+    about, None where it is about the job.
+    """
+
+    words: str
+    samples_per_s: float
+    worth: float
+    cluster: int | None
+
+
+def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
+    """Of one change in several sizes, from small to large: the one to suggest to who has a plan of that `worth`."""
+    best = max((one.worth - worth for one in sizes), default=0.0)
+    if best <= WORTHWHILE * worth:
+        return None
+    return next(one for one in sizes if one.worth - worth >= MOST_OF * best)
+
 
 TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
 """How many times as much these are tried with."""

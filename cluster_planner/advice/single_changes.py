@@ -5,26 +5,40 @@ plan stays, and the whole is predicted again; where clusters wait for averaging,
 keeps busiest. Beside these, longer hours (longer_hours.py) and other settings of the job (job_changes.py). The change
 after which the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest
 are looked at, and none that could not gain enough if all of its machines and links were twice as good.
+
+Nodes that would help by being there all day.
+
+Decides which: of a cluster that is not there all day, those of its nodes that have the same hours, together, since any
+one of them alone would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again.
+
+A fleet with one thing better than it is: a machine, a link, a host's uplink. Decides nothing.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cluster_planner.advice.better_fleets import with_host, with_link, with_memory, with_speed
-from cluster_planner.advice.job_changes import FEWEST_ROUNDS, KEYS, is_round_capped, job_changes
-from cluster_planner.advice.longer_hours import longer_hours
-from cluster_planner.advice.suggestion import WORTHWHILE, Suggestion, most_of
+from cluster_planner.advice.job_changes import (
+    FEWEST_ROUNDS,
+    KEYS,
+    WORTHWHILE,
+    Suggestion,
+    is_round_capped,
+    job_changes,
+    most_of,
+)
 from cluster_planner.formatting import rate
+from cluster_planner.inputs.constraints import ALL_DAY, common, hours_to, part_of_day
 from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
-from cluster_planner.plan import Cluster, Ring
+from cluster_planner.plan import Cluster, Prediction, Ring
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import Forecast, Limit, predict
-from cluster_planner.predict.ring_traffic import circuits
 from cluster_planner.predict.stage_times import host_key
+from cluster_planner.rings import circuits
 
 MANY, TRIED = 12, 3
 
@@ -218,3 +232,64 @@ def _faster_downlink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
 
 def _faster_link(fleet: Fleet, a: str, b: str) -> tuple[Fleet, str]:
     return with_link(fleet, a, b, rate=2.0), f"doubling the rate between {a} and {b}"
+
+
+def longer_hours(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], predicted: Prediction
+) -> list[Suggestion]:
+    """All that are worthwhile."""
+    if not fleet.rules.count_hours:
+        return []
+    work, found = spans.workload, []
+    for index, (cluster, speed) in enumerate(zip(clusters, predicted.clusters, strict=True)):
+        hours = {stage.node: fleet.node(stage.node).hours for stage in cluster.stages}
+        now = part_of_day(common(hours.values()))
+        a_day = (
+            speed.samples_per_s
+            * staleness_factor(cluster.window, len(cluster.stages), work)
+            * averaging_factor(len(clusters), work)
+        )
+        for stated in sorted(set(hours.values()) - {ALL_DAY}):
+            names = [name for name, own in hours.items() if own == stated]
+            then = part_of_day(common(own for own in hours.values() if own != stated))
+            gain = (then - now) * a_day
+            if gain > WORTHWHILE * predicted.objective:
+                words = f"{_listed(names)} being there all day instead of {hours_to(stated)} UTC"
+                found.append(Suggestion(words, predicted.samples_per_s, predicted.objective + gain, index))
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def with_memory(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
+    """That node with so much."""
+    nodes = tuple(replace(n, memory_bytes=memory_bytes) if n.name == name else n for n in fleet.nodes)
+    return replace(fleet, nodes=nodes)
+
+
+def with_speed(fleet: Fleet, name: str, flops_per_s: float) -> Fleet:
+    """That node with so much."""
+    nodes = tuple(replace(n, flops_per_s=flops_per_s) if n.name == name else n for n in fleet.nodes)
+    return replace(fleet, nodes=nodes)
+
+
+def with_host(fleet: Fleet, name: str, *, up: float = 1.0, down: float = 1.0) -> Fleet:
+    """Uplink and downlink of that node, and of all that share its host, so many times as fast."""
+    key = host_key(fleet, name)
+    nodes = tuple(
+        replace(n, up_bytes_per_s=n.up_bytes_per_s * up, down_bytes_per_s=n.down_bytes_per_s * down)
+        if host_key(fleet, n.name) == key
+        else n
+        for n in fleet.nodes
+    )
+    return replace(fleet, nodes=nodes)
+
+
+def with_link(fleet: Fleet, a: str, b: str, *, latency: float = 1.0, rate: float = 1.0) -> Fleet:
+    """What joins these two nodes so many times as long, and as fast."""
+    old = fleet.link(a, b)
+    new = Link(old.a, old.b, old.latency_s * latency, old.bytes_per_s * rate)
+    others = tuple(link for link in fleet.links if {link.a, link.b} != {a, b})
+    return replace(fleet, links=(*others, new))

@@ -70,13 +70,13 @@ def left_out(
 
 def _broken(fleet: Fleet, name: str, cluster: Cluster) -> str | None:
     """Why the node may not join the cluster, after its name; None where it may."""
-    number_of = fleet.sites.number_of
+    number_of = fleet.arrays.number_of
     return fleet.rules.broken([*(number_of[stage.node] for stage in cluster.stages), number_of[name]])
 
 
 def _latency_s(fleet: Fleet, name: str, cluster: Cluster) -> float:
-    number_of = fleet.sites.number_of
-    latency, _ = fleet.sites.between([number_of[name]], [number_of[stage.node] for stage in cluster.stages])
+    number_of = fleet.arrays.number_of
+    latency, _ = fleet.arrays.between([number_of[name]], [number_of[stage.node] for stage in cluster.stages])
     return float(latency.mean())
 
 

@@ -12,9 +12,17 @@ from dataclasses import asdict, replace
 from cluster_planner import plan as nouns
 from cluster_planner.errors import InvalidInput
 from cluster_planner.files import schema
-from cluster_planner.inputs.constraints import UNCONSTRAINED, Constraints, Pin, did_you_mean
-from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData, RegionLink
-from cluster_planner.inputs.hours import ALL_DAY, hours_from, hours_to
+from cluster_planner.inputs.constraints import (
+    ALL_DAY,
+    UNCONSTRAINED,
+    Constraints,
+    Pin,
+    did_you_mean,
+    hours_from,
+    hours_to,
+)
+from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 
 

@@ -20,11 +20,10 @@ import yaml
 from cluster_planner.errors import InvalidInput
 from cluster_planner.files import schema
 from cluster_planner.files.conversion import fleet_from, fleet_to, plan_from, plan_to
-from cluster_planner.files.memory_check import require_room
-from cluster_planner.files.plausibility import remarks
+from cluster_planner.files.schema import remarks
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.plan import Plan, validate
+from cluster_planner.plan import Plan, require_room, validate
 
 Schema = TypeVar("Schema", bound=pydantic.BaseModel)
 

@@ -4,14 +4,71 @@ Decides how demands are stated, and which cannot be meant: names nobody has, and
 model. Knows names of nodes, groups and regions only. What they ask of one group of nodes is in grouping_rules.py; what
 may be
 used of a node, and when it is there, are properties of the node (fleet.py, conversion.py).
+
+Hours of the day at which a node is there, in UTC.
+
+Decides how they are written (`18-24`, or `22-6, 12-13`: whole hours, over midnight where the first is the larger) and
+what nodes have in common. A set of hours is a number: bit h is set if the node is there from h to h + 1. Knows neither
+days of the week nor a clock.
+
+What any one group of nodes must keep to so that it may be a cluster: constraints and hours, worked out for a fleet.
+
+Decides what is allowed: nodes that are pinned to one cluster stay together, and apart from those of another; two nodes
+pinned to one stage share no cluster; nodes that are never there together neither. Nodes are given by number, as in
+`Fleet.nodes`. Knows no cost.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_
 from typing import Literal
 
 from cluster_planner.errors import InvalidInput
+
+DAY = 24
+ALL_DAY = (1 << DAY) - 1
+
+_RANGE = re.compile(r"(\d{1,2})-(\d{1,2})")
+
+
+def hours_from(text: str) -> int:
+    """The hours that a text names. Raises `ValueError` with what was expected."""
+    hours = 0
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(end) for end in match.groups()) if match else (0, 0)
+        if match is None or first == last or first >= DAY or last > DAY:
+            raise ValueError(f"must be whole hours of the day in UTC, such as 18-24 or 22-6, not {text!r}")
+        hours |= sum(1 << hour % DAY for hour in range(first, last if first < last else last + DAY))
+    return hours
+
+
+def hours_to(hours: int) -> str:
+    """The text that `hours_from` reads as these hours, as short as can be."""
+    if hours == ALL_DAY:
+        return "0-24"
+    starts = [hour for hour in range(DAY) if hours >> hour & 1 and not hours >> (hour - 1) % DAY & 1]
+    parts = []
+    for start in starts:
+        end = start
+        while hours >> end % DAY & 1:
+            end += 1
+        parts.append(f"{start}-{end if end <= DAY else end - DAY}")
+    return ", ".join(parts)
+
+
+def common(several: Iterable[int]) -> int:
+    """The hours that all of them have."""
+    return reduce(and_, several, ALL_DAY)
+
+
+def part_of_day(hours: int) -> float:
+    """How much of a day they are: from 0 to 1."""
+    return hours.bit_count() / DAY
+
 
 LAST: Literal["last"] = "last"
 
@@ -150,3 +207,82 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if len(close) == 1:
         return f"; did you mean {close[0]!r}?"
     return f"; there are {', '.join(known)}" if 0 < len(known) <= FEW_NAMES else ""
+
+
+class GroupingRules:
+    """The rules of one fleet."""
+
+    def __init__(
+        self, names: Sequence[str], regions: Sequence[str | None], hours: Sequence[int], demanded: Constraints
+    ) -> None:
+        self._names = names
+        self._number_of = {name: i for i, name in enumerate(names)}
+        self.min_clusters = demanded.min_clusters
+        self._sides = demanded.sides(dict(zip(names, regions, strict=True)))
+        self._label = {pin.node: pin.cluster for pin in demanded.pins if pin.cluster is not None}
+        self.stage_of: Mapping[str, int | Literal["last"]] = {
+            pin.node: pin.stage for pin in demanded.pins if pin.stage is not None
+        }
+        """By name: the stage that a node has to run."""
+        self._hours = hours
+        self.pinned = frozenset(self._number_of[pin.node] for pin in demanded.pins)
+        """Nodes that have to run a stage."""
+
+    @cached_property
+    def are_any(self) -> bool:
+        """Whether there is any rule for groups."""
+        return bool(self._sides or self.pinned or self.count_hours)
+
+    @cached_property
+    def count_hours(self) -> bool:
+        """Whether any node is not there all day."""
+        return any(hours != ALL_DAY for hours in self._hours)
+
+    def atoms(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
+        """These nodes, in parts that stay together: those pinned to one cluster, and everyone else alone."""
+        together: dict[object, list[int]] = {}
+        for i in nodes:
+            together.setdefault(self._label.get(self._names[i], i), []).append(i)
+        return [tuple(part) for part in together.values()]
+
+    def broken(self, nodes: Sequence[int]) -> str | None:
+        """Why these nodes may not be one cluster, after "the cluster"; None where they may."""
+        if not self.are_any:
+            return None
+        names = [self._names[i] for i in nodes]
+        if both := broken_by(self._sides, names):
+            return f"has {both[0]!r} and {both[1]!r}, which constraints keep apart"
+        labels = sorted({label for name in names if (label := self._label.get(name)) is not None})
+        if len(labels) > 1:
+            return f"has nodes that are pinned to {labels[0]!r} and nodes that are pinned to {labels[1]!r}"
+        if labels and (away := self._labelled(labels[0]) - set(names)):
+            return f"has nodes that are pinned to {labels[0]!r}, and {min(away)!r}, pinned to it too, is not among them"
+        stages = [stage for name in names if (stage := self.stage_of.get(name)) is not None]
+        if len(set(stages)) < len(stages):
+            return f"has two nodes that are pinned to stage {max(stages, key=stages.count)}"
+        if not common(self._hours[i] for i in nodes):
+            return "has nodes that are never all there at the same time"
+        return None
+
+    def allows(self, nodes: Sequence[int]) -> bool:
+        """Whether these nodes may be one cluster, if only some of them run stages too."""
+        return self.broken(nodes) is None
+
+    def label(self, names: Iterable[str]) -> str | None:
+        """The cluster that these nodes are pinned to."""
+        return next((self._label[name] for name in names if name in self._label), None)
+
+    def required(self, names: Iterable[str]) -> frozenset[str]:
+        """Those that have to run a stage."""
+        return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
+
+    def presence(self, nodes: Iterable[int]) -> float:
+        """The part of a day at which all these nodes are there."""
+        return part_of_day(common(self._hours[i] for i in nodes)) if self.count_hours else 1.0
+
+    def presence_of(self, names: Iterable[str]) -> float:
+        """The same by name."""
+        return self.presence(self._number_of[name] for name in names) if self.count_hours else 1.0
+
+    def _labelled(self, label: str) -> set[str]:
+        return {name for name, own in self._label.items() if own == label}

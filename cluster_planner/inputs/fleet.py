@@ -4,33 +4,39 @@ Decides what the link between any two nodes is taken to be, in this order: measu
 the pair of their regions; an estimate from the shortest path over what is known; a stated default. Knows no
 model and no file. Nodes of one host share its uplink and its downlink, and reach each other without either.
 All values are SI: seconds, bytes, FLOP/s.
+
+A fleet as arrays: speeds, memory, uplinks, and the links between any nodes given by number.
+
+Decides nothing: it says what Fleet.link and Fleet.flow_bytes_per_s say, for many pairs at once. What regions and hosts
+tell is looked up in tables; a pair that may have been measured, or that has to be estimated, asks the fleet. Up to
+DENSE_NODES nodes all pairs are kept.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.inputs.constraints import UNCONSTRAINED, Constraints, did_you_mean
-from cluster_planner.inputs.grouping_rules import Rules
-from cluster_planner.inputs.hours import ALL_DAY
-from cluster_planner.inputs.links import Edge, Graph, latency_graph, shortest_from
+from cluster_planner.inputs.constraints import ALL_DAY, UNCONSTRAINED, Constraints, GroupingRules, did_you_mean
+from cluster_planner.inputs.links import (
+    DEFAULT_LATENCY_S,
+    DEFAULT_REGION_LATENCY_S,
+    HOST_BYTES_PER_S,
+    HOST_LATENCY_S,
+    Edge,
+    Graph,
+    Link,
+    RegionLink,
+    latency_graph,
+    shortest_from,
+)
 
-if TYPE_CHECKING:
-    from cluster_planner.inputs.fleet_arrays import Sites
-
-DEFAULT_LATENCY_S = 0.05
-"""One-way latency of a pair of which nothing is known. The link then limits no flow: only the two nodes do.
-"""
-
-DEFAULT_REGION_LATENCY_S = 0.005
-"""The same for two nodes of one region."""
-
-HOST_LATENCY_S = 5e-5
-HOST_BYTES_PER_S = 2e9
-"""What joins two nodes of one host where nobody measured it."""
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,35 +77,6 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Link:
-    """An unordered pair of nodes: one-way latency and rate, and by how much longer a message takes now and then."""
-
-    a: str
-    b: str
-    latency_s: float
-    bytes_per_s: float
-    jitter_s: float = 0.0
-    """A message takes up to so much more than `latency_s`, evenly. No prediction counts it."""
-
-    def __post_init__(self) -> None:
-        _require_sound_link(self)
-
-
-@dataclass(frozen=True)
-class RegionLink:
-    """An unordered pair of regions, or one region twice: what joins nodes of which no pair was measured."""
-
-    a: str
-    b: str
-    latency_s: float
-    bytes_per_s: float
-    jitter_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        _require_sound_link(self)
-
-
-@dataclass(frozen=True)
 class Fleet:
     """All nodes and what is known of their links. Raises `InvalidInput` where these contradict each other."""
 
@@ -116,16 +93,16 @@ class Fleet:
         return tuple(node.name for node in self.nodes)
 
     @cached_property
-    def sites(self) -> "Sites":
+    def arrays(self) -> "FleetArrays":
         """The nodes and their links as arrays, in the order of `nodes`."""
-        from cluster_planner.inputs.fleet_arrays import Sites  # here: it knows this module
-
-        return Sites(self)
+        return FleetArrays(self)
 
     @cached_property
-    def rules(self) -> Rules:
+    def rules(self) -> GroupingRules:
         """What any group of nodes must keep to."""
-        return Rules(self)
+        return GroupingRules(
+            self.names, [node.region for node in self.nodes], [node.hours for node in self.nodes], self.constraints
+        )
 
     def node(self, name: str) -> Node:
         """The node of that name. Raises `InvalidInput` for a name nobody has."""
@@ -225,15 +202,6 @@ def _require_positive(node: Node, *fields: str) -> None:
             raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=f"{node.name}.{name}")
 
 
-def _require_sound_link(link: Link | RegionLink) -> None:
-    where = f"{link.a}–{link.b}"
-    for key, value in (("latency_s", link.latency_s), ("jitter_s", link.jitter_s)):
-        if not (math.isfinite(value) and value >= 0):
-            raise InvalidInput(f"must be a finite number, 0 or more, not {value!r}", key=f"{where}.{key}")
-    if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
-        raise InvalidInput(f"must be a finite number above 0, not {link.bytes_per_s!r}", key=f"{where}.bytes_per_s")
-
-
 def _check(fleet: Fleet) -> None:
     if not fleet.nodes:
         raise InvalidInput("at least one node is needed", key="nodes")
@@ -297,3 +265,81 @@ def _check_pairs(section: str, links: Iterable[Link | RegionLink], known: list[s
                 key=f"{section}[{i}].between",
             )
         seen[key] = i
+
+
+DENSE_NODES = 600
+
+Numbers = Sequence[int] | NDArray[np.int64]
+
+
+class FleetArrays:
+    """Row i of every array is `fleet.nodes[i]`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        nodes = fleet.nodes
+        self._fleet = fleet
+        self.number_of = {node.name: i for i, node in enumerate(nodes)}
+        self.flops_per_s = np.array([node.flops_per_s for node in nodes])
+        self.memory_bytes = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
+        self.up_bytes_per_s = np.array([node.up_bytes_per_s for node in nodes])
+        self.down_bytes_per_s = np.array([node.down_bytes_per_s for node in nodes])
+        self.host = _numbered([node.host for node in nodes])
+        """Which nodes share an uplink: equal numbers; −1 for a node by itself."""
+        self._region = _numbered([node.region for node in nodes])
+        self._latency, self._rate = self._by_region()
+        linked = {name for link in fleet.links for name in (link.a, link.b)}
+        joined = {region for link in fleet.regions for region in (link.a, link.b)}
+        self._linked = np.array([node.name in linked for node in nodes])
+        self._known = self._linked | np.array([node.region in joined for node in nodes])
+
+    def between(self, rows: Numbers, columns: Numbers) -> tuple[Floats, Floats]:
+        """(one-way latency, the most that one flow from row to column carries), shapes (rows, columns). A node reaches
+        itself at once.
+        """
+        rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
+        if len(self.host) > DENSE_NODES:
+            return self._between(rows, columns)
+        latency, flow = self._all
+        at = np.ix_(rows, columns)
+        return latency[at], flow[at]
+
+    @cached_property
+    def _all(self) -> tuple[Floats, Floats]:
+        everyone = np.arange(len(self.host))
+        return self._between(everyone, everyone)
+
+    def _between(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        at = np.ix_(self._region[rows], self._region[columns])
+        latency, rate = self._latency[at], self._rate[at]
+        mates = (self.host[rows][:, None] == self.host[columns]) & (self.host[rows] >= 0)[:, None]
+        latency[mates], rate[mates] = HOST_LATENCY_S, HOST_BYTES_PER_S
+        measured = self._linked[rows][:, None] & self._linked[columns]
+        ends = self._known[rows][:, None] & self._known[columns]
+        near = (self._region[rows][:, None] == self._region[columns]) & (self._region[rows] >= 0)[:, None]
+        unknown = np.isnan(latency)
+        default = np.where(near, DEFAULT_REGION_LATENCY_S, DEFAULT_LATENCY_S)
+        latency, rate = np.where(unknown, default, latency), np.where(unknown, np.inf, rate)
+        for i, j in np.argwhere(measured | (unknown & ends)).tolist():
+            if rows[i] != columns[j]:
+                link = self._fleet.link(self._fleet.nodes[rows[i]].name, self._fleet.nodes[columns[j]].name)
+                latency[i, j], rate[i, j] = link.latency_s, link.bytes_per_s
+        ways = np.minimum(self.up_bytes_per_s[rows][:, None], self.down_bytes_per_s[columns])
+        flow = np.where(mates, rate, np.minimum(rate, ways))
+        same = rows[:, None] == columns
+        return np.where(same, 0.0, latency), np.where(same, np.inf, flow)
+
+    def _by_region(self) -> tuple[Floats, Floats]:
+        """[region, region] of what pairs of regions state; NaN where they do not. The last row is for no region."""
+        number_of = {node.region: number for node, number in zip(self._fleet.nodes, self._region, strict=True)}
+        count = max(number_of.values()) + 2
+        latency, rate = np.full((count, count), np.nan), np.full((count, count), np.nan)
+        for link in self._fleet.regions:
+            for a, b in ((link.a, link.b), (link.b, link.a)):
+                latency[number_of[a], number_of[b]] = link.latency_s
+                rate[number_of[a], number_of[b]] = link.bytes_per_s
+        return latency, rate
+
+
+def _numbered(words: Sequence[str | None]) -> NDArray[np.int64]:
+    numbers: dict[str | None, int] = {None: -1}
+    return np.array([numbers.setdefault(word, len(numbers) - 1) for word in words])

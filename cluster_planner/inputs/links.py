@@ -9,10 +9,26 @@ entrance, so that n nodes in r regions cost 2n + r² edges instead of n².
 import itertools
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from cluster_planner.errors import InvalidInput
 
 if TYPE_CHECKING:
     import networkx as nx
+
+DEFAULT_LATENCY_S = 0.05
+"""One-way latency of a pair of which nothing is known. The link then limits no flow: only the two nodes do.
+"""
+
+DEFAULT_REGION_LATENCY_S = 0.005
+"""The same for two nodes of one region."""
+
+HOST_LATENCY_S = 5e-5
+
+HOST_BYTES_PER_S = 2e9
+"""What joins two nodes of one host where nobody measured it."""
+
 
 Edge: TypeAlias = tuple[str, str, float, float]
 """Two names, the one-way latency in seconds, the rate in bytes per second."""
@@ -59,3 +75,41 @@ def shortest_from(graph: Graph, source: str) -> dict[str, tuple[float, float]]:
             rate = min(graph.edges[edge]["bytes_per_s"] for edge in itertools.pairwise(path))
             found[name] = (float(distances[vertex]), float(rate))
     return found
+
+
+@dataclass(frozen=True)
+class Link:
+    """An unordered pair of nodes: one-way latency and rate, and by how much longer a message takes now and then."""
+
+    a: str
+    b: str
+    latency_s: float
+    bytes_per_s: float
+    jitter_s: float = 0.0
+    """A message takes up to so much more than `latency_s`, evenly. No prediction counts it."""
+
+    def __post_init__(self) -> None:
+        _require_sound_link(self)
+
+
+@dataclass(frozen=True)
+class RegionLink:
+    """An unordered pair of regions, or one region twice: what joins nodes of which no pair was measured."""
+
+    a: str
+    b: str
+    latency_s: float
+    bytes_per_s: float
+    jitter_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_sound_link(self)
+
+
+def _require_sound_link(link: Link | RegionLink) -> None:
+    where = f"{link.a}–{link.b}"
+    for key, value in (("latency_s", link.latency_s), ("jitter_s", link.jitter_s)):
+        if not (math.isfinite(value) and value >= 0):
+            raise InvalidInput(f"must be a finite number, 0 or more, not {value!r}", key=f"{where}.{key}")
+    if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
+        raise InvalidInput(f"must be a finite number above 0, not {link.bytes_per_s!r}", key=f"{where}.bytes_per_s")

@@ -22,8 +22,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster_planner.inputs.model_costs import ModelCosts, Workload
-from cluster_planner.inputs.schedules import SPLIT_KEEPS
+from cluster_planner.inputs.model_costs import SPLIT_KEEPS, ModelCosts, Workload
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -156,6 +155,17 @@ class SpanCosts:
         if (window, recomputes) not in self._memory_tables:
             self._memory_tables[window, recomputes] = self._memory_table(window, recomputes)
         return self._memory_tables[window, recomputes]
+
+    def ways_that_fit(self, memory: Floats, window: int) -> NDArray[np.bool_]:
+        """Which spans fit in which memory with `window` micro-batches in flight, keeping activations or recomputing.
+
+        `memory`: bytes of each node. Returns [way, node, i, j] for the span from positions[i] to positions[j]: way 0
+        keeps activations, way 1 recomputes them. A way that the workload rules out fits nowhere.
+        """
+        mode = self.workload.activation_checkpointing
+        needed = np.stack([self.memory_table(window), self.memory_table(window, recomputes=True)])
+        allowed = np.array([mode != "always", mode != "never"])
+        return allowed[:, None, None, None] & (needed[:, None] <= memory[None, :, None, None])
 
     def _memory_table(self, window: int, recomputes: bool) -> Floats:
         saved = self._between(self._saved) * self.workload.micro_batch

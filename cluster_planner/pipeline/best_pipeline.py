@@ -5,48 +5,60 @@ both by dynamic programming (node_order.py): the least bottleneck; then the shor
 whose bottleneck is at most that, or a little more, or anything, or where neither waits for the other. A stage whose
 memory is too short for what it would keep recomputes it, if the workload allows, and takes longer. All results are
 timed by the exact formulas, in small fleets also walked (limited_window.py), and the most valuable one is taken.
+
+What stages and hops of one group's nodes cost, as tables over cut positions, for the searches of best_pipeline.py.
+
+Decides nothing: occupancy for bottlenecks, seconds for round trips, by the formulas of stage_times.py. Where nodes of
+the
+group share a host, a boundary's flow counts by itself against the uplink, since which neighbours are on the host is not
+known yet.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.cut_tables import (
-    GroupNodes,
-    both_ways,
-    bottleneck_tables,
-    ending,
-    first_that_fits,
-    round_trip_tables,
+from cluster_planner.inputs.spans import Floats, SpanCosts
+from cluster_planner.pipeline.memory_fit import largest_fitting_window, recomputing
+from cluster_planner.pipeline.order_and_cuts import (
+    SHORTLIST,
+    SLACKS,
+    Pinned,
+    Solution,
+    Tables,
+    best_pipeline,
+    candidate_orders,
+    is_exact,
+    shortlist,
+    windows_to_try,
 )
-from cluster_planner.pipeline.cuts import Pinned, Solution, Tables
-from cluster_planner.pipeline.order_and_cuts import SHORTLIST, best_pipeline, candidate_orders, is_exact, shortlist
-from cluster_planner.pipeline.recomputation import recomputing, ways_that_fit
 from cluster_planner.plan import Cluster, Stage
-from cluster_planner.predict.limited_window import circulating_s, is_near
 from cluster_planner.predict.objective import staleness_factor
-from cluster_planner.predict.stage_times import bottleneck_s, flushed_s, loads_of, period_s, round_trip_s, wanted_window
+from cluster_planner.predict.stage_times import (
+    bottleneck_s,
+    circulating_s,
+    flushed_s,
+    is_near,
+    loads_of,
+    period_s,
+    round_trip_s,
+    wanted_window,
+)
 
 FASTEST = 32
 """Of a group with more nodes than there can be stages, the fastest are looked at beside the largest."""
 
-SLACKS = (1.0, 1.25, np.inf)
-"""How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
 THOROUGH_NODES = 24
 """In fleets of at most so many nodes pipelines are compared as walked (limited_window.py), more windows are tried, and
 orders are looked for on all cut positions."""
 
-FINER = 0.75
-"""Each of these windows over the one before, at most."""
 
 HALVINGS = 4
 """Searches between two of these limits, at most."""
@@ -95,7 +107,7 @@ def plan_pipeline(
     tried: list[bytes] = []
     is_thorough = len(fleet.nodes) <= THOROUGH_NODES
     for window in windows_to_try(spans.workload, len(names), finely=is_thorough):
-        fits = ways_that_fit(spans, group.memory_bytes, window)
+        fits = spans.ways_that_fit(group.memory_bytes, window)
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
@@ -180,35 +192,6 @@ def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, samples_per_s=pipeline.samples_per_s * slower, value=pipeline.value * slower)
 
 
-def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
-    """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
-    if work.schedule == "gpipe":
-        return (work.update_every,)  # every stage holds a whole update
-    most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)
-    if not finely:
-        return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
-    windows = [most]
-    while windows[-1] > 1:
-        windows.append(min(windows[-1] - 1, math.floor(FINER * windows[-1])))
-    return tuple(windows)
-
-
-def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
-    """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
-    return all(
-        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
-        <= fleet.node(stage.node).memory_bytes
-        for index, stage in enumerate(stages)
-    )
-
-
-def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
-    """The largest window up to `wanted` that every stage has memory for; at least 1."""
-    if _fit(fleet, spans, stages, wanted):
-        return wanted
-    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))
-
-
 def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
     """These stages by the exact formulas, with the window that they want and have memory for."""
     work = spans.workload
@@ -256,3 +239,63 @@ def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: fro
     fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
     kept = needed | {node.name for node in (*largest, *fastest)}
     return [name for name in names if name in kept]
+
+
+class GroupNodes:
+    """The nodes of a search, as arrays in the order of `names`."""
+
+    def __init__(self, fleet: Fleet, names: Sequence[str]) -> None:
+        sites = fleet.arrays
+        at = np.array([sites.number_of[name] for name in names])
+        self.flops_per_s, self.memory_bytes = sites.flops_per_s[at], sites.memory_bytes[at]
+        self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
+        self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
+        hosts = sites.host[at]
+        self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
+
+
+def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: float, flops: Floats) -> Tables:
+    """Occupancy in seconds, when averaging moves `averaging_per_s` bytes each way per parameter byte."""
+    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+    averaged = averaging_per_s * spans.parameter_table
+    sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
+    stage = flops / group.flops_per_s[:, None, None]
+    alone = (group.mates == 1)[:, None, None]
+    for flows, rate in ((sent, group.up_bytes_per_s), (received, group.down_bytes_per_s)):
+        if averaging_per_s == 0.0:
+            busy = np.where(alone, flows / rate[:, None, None], 0.0)
+        else:
+            left = rate[:, None, None] - group.mates[:, None, None] * averaged
+            busy = np.where(left > 0, np.where(alone, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
+        stage = np.maximum(stage, busy)
+    rate = group.flow_bytes_per_s
+    hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
+    return Tables(stage, hop)
+
+
+def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tables:
+    """What each adds to a round trip, in seconds."""
+    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
+    rate = group.flow_bytes_per_s
+    hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
+    return Tables(flops / group.flops_per_s[:, None, None], hop)
+
+
+def ending(tables: Tables, ends: Sequence[int]) -> Tables:
+    """Tables that let no node but this one run the last stage, and it no other."""
+    for node in ends:
+        others = np.arange(len(tables.stage)) != node
+        tables.stage[others, :, -1] = np.inf
+        tables.stage[node, :, :-1] = np.inf
+    return tables
+
+
+def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
+    """`tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
+    return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
+
+
+def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
+    """`fits`: [way, node, i, j]. The first way that does."""
+    keep, again = both
+    return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)

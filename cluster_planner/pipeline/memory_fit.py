@@ -4,14 +4,23 @@ Decides it for the least demanding run: one micro-batch in flight, or with gpipe
 grows with the span, so a chain of nodes that each take all they can reaches as far as any. Exact for up to
 EXACT_NODES nodes (the farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient:
 largest memory first, or last. Knows no link and no speed.
+
+Which stages forget their activations and compute them again, because memory is too short to keep them.
+
+Decides it stage by stage for a number of micro-batches in flight: only where a stage would not fit otherwise, since it
+costs another forward. Knows no speed: whether such a pipeline is worth more than one with fewer micro-batches in
+flight is found by timing both.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Stage
 
 EXACT_NODES = 6
 
@@ -83,3 +92,37 @@ def _by_size(reaches: Sequence[Sequence[int]]) -> int:
             at = reach[at]
         farthest = max(farthest, at)
     return farthest
+
+
+def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> tuple[Stage, ...] | None:
+    """The same stages, each in the first way that fits with `window` micro-batches in flight (or what a synchronous
+    schedule holds); None where one fits in no way.
+    """
+    mode = spans.workload.activation_checkpointing
+    ways = [way for way in (False, True) if mode == "auto" or way == (mode == "always")]
+    chosen = []
+    for index, stage in enumerate(stages):
+        place, memory_bytes = (index, len(stages)), fleet.node(stage.node).memory_bytes
+        for way in ways:
+            if spans.stage_memory_bytes(*stage.units, place, window, recomputes=way) <= memory_bytes:
+                chosen.append(stage if stage.recomputes == way else replace(stage, recomputes=way))
+                break
+        else:
+            return None
+    return tuple(chosen)
+
+
+def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
+    """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
+    return all(
+        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
+        <= fleet.node(stage.node).memory_bytes
+        for index, stage in enumerate(stages)
+    )
+
+
+def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
+    """The largest window up to `wanted` that every stage has memory for; at least 1."""
+    if _fit(fleet, spans, stages, wanted):
+        return wanted
+    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))

@@ -17,9 +17,16 @@ not with log2(C), were chosen with the six-node example in view, where they deci
 gets three clusters up to a ROUND_COST of 0.010, two from 0.012 to 0.03, one at 0.05. Where values lie that
 close, the number of clusters is a judgement of this file, not a finding; experiments must measure both. Knows
 no machine.
+
+What a fleet's rings allow, as the last plan shows it: for the score of groupings that are not worked out.
+
+Decides how samples/s fall where the rings of so many clusters cannot keep up: steady_state.py's interval, with what
+rounds
+take of the links but without what pipelines fill of them, which estimates count already (averaging_per_s).
 """
 
 import math
+from dataclasses import dataclass
 
 from cluster_planner.inputs.model_costs import Workload
 
@@ -49,3 +56,33 @@ def price_of_a_cluster(objective: float, clusters: int, workload: Workload) -> f
     takes off the samples of all others.
     """
     return objective / averaging_factor(clusters + 1, workload) - objective / averaging_factor(clusters, workload)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """`sending_s`: what a round takes of the busiest link; `hop_s`: latency of one hop of a ring."""
+
+    samples_per_s: float = 0.0
+    sending_s: float = 0.0
+    hop_s: float = 0.0
+
+    def carried(self, clusters: float, work: Workload) -> float:
+        """The most samples/s with which the rings of so many clusters keep up."""
+        trip_s = 2 * (clusters - 1) * self.hop_s
+        interval_s = max(self.sending_s, (self.sending_s + trip_s) / work.max_lag)
+        if clusters <= 1 or interval_s <= 0:
+            return float("inf")
+        return work.round_samples(clusters) / interval_s
+
+    def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
+        """The objective, about."""
+        if samples_per_s <= 0:
+            return 0.0
+        kept = min(1.0, self.carried(clusters, work) / samples_per_s)
+        return value * kept * averaging_factor(clusters, work)
+
+
+def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
+    """Bytes a second that averaging moves each way per parameter byte a stage holds."""
+    moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
+    return moved * samples_per_s / work.round_samples(clusters)

@@ -16,7 +16,7 @@ all had its period, which is never too fast.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,12 +24,19 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
-from cluster_planner.predict.limited_window import no_faster_than_walked
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.ring_time import PARAMETER_BYTES, Exchange, exchange_of
-from cluster_planner.predict.ring_traffic import Circuit, circuits
-from cluster_planner.predict.stage_times import Load, flushed_s, host_key, loads_of, round_trip_s
+from cluster_planner.predict.stage_times import (
+    Load,
+    circulating_s,
+    flushed_s,
+    host_key,
+    is_near,
+    loads_of,
+    round_trip_s,
+)
 from cluster_planner.predict.steady_state import Alone, Occupancy, Pace, Pipelines
+from cluster_planner.rings import Circuit, circuits
 
 
 @dataclass(frozen=True)
@@ -242,3 +249,19 @@ def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
     if limit.kind == "link":
         return f"the link from {limit.node} to {limit.peer}: {each}"
     return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"
+
+
+def no_faster_than_walked(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: Pipelines) -> Pipelines:
+    """`stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same object
+    if there are none.
+    """
+    work = spans.workload
+    bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)
+    several = np.array([len(cluster.stages) > 1 for cluster in clusters])
+    near = several & is_near(work, bottleneck, stages.round_trip_s, stages.window)
+    if not near.any():
+        return stages
+    least_s = stages.flushed_s.copy()
+    for at in np.flatnonzero(near).tolist():
+        least_s[at] = circulating_s(fleet, spans, clusters[at])
+    return replace(stages, flushed_s=least_s)

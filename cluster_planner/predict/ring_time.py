@@ -60,8 +60,8 @@ def exchange_of(fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:
     """(one-way latency, bytes/s of one flow) from each node to each, shapes (nodes, nodes)."""
-    numbers = [fleet.sites.number_of[name] for name in nodes]
-    return fleet.sites.between(numbers, numbers)
+    numbers = [fleet.arrays.number_of[name] for name in nodes]
+    return fleet.arrays.between(numbers, numbers)
 
 
 def _links(latency_s: Floats, rates: Floats) -> RingLinks:

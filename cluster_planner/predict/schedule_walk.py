@@ -4,13 +4,27 @@ Walks the very order of schedules.py over all stages: a pass begins when its sta
 message leaves when its link is free. So the bubble, the latency of the first and the last micro-batch, and the waits of
 1f1b for round trips longer than its stages hold are all in it. With equal stages and links that cost nothing it is the
 formula: (m + p − 1) passes for m micro-batches and p stages, a bubble of (p − 1) / (m + p − 1).
+
+How fast an asynchronous pipeline goes whose window or staleness limits what is in flight.
+
+Micro-batches of one update are admitted together, when an update before them is done, so they go round in bunches. A
+bunch that goes forward meets others that come back, at stages and uplinks that both need; so a round takes longer than
+its idle trip and one bunch's passage, which is all that timing.period_s counts. Decides that figure by walking: the
+stages' own order of work (as ravnest's stage machine has it: update, then backward and forward in turn), one message
+after another on each uplink and on each link, until one cycle of updates takes what the one before did. Knows no
+averaging, no downlink that several fill at once, and no tuned window.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from cluster_planner.inputs.model_costs import Workload
+
+SHORTEST_S = 1e-9
+"""No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +91,128 @@ def update_s(work: Workload, stages: Sequence[Passes], hops: Sequence[Hop]) -> f
                 moved = True
     # A stage makes its step before the next update's first micro-batch is here, or holds that one up.
     return max(free + stage.step_s - arrived[0] for free, stage, arrived in zip(free_s, stages, inputs, strict=True))
+
+
+SAME = 1e-3
+"""Cycles whose times differ by no more than this part are the same."""
+
+CYCLES = 5
+"""Walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
+
+REMEMBERED = 4096
+"""Walks whose figures are kept, in this process."""
+
+_ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What a stage sends for one micro-batch, in seconds of its uplink. Stages of one `host` share it."""
+
+    host: tuple[bool, str]
+    activation_s: float = 0.0
+    gradient_s: float = 0.0
+
+
+@lru_cache(maxsize=REMEMBERED)
+def walked_s(
+    work: Workload, window: int, stages: tuple[Passes, ...], hops: tuple[Hop, ...], uplinks: tuple[Uplink, ...]
+) -> float:
+    """Seconds per micro-batch in the steady state. `hops`: one less than stages. Walked once for the same figures: a
+    plan, and each change that its advice tries, has most clusters as they were.
+    """
+    walk = _Walk(work, window, stages, hops, uplinks)
+    updates = work.max_staleness + 1
+    ended_s = [walk.updated(updates), walk.updated(updates)]
+    for _ in range(1, CYCLES):
+        ended_s.append(walk.updated(updates))
+        if abs(ended_s[-1] - 2 * ended_s[-2] + ended_s[-3]) <= SAME * (ended_s[-1] - ended_s[-2]):
+            break
+    return (ended_s[-1] - ended_s[-3]) / (2 * updates * work.update_every)
+
+
+class _Walk:
+    """The pipeline at one moment. What has been done is counted; which micro-batch it was follows from the order."""
+
+    def __init__(
+        self, work: Workload, window: int, stages: Sequence[Passes], hops: Sequence[Hop], uplinks: Sequence[Uplink]
+    ) -> None:
+        count = len(stages)
+        self._every, self._staleness, self._window = work.update_every, work.max_staleness, window
+        self._stages, self._hops, self._uplinks, self._last = stages, hops, uplinks, count - 1
+        self._came, self._came_back = [0] * count, [0] * count
+        self._forwards, self._backwards, self._version = [0] * count, [0] * count, [0] * count
+        self._is_busy, self._went_back = [False] * count, [False] * count
+        self._uplink_free_s = dict.fromkeys((uplink.host for uplink in uplinks), 0.0)
+        self._link_free_s = {(index, kind): 0.0 for index in range(count) for kind in (_ACTIVATION, _GRADIENT)}
+        self._coming: list[tuple[float, int, int, int]] = []
+        self._number = 0
+        self._choose(0, 0.0)
+
+    def updated(self, updates: int) -> float:
+        """When the first stage has made so many updates more."""
+        until, now_s = self._version[0] + updates, 0.0
+        while self._version[0] < until:
+            now_s, _, index, kind = heappop(self._coming)
+            self._happened(index, kind, now_s)
+            self._choose(index, now_s)
+        return now_s
+
+    def _happened(self, index: int, kind: int, now_s: float) -> None:
+        if kind == _ACTIVATION:
+            self._came[index] += 1
+            return
+        if kind == _GRADIENT:
+            self._came_back[index] += 1
+            return
+        self._is_busy[index] = False
+        if kind == _UPDATE:
+            self._version[index] += 1
+        elif kind == _FORWARD:
+            self._forwards[index] += 1
+            if index < self._last:
+                self._send(index, index + 1, _ACTIVATION, now_s)
+            else:
+                self._came_back[index] += 1
+        else:
+            self._backwards[index] += 1
+            if index:
+                self._send(index, index - 1, _GRADIENT, now_s)
+
+    def _choose(self, index: int, now_s: float) -> None:
+        if self._is_busy[index]:
+            return
+        stage, version = self._stages[index], self._version[index]
+        forwards, backwards = self._forwards[index], self._backwards[index]
+        if backwards == (version + 1) * self._every:
+            self._compute(index, _UPDATE, now_s + stage.step_s)
+            return
+        if index:
+            forward = self._came[index] > forwards
+        else:
+            forward = forwards - backwards < self._window and version >= forwards // self._every - self._staleness
+        if self._came_back[index] > backwards and not (forward and self._went_back[index]):
+            self._went_back[index] = True
+            self._compute(index, _BACKWARD, now_s + stage.backward_s)
+        elif forward:
+            self._went_back[index] = False
+            self._compute(index, _FORWARD, now_s + stage.forward_s)
+
+    def _compute(self, index: int, kind: int, ends_s: float) -> None:
+        self._is_busy[index] = True
+        self._tell(index, kind, ends_s)
+
+    def _send(self, index: int, to: int, kind: int, now_s: float) -> None:
+        uplink, hop = self._uplinks[index], self._hops[min(index, to)]
+        if kind == _ACTIVATION:
+            uplink_s, link_s = uplink.activation_s, hop.forward_s
+        else:
+            uplink_s, link_s = uplink.gradient_s, hop.gradient_s
+        starts_s = max(now_s, self._uplink_free_s[uplink.host], self._link_free_s[index, kind])
+        self._uplink_free_s[uplink.host] = starts_s + uplink_s
+        arrived_s = self._link_free_s[index, kind] = starts_s + max(uplink_s, link_s)
+        self._tell(to, kind, arrived_s + hop.latency_s)
+
+    def _tell(self, index: int, kind: int, at_s: float) -> None:
+        self._number += 1  # at one moment, what was caused first happens first
+        heappush(self._coming, (at_s, self._number, index, kind))

@@ -16,14 +16,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Stage
-from cluster_planner.predict.schedule_walk import Hop, Passes, update_s
+from cluster_planner.inputs.spans import Floats, SpanCosts
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.schedule_walk import SHORTEST_S, Hop, Passes, Uplink, update_s, walked_s
 
-SHORTEST_S = 1e-9
-"""No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
+NEAR = 0.85
+"""Of the bottleneck: where what timing.period_s counts for waiting is less, bunches dissolve and nothing is walked."""
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,36 @@ def period_s(bottleneck: float, round_trip: float, window: int, workload: Worklo
     per_update = workload.update_every
     admitted = ((per_update - 1) * bottleneck + round_trip) / workload.largest_window
     return max(bottleneck, round_trip / window, admitted, SHORTEST_S)
+
+
+def is_near(work: Workload, bottleneck_s: Floats, round_trip_s: Floats, window: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether pipelines have to be walked: those without flushes that wait for their round trip, or nearly."""
+    admitted = ((work.update_every - 1) * bottleneck_s + round_trip_s) / work.largest_window
+    near: NDArray[np.bool_] = np.maximum(admitted, round_trip_s / window) >= NEAR * bottleneck_s
+    return near & (not work.is_synchronous)
+
+
+def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
+    """Seconds per micro-batch of a cluster by itself."""
+    stages, last = cluster.stages, len(cluster.stages) - 1
+    passes, hops, uplinks = [], [], []
+    for index, stage in enumerate(stages):
+        up_bytes_per_s = fleet.node(stage.node).up_bytes_per_s
+        times = work_times(fleet, spans, stage)
+        passes.append(Passes(times.forward_s, times.backward_s, times.update_s))
+        start, end = stage.units
+        after = index < last and not fleet.same_host(stage.node, stages[index + 1].node)
+        before = index > 0 and not fleet.same_host(stage.node, stages[index - 1].node)
+        uplinks.append(
+            Uplink(
+                host_key(fleet, stage.node),
+                float(spans.forward_bytes[end]) / up_bytes_per_s if after else 0.0,
+                float(spans.gradient_bytes[start]) / up_bytes_per_s if before else 0.0,
+            )
+        )
+    for stage, onward in itertools.pairwise(stages):
+        a, b, cut = stage.node, onward.node, stage.units[1]
+        forward_s = float(spans.forward_bytes[cut]) / fleet.flow_bytes_per_s(a, b)
+        gradient_s = float(spans.gradient_bytes[cut]) / fleet.flow_bytes_per_s(b, a)
+        hops.append(Hop(forward_s, gradient_s, fleet.link(a, b).latency_s))
+    return walked_s(spans.workload, cluster.window, tuple(passes), tuple(hops), tuple(uplinks))

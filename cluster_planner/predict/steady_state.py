@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats
-from cluster_planner.predict.stage_times import SHORTEST_S
+from cluster_planner.predict.schedule_walk import SHORTEST_S
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ STEPS = 30
 def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: int) -> float:
     """An upper bound on the objective of any plan. `able`: the numbers of the nodes that can hold a unit."""
     work = spans.workload
-    sites, nodes = fleet.sites, np.array(able)
+    sites, nodes = fleet.arrays, np.array(able)
     per_micro_batch = spans.flops(0, spans.count)
     alone = work.micro_batch * sites.flops_per_s[nodes] / max(per_micro_batch, 1e-9)
     holds, share = _largest_parts(spans, sites.memory_bytes[nodes])
@@ -77,11 +77,11 @@ def _relaxed(alone: Floats, part: Floats, sizes: Floats, clusters: int, spans: S
 
 def _averaged(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64], clusters: int) -> float:
     """Samples/s at which the rings of so many clusters could still keep up, if their bytes were spread at will."""
-    if clusters == 1 or (fleet.sites.host[nodes] >= 0).any():
+    if clusters == 1 or (fleet.arrays.host[nodes] >= 0).any():
         return float("inf")
     work = spans.workload
     moved = 2 * (clusters - 1) * work.averaged_bytes_per_parameter_byte * spans.parameter_bytes(0, spans.count)
-    up, down = fleet.sites.up_bytes_per_s[nodes].sum(), fleet.sites.down_bytes_per_s[nodes].sum()
+    up, down = fleet.arrays.up_bytes_per_s[nodes].sum(), fleet.arrays.down_bytes_per_s[nodes].sum()
     sending = moved / min(up, down)
     return float(work.round_samples(clusters) / sending) if sending > 0 else float("inf")
 
@@ -110,10 +110,10 @@ def _least_transfer_s(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64]) 
     if not len(inner):
         return np.full(len(nodes), 1e-12)
     forward, gradient = spans.forward_bytes[inner], spans.gradient_bytes[inner]
-    up, down = fleet.sites.up_bytes_per_s[nodes][:, None], fleet.sites.down_bytes_per_s[nodes][:, None]
+    up, down = fleet.arrays.up_bytes_per_s[nodes][:, None], fleet.arrays.down_bytes_per_s[nodes][:, None]
     first, last = np.maximum(forward / up, gradient / down), np.maximum(gradient / up, forward / down)
     seconds = np.minimum(first, last).min(axis=1)
-    return np.maximum(np.where(fleet.sites.host[nodes] >= 0, 0.0, seconds), 1e-12)
+    return np.maximum(np.where(fleet.arrays.host[nodes] >= 0, 0.0, seconds), 1e-12)
 
 
 def _counts(most: int) -> list[int]:

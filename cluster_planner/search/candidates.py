@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Ring
+from cluster_planner.predict.objective import Conditions, averaging_per_s
 from cluster_planner.predict.prediction import Forecast, predict
 from cluster_planner.rings import make_rings
 
@@ -35,12 +35,6 @@ class Candidate:
     @property
     def objective(self) -> float:
         return self.forecast.prediction.objective
-
-
-def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
-    """Bytes a second that averaging moves each way per parameter byte a stage holds."""
-    moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
-    return moved * samples_per_s / work.round_samples(clusters)
 
 
 class Assembler:
@@ -101,3 +95,11 @@ class Assembler:
         rings = make_rings(self._fleet, self._spans, clusters)
         forecast = predict(self._fleet, self._spans, clusters, rings)
         return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
+
+
+def conditions_of(candidate: Candidate) -> Conditions:
+    """As they are with this plan."""
+    hops, forecast = 2 * (len(candidate.clusters) - 1), candidate.forecast
+    predicted = forecast.prediction
+    hop_s = forecast.latency_s / hops if hops else 0.0
+    return Conditions(predicted.samples_per_s, max(0.0, predicted.averaging_s - forecast.latency_s), hop_s)

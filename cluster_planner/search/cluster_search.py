@@ -5,23 +5,43 @@ are compared by estimates (estimates.py) under the objective. From the best of t
 what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's load for the next
 search. The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
 blocks.LARGEST nodes are searched block by block (large_fleets.py).
+
+What a search did, step by step, for those who want to know why a plan is as it is. Decides how a step reads.
+
+The best ways to divide a few nodes into clusters, found by looking at all of them.
+
+Decides by dynamic programming over sets: the best division of a set into c groups is a group with its first node, and
+the best division of the rest into c − 1. Exact for values that add up; knows nothing of where they come from.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from cluster_planner.formatting import counted
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.search.averaging_conditions import Conditions, conditions_of
-from cluster_planner.search.candidates import Assembler, Candidate, averaging_per_s
+from cluster_planner.predict.objective import Conditions, averaging_per_s
+from cluster_planner.search.candidates import Assembler, Candidate, conditions_of
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.exhaustive import EXHAUSTIVE_NODES, best_partitions
-from cluster_planner.search.fleet_blocks import LARGEST
-from cluster_planner.search.journal import Step
-from cluster_planner.search.large_fleets import by_blocks
+from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import Ground, Problem
 from cluster_planner.search.starting_groups import RESTARTS
+
+
+@dataclass(frozen=True)
+class Step:
+    """`objective`: of the best plan worked out so far, 0 before there is one. `gained`: by this step."""
+
+    phase: str
+    words: str
+    objective: float
+    gained: float
+
+    def __str__(self) -> str:
+        best = f"; best so far {self.objective:.4g}" if self.objective > 0 else ""
+        return f"{self.phase}: {self.words}{best}"
+
 
 EVERY_K = 8
 LARGEST_MEAN = 12
@@ -154,3 +174,42 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
         counts.append(k)
         k = k + 1 if k < EVERY_K else k + k // 4
     return reversed(counts)
+
+
+EXHAUSTIVE_NODES = 7
+
+KEPT = 3
+"""How many of the best divisions of each set are kept."""
+
+
+def best_partitions(
+    nodes: Sequence[int],
+    clusters: int,
+    least: int,
+    value_of: Callable[[Group], float],
+    optional: Collection[int] = (),
+) -> tuple[tuple[Group, ...], ...]:
+    """Up to KEPT divisions of all nodes, but for some that are `optional`, into so many groups of `least` or more, best
+    first; groups worth 0 are none.
+    """
+    everyone = (1 << len(nodes)) - 1
+    groups = {
+        bits: tuple(node for i, node in enumerate(nodes) if bits >> i & 1)
+        for bits in range(1, everyone + 1)
+        if bits.bit_count() >= least
+    }
+    values = {bits: value for bits, group in groups.items() if (value := value_of(group)) > 0}
+    left_out = sum(1 << i for i, node in enumerate(nodes) if node in optional)
+    best: dict[int, list[tuple[float, tuple[int, ...]]]] = {
+        bits: [(0.0, ())] for bits in range(everyone + 1) if not bits & ~left_out
+    }
+    for _ in range(clusters):
+        found: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
+        for done, ways in best.items():
+            first = (done + 1) & ~done  # the lowest node that no group has yet
+            for bits, value in values.items():
+                if bits & done or not bits & first:
+                    continue
+                found.setdefault(done | bits, []).extend((value + worth, (*way, bits)) for worth, way in ways)
+        best = {done: sorted(ways, reverse=True)[:KEPT] for done, ways in found.items()}
+    return tuple(tuple(groups[bits] for bits in way) for _, way in best.get(everyone, []))

@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.pipeline.best_pipeline import SLACKS, windows_to_try
+from cluster_planner.pipeline.order_and_cuts import SLACKS, windows_to_try
 from cluster_planner.predict.objective import STALENESS_COST
-from cluster_planner.predict.stage_times import SHORTEST_S
-from cluster_planner.search.cheapest_pipelines import Costs, chains, in_order, over_subsets
-from cluster_planner.search.group_pipelines import FAR, GroupCosts, costs_of
-from cluster_planner.search.host_links import NOBODY
+from cluster_planner.predict.schedule_walk import SHORTEST_S
+from cluster_planner.search.group_pipelines import (
+    FAR,
+    NOBODY,
+    Costs,
+    GroupCosts,
+    chains,
+    costs_of,
+    in_order,
+    over_subsets,
+)
 
 POSITIONS = 12
 """Cut positions that estimates consider, at most."""
@@ -98,7 +105,7 @@ class Estimator:
 
     def _estimate(self, groups: list[Group], spans: SpanCosts, windows: Sequence[int]) -> None:
         at = np.array(list(zip_longest(*groups, fillvalue=NOBODY)))
-        costs = costs_of(self._fleet.sites, spans, at, self._averaging_per_s)
+        costs = costs_of(self._fleet.arrays, spans, at, self._averaging_per_s)
         value, rate = np.zeros(len(groups)), np.zeros(len(groups))
         used = np.zeros(len(groups), dtype=np.int64)
         before: NDArray[np.bool_] | None = None

@@ -4,17 +4,63 @@ Decides the layout. Groups of about one size are together: node by node and row 
 a group has fewer. A stage's figures depend on its node, and on how many of its host's nodes are in the group; so they
 are tables with one entry for each such case, and rows say which entry is theirs. NOBODY has no units, at no cost, and
 is at no distance: in a pipeline it takes no part. Knows no search.
+
+What groups of nodes have of the links that they share with other nodes of their hosts.
+
+Decides equal parts: a group has of a host's uplink and downlink as much as it has of the host's nodes, whoever runs the
+others. That is what the prediction comes to when clusters that share a host are about as fast. Groups are given by node
+numbers, one in each column; NOBODY fills those of fewer nodes. Knows no pipeline.
+
+The cheapest pipeline of each of many groups at once, as arrays: in a given order, or over all subsets and orders.
+
+Decides what node_order.py decides for one group. Knows costs only: of a stage by its node and cuts, of a hop by its
+nodes
+and cut, and how they combine (the largest of them, or their sum). A row is a group; rows are the last axis, so that
+numpy's innermost loops are long.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster_planner.inputs.fleet_arrays import Sites
+from cluster_planner.inputs.fleet import FleetArrays
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.pipeline.recomputation import ways_that_fit
-from cluster_planner.search.host_links import NOBODY, mates, shared_rates, shares
+from cluster_planner.pipeline.order_and_cuts import sets_of
+
+NOBODY = -1
+
+
+def mates(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[node, row]: how many of the group's nodes are on its host, itself among them."""
+    hosts = _hosts(sites, at)
+    if (hosts < 0).all():
+        return np.ones(at.shape, dtype=np.int64)
+    return np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
+
+
+def shares(sites: FleetArrays, at: NDArray[np.int64], together: NDArray[np.int64]) -> Floats:
+    """The part of its host's links that a node has together with its mates. `together`: how many they are, as `mates`
+    says, with itself.
+    """
+    everyone = np.bincount(sites.host[sites.host >= 0], minlength=1)
+    hosts = _hosts(sites, at)
+    part: Floats = np.where(hosts < 0, 1.0, together / np.maximum(everyone[np.maximum(hosts, 0)], 1))
+    return part
+
+
+def shared_rates(sites: FleetArrays, at: NDArray[np.int64]) -> Floats:
+    """[i, j, row]: bytes/s from i to j of the part of their hosts' links that the group has; infinite within a host."""
+    hosts, part = _hosts(sites, at), shares(sites, at, mates(sites, at))
+    up, down = sites.up_bytes_per_s[at] * part, sites.down_bytes_per_s[at] * part
+    apart = (hosts[:, None] != hosts) | (hosts < 0)
+    return np.where(apart, np.minimum(up[:, None], down), np.inf)
+
+
+def _hosts(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(at == NOBODY, -1, sites.host[at])
+
 
 FAR = 1e300
 """Farther than any node is: where nobody is."""
@@ -69,8 +115,8 @@ class GroupCosts:
         return fastest
 
     def fits(self, window: int) -> NDArray[np.bool_]:
-        """[way, i, j, entry]: see `ways_that_fit`; with `window` micro-batches in flight."""
-        return ways_that_fit(self.spans, self.tables.memory_bytes, window).transpose(0, 2, 3, 1)
+        """[way, i, j, entry]: see `SpanCosts.ways_that_fit`; with `window` micro-batches in flight."""
+        return self.spans.ways_that_fit(self.tables.memory_bytes, window).transpose(0, 2, 3, 1)
 
     def stages(self, fits: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """(seconds of computing, seconds until the next micro-batch), [i, j, entry]."""
@@ -102,7 +148,7 @@ class GroupCosts:
         return np.where(np.isinf(self.speed), FAR, trips)
 
 
-def costs_of(sites: Sites, spans: SpanCosts, at: Numbers, averaging_per_s: float) -> GroupCosts:
+def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s: float) -> GroupCosts:
     """Of the groups `at` [node, row]."""
     together = mates(sites, at)
     cases, entry = np.unique(at * (len(at) + 1) + together, return_inverse=True)
@@ -126,7 +172,7 @@ def costs_of(sites: Sites, spans: SpanCosts, at: Numbers, averaging_per_s: float
     )
 
 
-def _uplinks(sites: Sites, spans: SpanCosts, node: Numbers, together: Numbers, averaging_per_s: float) -> Floats:
+def _uplinks(sites: FleetArrays, spans: SpanCosts, node: Numbers, together: Numbers, averaging_per_s: float) -> Floats:
     """[i, j, entry]: seconds that a span's flows keep the node's uplink, or downlink. `together`: nodes of the group
     on its host.
     """
@@ -144,7 +190,7 @@ def _uplinks(sites: Sites, spans: SpanCosts, node: Numbers, together: Numbers, a
     return busy
 
 
-def _links(sites: Sites, at: Numbers) -> tuple[Floats, Floats]:
+def _links(sites: FleetArrays, at: Numbers) -> tuple[Floats, Floats]:
     """Latencies and rates within each row, [node, node, row]; at once and without limit where nobody is."""
     nodes, where = np.unique(at, return_inverse=True)
     latency, rate = sites.between(nodes, nodes)
@@ -152,3 +198,62 @@ def _links(sites: Sites, at: Numbers) -> tuple[Floats, Floats]:
     latency[nobody], latency[:, nobody], rate[nobody], rate[:, nobody] = 0.0, 0.0, np.inf, np.inf
     where = where.reshape(at.shape)
     return latency[where[:, None], where], rate[where[:, None], where]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The least cost in each row, and the nodes that run stages then, as bits; −1 for all."""
+
+    cost: Floats
+    used: NDArray[np.int64]
+
+
+def chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
+    """[step, row]: each row's nodes in the order of a nearest-neighbour tour that starts with its slowest. `distance`
+    (nodes, nodes, rows), `alone_s` (nodes, rows).
+    """
+    nodes, rows = alone_s.shape
+    every = np.arange(rows)
+    chain = np.empty((nodes, rows), dtype=np.int64)
+    chain[0] = alone_s.argmax(axis=0)
+    taken = np.zeros((nodes, rows))
+    for step in range(1, nodes):
+        taken[chain[step - 1], every] = np.inf
+        chain[step] = (distance[chain[step - 1], :, every].T + taken).argmin(axis=0)
+    return chain
+
+
+def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> Costs:
+    """Of pipelines of all nodes in their order: the `stages` of one node after the other (P, P, rows), which are
+    written over; `hop` (nodes − 1, P, rows) to the next.
+    """
+    given = iter(stages)
+    best = next(given)[0].copy()
+    for onward, stage in zip(hop, given, strict=True):
+        combine(stage, combine(best, onward)[:, None], out=stage)
+        np.minimum.reduce(stage, axis=0, out=best)
+    return Costs(best[-1], np.full(best.shape[1], -1))
+
+
+def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> Costs:
+    """node_order.py's exact search for every row at once: `stage` (nodes, P, P, rows), `hop` (nodes, nodes, P,
+    rows)."""
+    nodes, positions, _, rows = stage.shape
+    best = np.full((1 << nodes, nodes, positions, rows), np.inf)
+    for node in range(nodes):
+        best[1 << node, node] = stage[node, 0]
+    cost, answer = np.full(rows, np.inf), np.zeros(rows, dtype=np.int64)
+    for size in range(1, nodes + 1):
+        used, newest, others = sets_of(nodes, size)
+        for node in range(nodes) if size > 1 else ():
+            mine = newest == node
+            before = used[mine] ^ (1 << node)
+            reach = combine(best[before[:, None], others[mine]], hop[others[mine], node]).min(axis=1)
+            best[used[mine], node] = combine(reach[:, :, None], stage[node]).min(axis=1)
+        if size >= least:
+            ends = best[used, newest, -1]
+            at = ends.argmin(axis=0)
+            found = ends[at, np.arange(rows)]
+            better = found < cost
+            cost[better], answer[better] = found[better], used[at[better]]
+    return Costs(cost, answer)

@@ -8,6 +8,11 @@ figures of the plan before.
 Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
 nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
 on two sides of a border can come together. Knows estimates only.
+
+Large fleets in blocks, so that a search need not compare everyone with everyone.
+
+Decides the blocks: nodes are divided along the direction in which their coordinates differ most, at the median unless
+asked otherwise, until no block has more than LARGEST nodes. Knows points only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_planner.formatting import counted
-from cluster_planner.search.averaging_conditions import Conditions, conditions_of
-from cluster_planner.search.candidates import Candidate
+from cluster_planner.inputs.spans import Floats
+from cluster_planner.predict.objective import Conditions
+from cluster_planner.search.candidates import Candidate, conditions_of
 from cluster_planner.search.estimates import Estimate, Group
-from cluster_planner.search.fleet_blocks import blocks_of, joined
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import Ground
 
@@ -182,3 +187,32 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
     while k <= nodes // least:
         yield k
         k += max(1, int(k * STEP))
+
+
+LARGEST = 120
+
+
+def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> list[Group]:
+    """`nodes` (rows of `points`) in blocks, each sorted; of nearly equal size if each cut is at half of them."""
+    if len(nodes) <= LARGEST:
+        return [tuple(sorted(nodes))]
+    centred = points[list(nodes)] - points[list(nodes)].mean(axis=0)
+    axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    along = np.argsort(centred @ axis, kind="stable")
+    part = round(fraction * len(nodes))
+    return [
+        block
+        for side in (along[:part], along[part:])
+        for block in blocks_of(points, [nodes[i] for i in side], fraction)
+    ]
+
+
+def joined(blocks: Sequence[Group], atoms: Sequence[Group]) -> list[Group]:
+    """The blocks, each atom (nodes that stay together) in the block of its first node."""
+    home = {node: i for i, block in enumerate(blocks) for node in block}
+    for atom in atoms:
+        home |= {node: home[atom[0]] for node in atom[1:] if node in home and atom[0] in home}
+    members: list[list[int]] = [[] for _ in blocks]
+    for node, i in home.items():
+        members[i].append(node)
+    return [tuple(sorted(block)) for block in members]

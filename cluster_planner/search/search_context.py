@@ -11,13 +11,10 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.search.averaging_conditions import Conditions
-from cluster_planner.search.candidates import averaging_per_s
-from cluster_planner.search.embedding import embed
+from cluster_planner.predict.objective import Conditions, averaging_per_s
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
-from cluster_planner.search.repair import mended
-from cluster_planner.search.starting_groups import group_nodes
+from cluster_planner.search.starting_groups import embed, group_nodes, mended
 
 TOO_FEW = 100.0
 """How much less groupings count for each cluster that they lack of the number demanded."""

@@ -4,15 +4,93 @@ Decides the groups for one k. k-means (seeded) runs on the embedding; a trace of
 nodes apart. Repair: as long as a group cannot hold the model, it is given the nearest node that some other
 group can spare. Where no group can spare one, there is no grouping for this k. The only module that knows
 scikit-learn.
+
+Nodes as points, so that k-means can group them.
+
+Decides the coordinates: where a node lies in the latency graph (classical multidimensional scaling of the one-way
+latencies; of more than LANDMARKED nodes, those to LANDMARKS of them that lie far apart), log rate and log speed. The
+latency coordinates are scaled together to unit variance, rate and speed each by itself; what is the same for all nodes
+stays 0. Distances in the plane are the only thing that later steps use.
+
+Groups that keep to the rules, made of groups that do not.
+
+Decides how a grouping is mended: atoms (nodes that stay together) go where most of their nodes are; a group is divided
+until each part is allowed; a part that does not hold the model is given up, unless it has nodes that must run: these
+take the nearest nodes that may join them, first of those that nobody has, then of those that others can spare. What
+is left over belongs to nobody. Knows points and answers only.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats
+from cluster_planner.search.estimates import Group, merged
+
+LATENCY_DIMENSIONS = 3
+TINY = 1e-9
+
+LANDMARKED = 400
+LANDMARKS = 48
+
+
+def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
+    """One row per node, shape (nodes, LATENCY_DIMENSIONS + 2), standardised."""
+    nodes = [fleet.node(name) for name in names]
+    numbers = np.array([fleet.arrays.number_of[name] for name in names])
+    if len(names) <= LANDMARKED:
+        places = classical_scaling(fleet.arrays.between(numbers, numbers)[0], LATENCY_DIMENSIONS)
+    else:
+        places = _by_landmarks(fleet, numbers)
+    places = scale_together(places)
+    rates = np.log([min(node.up_bytes_per_s, node.down_bytes_per_s) for node in nodes])
+    speeds = np.log([node.flops_per_s for node in nodes])
+    return np.column_stack([places, scale_together(rates[:, None]), scale_together(speeds[:, None])])
+
+
+def _by_landmarks(fleet: Fleet, numbers: NDArray[np.int64]) -> Floats:
+    """Landmark scaling (de Silva and Tenenbaum): landmarks by classical scaling, each node by its distances to them.
+    Each landmark is the node farthest from those before it.
+    """
+    chosen, rows = [0], [fleet.arrays.between(numbers[:1], numbers)[0][0]]
+    while len(chosen) < LANDMARKS:
+        chosen.append(int(np.min(rows, axis=0).argmax()))
+        rows.append(fleet.arrays.between(numbers[chosen[-1:]], numbers)[0][0])
+    distance = np.array(rows)
+    between = distance[:, chosen]
+    landmarks = classical_scaling(between, LATENCY_DIMENSIONS)
+    size = (landmarks**2).sum(axis=0)
+    inverse = np.divide(landmarks, size, out=np.zeros_like(landmarks), where=size > TINY * max(TINY, float(size.max())))
+    return np.asarray(-0.5 * (distance**2 - (between**2).mean(axis=1)[:, None]).T @ inverse)
+
+
+def classical_scaling(distance: Floats, dimensions: int) -> Floats:
+    """Points whose distances come nearest to `distance` (n, n), in the sense of Torgerson; shape (n,
+    dimensions).
+    """
+    count = len(distance)
+    centring = np.eye(count) - 1.0 / count
+    values, vectors = np.linalg.eigh(-0.5 * centring @ (distance**2) @ centring)
+    largest = np.argsort(-values, kind="stable")[:dimensions]
+    points = vectors[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
+    signs = np.sign(points[np.abs(points).argmax(axis=0), np.arange(points.shape[1])])
+    points = points * np.where(signs == 0, 1.0, signs)
+    return np.pad(points, ((0, 0), (0, dimensions - points.shape[1])))
+
+
+def scale_together(columns: Floats) -> Floats:
+    """Centre each column; divide all by one number so that their variances add up to 1. Constant columns
+    become 0.
+    """
+    centred = columns - columns.mean(axis=0)
+    size = float(np.sqrt((centred**2).mean(axis=0).sum()))
+    magnitude = float(np.abs(columns).max(initial=0.0))
+    return centred / size if size > TINY * max(magnitude, TINY) else np.zeros_like(centred)
+
 
 NOISE = 1e-3
 RESTARTS = 4
@@ -66,3 +144,102 @@ def repair(
         repaired[giver].remove(node)
         repaired[needy].append(node)
     return repaired
+
+
+Answer = Callable[[Group], bool]
+
+
+def mended(
+    points: Floats,
+    groups: Sequence[Group],
+    atoms: Sequence[Group],
+    needed: frozenset[int],
+    allows: Answer,
+    holds: Answer,
+) -> tuple[Group, ...] | None:
+    """The groups after mending; None where some of the `needed` nodes find no group.
+
+    `atoms`: of the nodes in `groups`.
+    """
+    parts: list[Group] = []
+    for together in _gathered(groups, atoms):
+        parts += _divided(points, together, needed, allows)
+    for part in parts.copy():
+        if not needed & set(part) and not holds(part):
+            parts.remove(part)
+    taken = {node for part in parts for node in part}
+    loose = [atom for atom in atoms if taken.isdisjoint(atom)]
+    atom_of = {node: atom for atom in atoms for node in atom}
+    while short := [part for part in parts if not holds(part)]:
+        part = short[0]
+        nearer = _by_distance(points, part)
+        joined = next((atom for atom in sorted(loose, key=nearer) if allows(merged(part, atom))), None)
+        if joined is not None:
+            loose.remove(joined)
+        else:
+            given = _spared(part, parts, atom_of, needed, allows, holds, nearer)
+            if given is None:
+                return None
+            giver, joined = given
+            parts.remove(giver)
+            left = tuple(node for node in giver if node not in joined)
+            if left and holds(left):
+                parts.append(left)
+            else:
+                loose += list(dict.fromkeys(atom_of[node] for node in left))
+        parts[parts.index(part)] = merged(part, joined)
+    return tuple(sorted(parts)) or None
+
+
+def _gathered(groups: Sequence[Group], atoms: Sequence[Group]) -> list[list[Group]]:
+    """The atoms of each group: each atom is with most of its nodes."""
+    group_of = {node: i for i, group in enumerate(groups) for node in group}
+    gathered: list[list[Group]] = [[] for _ in groups]
+    for atom in atoms:
+        places = [group_of[node] for node in atom]
+        gathered[max(places, key=lambda i: (places.count(i), -i))].append(atom)
+    return gathered
+
+
+def _divided(points: Floats, atoms: Sequence[Group], needed: frozenset[int], allows: Answer) -> list[Group]:
+    """In as many parts as it takes until every part is allowed: needed nodes first, then those nearest to the centre,
+    each to the first part that allows it.
+    """
+    if not atoms:
+        return []
+    nearer = _by_distance(points, merged(*atoms))
+    parts: list[Group] = []
+    for atom in sorted(atoms, key=lambda atom: (not needed & set(atom), nearer(atom))):
+        at = next((i for i, part in enumerate(parts) if allows(merged(part, atom))), None)
+        if at is None:
+            parts.append(atom)
+        else:
+            parts[at] = merged(parts[at], atom)
+    return parts
+
+
+def _spared(
+    part: Group,
+    parts: Sequence[Group],
+    atom_of: dict[int, Group],
+    needed: frozenset[int],
+    allows: Answer,
+    holds: Answer,
+    nearer: Callable[[Group], tuple[float, Group]],
+) -> tuple[Group, Group] | None:
+    """(who gives, the atom given): of a group that holds the model without it, else of one that need not be."""
+    offers = [
+        (giver, atom_of[node])
+        for giver in parts
+        if giver != part
+        for node in giver
+        if not needed & set(atom_of[node]) and allows(merged(part, atom_of[node]))
+    ]
+    able = [offer for offer in offers if holds(tuple(node for node in offer[0] if node not in offer[1]))]
+    free = [offer for offer in offers if not needed & set(offer[0])]
+    return min(able or free, key=lambda offer: nearer(offer[1]), default=None)
+
+
+def _by_distance(points: Floats, part: Group) -> Callable[[Group], tuple[float, Group]]:
+    centre = points[list(part)].mean(axis=0)
+    return lambda atom: (float(np.linalg.norm(points[list(atom)].mean(axis=0) - centre)), atom)

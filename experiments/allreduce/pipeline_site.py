@@ -16,7 +16,7 @@ from ravnest.job.materials import capture_job, load_data
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import LinkShape
 
-JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
+JOB_FILE = Path(__file__).parents[1] / "harness" / "paced_model.py"
 CLUSTERS, STAGES = 2, 2
 MBPS, ONE_WAY_S = 20.0, 0.02
 LAYERS, UPDATE_EVERY = 8, 4

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule
+from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule
 from experiments.harness.paced_model import MICRO_BATCH, WIDTH
 from experiments.harness.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
@@ -25,7 +25,7 @@ MICRO_BATCH_S = (1 + BACKWARD_OVER_FORWARD) * FORWARD_S
 BYTES_PER_S = 125e6
 LATENCIES_S = (0.0, 0.020, 0.100)
 LAYERS = 8
-JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
+JOB_FILE = Path(__file__).parents[1] / "harness" / "paced_model.py"
 TOKEN = b"paced-tests-----"
 LEAST_BUSY, MOST_LOST, OVER_GPIPE = 0.97, 0.05, 1.6
 FILLED_S, MEASURED_S = 9.0, 12.0

@@ -12,13 +12,12 @@ import numpy as np
 from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import timed
+from cluster_planner.predict.objective import Conditions
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import make_rings
-from cluster_planner.search.averaging_conditions import Conditions
 from cluster_planner.search.candidates import Assembler
-from cluster_planner.search.embedding import embed
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
-from cluster_planner.search.starting_groups import group_nodes
+from cluster_planner.search.starting_groups import embed, group_nodes
 
 INDIVIDUALS = 100
 IMPROVED = 4

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node, Plan, Spare, make_plan, validate
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.search.candidates import Assembler, Candidate, averaging_per_s
+from cluster_planner.predict.objective import averaging_per_s
+from cluster_planner.search.candidates import Assembler, Candidate
+from cluster_planner.search.cluster_search import best_partitions
 from cluster_planner.search.estimates import POSITIONS, Group
-from cluster_planner.search.exhaustive import best_partitions
 from experiments.fidelity.plans import BITS_PER_MBIT, MEMORY_BYTES, paced_job, paced_units
 from experiments.fidelity.sites import LAYERS
 from experiments.harness.paced_model import MICRO_BATCH
 from experiments.plan_quality.homes import Home
 from ravnest.planning.workload import workload
 
-JOB_FILE = Path(__file__).parents[1] / "paced_model.py"
+JOB_FILE = Path(__file__).parents[1] / "harness" / "paced_model.py"
 """Only its folder counts: the model's module is in it."""
 FAST_LINK_BYTES_PER_S = 1e9 / 8
 """No pair is slower than its ends."""

@@ -8,7 +8,7 @@ import random
 from itertools import combinations_with_replacement
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Node, Plan, Ring, Stage, Unit, Workload
-from cluster_planner.inputs.fleet import RegionLink
+from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window

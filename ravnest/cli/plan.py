@@ -16,7 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from cluster_planner.plan import Plan
-    from cluster_planner.search.journal import Step
+    from cluster_planner.search.cluster_search import Step
 
 
 MOST_SEED = 2**32 - 1
@@ -54,7 +54,7 @@ def plan(
     fleet = load_fleet(nodes, doubt)  # before torch is imported: what is wrong with the file is told at once
     _refuse_output(output, [nodes, job_path])
     _require_job(job, job_path)
-    from cluster_planner.advice.constraint_costs import Relaxed, without_constraints
+    from cluster_planner.planner import Relaxed, without_constraints
     from ravnest.cli.views.steps import Steps
     from ravnest.planning.prepare_plan import prepare_plan
 

@@ -15,7 +15,7 @@ def read_plan(path: Path) -> tuple[Plan, Plan]:
     """(the plan as its file has it, the same with what it predicts as it stands). Where these differ, standard error
     has a line.
     """
-    from cluster_planner.advice.outdated_plans import outdated, predicted_again
+    from cluster_planner.advice.plan_warnings import outdated, predicted_again
     from cluster_planner.files.yaml_files import load_plan
 
     plan = load_plan(path)

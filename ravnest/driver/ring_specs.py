@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cluster_planner import Plan, Ring
 from cluster_planner.predict.ring_time import links_of_ring
-from cluster_planner.predict.ring_traffic import Member
+from cluster_planner.rings import Member
 from ravnest.pipeline import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster_planner import Cluster, Plan, Ring
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import largest_fitting_window
-from cluster_planner.predict.ring_traffic import Member
+from cluster_planner.pipeline.memory_fit import largest_fitting_window
+from cluster_planner.rings import Member
 from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.errors import InvalidInput

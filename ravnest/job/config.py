@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationE
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import read_validated
 from cluster_planner.inputs.fleet import NodeData
-from cluster_planner.inputs.schedules import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
+from cluster_planner.inputs.model_costs import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written

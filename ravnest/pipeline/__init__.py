@@ -1,7 +1,7 @@
-"""The asynchronous pipeline as decisions without I/O: the stage machine, its events and its instructions.
+"""The asynchronous pipeline as decisions without I/O: the state machine of one stage, its events and its instructions.
 
-`StageMachine.handle(event, now_s)` returns instructions; the runtime carries them out for real, `virtual`
-under a virtual clock. No torch, no sockets, no threads.
+In: events in the past tense (`ActivationArrived`) with the time of each, to `TunedStage` or `StageMachine.handle`.
+Out: instructions (`RunForward`), which the runtime carries out for real and the simulator under a virtual clock.
 """
 
 from ravnest.pipeline.events import Event

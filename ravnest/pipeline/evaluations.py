@@ -1,8 +1,7 @@
-"""Held-out batches on their way through the stages, beside training.
+"""Held-out batches on their way through the stages, interleaved by the stage machine with training.
 
-The first stage keeps at most `stages + 1` of them in flight; the last credits each one back and reports an
-evaluation when its last batch is done. Evaluations queue up. Knows nothing of training: the stage machine
-interleaves the two.
+The first stage keeps at most `stages + 1` of them in flight. The last stage credits each one back to the first, and
+reports an evaluation when its last batch is done. Evaluations that are requested meanwhile queue up.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from ravnest.pipeline.stage_shape import StageShape, require
 
 
 class Evaluations:
+    """The evaluations of one stage: which batches wait, which one runs, and which are in flight."""
+
     def __init__(self, shape: StageShape) -> None:
         self._shape = shape
         self._window = shape.stages + 1
         self.waiting: deque[tuple[int, int, int]] = deque()
-        """(evaluation, next batch, batches). First stage: one entry an evaluation; others: one a batch."""
+        """(evaluation, next batch, batches): one entry an evaluation at the first stage, one a batch at the others."""
         self._running: tuple[int, int, int] | None = None
         self._uncredited: deque[tuple[int, int]] = deque()
         self._newest = -1
@@ -34,9 +35,11 @@ class Evaluations:
 
     @property
     def is_ready(self) -> bool:
+        """Whether a batch waits and the bound on those in flight lets it begin."""
         return bool(self.waiting) and len(self._uncredited) < self._window
 
     def take(self, event: EvaluationRequested | EvaluationArrived | EvaluationCredited) -> None:
+        """Take what has happened. Raises IllegalEventError where it cannot be."""
         match event:
             case EvaluationRequested(evaluation, batches):
                 require(self._shape.is_first, "evaluations are requested of the first stage")
@@ -66,6 +69,7 @@ class Evaluations:
         self.waiting.append((evaluation, batch, batches))
 
     def start(self) -> RunEvaluation:
+        """Begin the next batch, which `is_ready` has promised."""
         evaluation, batch, batches = self._running = self.waiting.popleft()
         if self._shape.is_first:
             if batch + 1 < batches:
@@ -75,6 +79,7 @@ class Evaluations:
         return RunEvaluation(evaluation, batch)
 
     def finished(self) -> list[Instruction]:
+        """The batch that was begun is computed. Returns what to send and to report."""
         assert self._running is not None
         (evaluation, batch, batches), self._running = self._running, None
         if not self._shape.is_last:
@@ -94,4 +99,5 @@ class Evaluations:
         self._uncredited.popleft()
 
     def check(self) -> None:
+        """Raise AssertionError where an invariant does not hold. For tests."""
         assert len(self._uncredited) <= self._window

@@ -1,8 +1,7 @@
-"""What can happen to a stage: the events that `StageMachine.handle` takes, in the past tense.
+"""What can happen to a stage: the events that `StageMachine.handle` takes, named in the past tense.
 
-Decides nothing. Events name micro-batches, updates, rounds and evaluation batches by number; the tensors that
-belong to them stay with the driver (the real runtime, or the virtual clock). Numbers count from 0, rounds
-from 1.
+Events name micro-batches, updates, rounds and evaluation batches by number. The tensors that belong to them stay with
+whoever drives the machine: the real runtime, or the virtual clock. Numbers count from 0, those of rounds from 1.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from ring_allreduce.records import record
 
 @record
 class Started:
-    """The stage's weights are in place. Always the first event.
+    """The stage's weights are in place. This is always the first event.
 
     The next micro-batch is `version · update_every`: a stage starts, and resumes, at an update boundary.
-    `round` is the last round that was merged, and so also the last contributed to: a resume drops rounds that
+    `round` is the last round that was merged, and so also the last contributed to, since a resume drops rounds that
     were pending.
     """
 
@@ -25,16 +24,17 @@ class Started:
 
 @record
 class ActivationArrived:
-    """The previous stage's output for a micro-batch is here. Not for the first stage."""
+    """The previous stage's output for a micro-batch is here. The first stage never hears of one."""
 
     micro_batch: int
 
 
 @record
 class GradientArrived:
-    """The next stage's gradient for this stage's output is here. Not for the last stage.
+    """The next stage's gradient for this stage's output is here. The last stage never hears of one.
 
-    `snapshot_round`: this micro-batch ends a group, and after its update a snapshot for that round is due.
+    `snapshot_round`: where it is set, this micro-batch ends a group, and a snapshot for that round is due after its
+    update.
     `norm_sq`: with clipping, on the micro-batch that ends a group: the squared gradient norm of the group,
     summed over all later stages.
     """
@@ -46,13 +46,18 @@ class GradientArrived:
 
 @record
 class ForwardFinished:
+    """The forward of a micro-batch is computed."""
+
     micro_batch: int
 
 
 @record
 class BackwardFinished:
-    """`norm_sq`: with clipping, on the micro-batch that ends a group: the squared norm of this stage's own
-    accumulated gradient, before clipping. None otherwise."""
+    """The whole backward of a micro-batch is computed.
+
+    `norm_sq`: with clipping, on the micro-batch that ends a group, the squared norm of this stage's own accumulated
+    gradient before clipping; None otherwise.
+    """
 
     micro_batch: int
     norm_sq: float | None = None
@@ -60,32 +65,36 @@ class BackwardFinished:
 
 @record
 class InputGradientsFinished:
-    """The first part of a split backward: what goes back to the previous stage is computed."""
+    """The first part of a split backward is computed: what goes back to the previous stage."""
 
     micro_batch: int
 
 
 @record
 class WeightGradientsFinished:
-    """The second part: the micro-batch is in the group's gradient."""
+    """The second part of a split backward is computed: the micro-batch is in the group's gradient."""
 
     micro_batch: int
 
 
 @record
 class UpdateFinished:
+    """The optimizer step is made."""
+
     update: int
 
 
 @record
 class RoundOpened:
-    """The owner of rounds has opened one. Only the last stage hears of it: it stamps it on a gradient."""
+    """The owner of rounds has opened one. Only the last stage hears of it, and stamps it on a gradient."""
 
     round: int
 
 
 @record
 class SnapshotFinished:
+    """The stage has contributed to the round."""
+
     round: int
 
 
@@ -98,12 +107,14 @@ class MergeArrived:
 
 @record
 class MergeFinished:
+    """The stage has merged the round."""
+
     round: int
 
 
 @record
 class GlobalNormArrived:
-    """The squared gradient norm of one update, over all stages. The first stage makes the sum: not for it."""
+    """The squared gradient norm of one update over all stages is here. The first stage makes the sum itself."""
 
     update: int
     norm_sq: float
@@ -111,14 +122,14 @@ class GlobalNormArrived:
 
 @record
 class DrainRequested:
-    """Inject nothing beyond the group that has been begun. First stage only; asking twice is asking once."""
+    """The first stage is asked to inject nothing beyond the group that has been begun. Asking again has no effect."""
 
 
 @record
 class RoundsToFinish:
-    """After a drain, for every stage: contribute to all rounds up to `up_to` once at version `updates`.
+    """After a drain every stage is asked to contribute to all rounds up to `up_to` once it is at version `updates`.
 
-    May come again with a larger `up_to`. It replaces `RoundOpened` for a cluster that has drained: the other
+    The event may come again with a larger `up_to`. It replaces `RoundOpened` for a cluster that has drained: the other
     clusters may need its part in a round that opens, or was open, before they can drain too.
     """
 
@@ -128,7 +139,7 @@ class RoundsToFinish:
 
 @record
 class EvaluationRequested:
-    """Pass `batches` held-out batches through the stages. First stage only; requests queue, numbers rise."""
+    """The first stage is asked to pass `batches` held-out batches through the stages. Requests queue; numbers rise."""
 
     evaluation: int
     batches: int
@@ -136,7 +147,7 @@ class EvaluationRequested:
 
 @record
 class EvaluationArrived:
-    """The previous stage's output for one held-out batch of `batches` is here. Not for the first stage."""
+    """The previous stage's output for one held-out batch of `batches` is here. The first stage reads its own."""
 
     evaluation: int
     batch: int
@@ -145,13 +156,15 @@ class EvaluationArrived:
 
 @record
 class EvaluationForwardFinished:
+    """The forward of a held-out batch is computed."""
+
     evaluation: int
     batch: int
 
 
 @record
 class EvaluationCredited:
-    """The last stage is done with this batch. First stage of several only."""
+    """The last stage is done with this batch. Only the first of several stages hears of it."""
 
     evaluation: int
     batch: int
@@ -159,14 +172,14 @@ class EvaluationCredited:
 
 @record
 class WindowChanged:
-    """From now on the first stage keeps at most `window` micro-batches in flight. First stage only."""
+    """From now on the first stage, which alone hears of it, keeps at most `window` micro-batches in flight."""
 
     window: int
 
 
 @record
 class SplitChanged:
-    """From now on backwards are `split`, or whole. Only for a stage that has room for what a split one keeps."""
+    """From now on backwards are `split`, or whole. Only a stage with room for what a split one keeps may hear it."""
 
     split: bool
 

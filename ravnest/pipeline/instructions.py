@@ -1,6 +1,7 @@
-"""What a stage is told to do: the instructions that `StageMachine.handle` returns, in the imperative.
+"""What a stage is told to do: the instructions that `StageMachine.handle` returns, named in the imperative.
 
-Each prints as one short word and parses back, so a trace is one string and a test compares strings:
+They carry numbers and no tensors. Each prints as one short word and parses back, so that a trace is one string and a
+test compares strings:
 
     F12          RunForward            SA12          SendActivation
     B12          RunBackward           SG12@r2|0.5   SendGradient (stamp and norm² only where there is one)
@@ -10,8 +11,6 @@ Each prints as one short word and parses back, so a trace is one string and a te
     M2           ApplyMerge            CE1.4         CreditEvaluation
     E1.4         RunEvaluation         RE1 RD24/3 RR5   ReportEvaluation, ReportDrained, ReportRoundsFinished
     FAIL"why"    Fail (a JSON string)
-
-Decides nothing and carries no tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ring_allreduce.records import record
 
 @record
 class RunForward:
-    """Compute. The first stage reads its own batch; the last stage computes the loss here too."""
+    """Compute a forward. The first stage reads its own batch for it; the last stage computes the loss with it."""
 
     micro_batch: int
 
@@ -35,7 +34,7 @@ class RunForward:
 
 @record
 class RunBackward:
-    """Compute, with the weights that this micro-batch's forward used, and add to the group's gradient."""
+    """Compute a whole backward with the weights that its forward used, and add to the group's gradient."""
 
     micro_batch: int
 
@@ -65,7 +64,7 @@ class RunWeightGradients:
 
 @record
 class RunUpdate:
-    """Compute: one optimizer step. `norm_sq`: the global squared norm to clip by; None: do not clip."""
+    """Compute one optimizer step. `norm_sq` is the global squared norm to clip by; None is not to clip."""
 
     update: int
     norm_sq: float | None = None
@@ -76,7 +75,7 @@ class RunUpdate:
 
 @record
 class TakeSnapshot:
-    """Compute: take the progress since the last snapshot and contribute it to the round."""
+    """Compute a snapshot: take the progress since the last snapshot and contribute it to the round."""
 
     round: int
 
@@ -86,7 +85,7 @@ class TakeSnapshot:
 
 @record
 class ApplyMerge:
-    """Compute: add the round's correction to the weights."""
+    """Compute a merge: add the round's correction to the weights."""
 
     round: int
 
@@ -96,7 +95,7 @@ class ApplyMerge:
 
 @record
 class RunEvaluation:
-    """Compute: the forward of a held-out batch, in evaluation mode, without a graph."""
+    """Compute the forward of a held-out batch, in evaluation mode and without a graph."""
 
     evaluation: int
     batch: int
@@ -107,7 +106,7 @@ class RunEvaluation:
 
 @record
 class SendActivation:
-    """To the next stage."""
+    """Send a forward's output to the next stage."""
 
     micro_batch: int
 
@@ -117,7 +116,7 @@ class SendActivation:
 
 @record
 class SendGradient:
-    """To the previous stage, with the stamp and the norm as in `GradientArrived`."""
+    """Send a gradient to the previous stage, with the stamp and the norm as in `GradientArrived`."""
 
     micro_batch: int
     snapshot_round: int | None = None
@@ -130,7 +129,7 @@ class SendGradient:
 
 @record
 class SendGlobalNorm:
-    """To the next stage."""
+    """Send the squared norm of an update over all stages to the next stage."""
 
     update: int
     norm_sq: float
@@ -141,7 +140,7 @@ class SendGlobalNorm:
 
 @record
 class SendEvaluation:
-    """To the next stage."""
+    """Send a held-out batch's output to the next stage."""
 
     evaluation: int
     batch: int
@@ -153,7 +152,7 @@ class SendEvaluation:
 
 @record
 class CreditEvaluation:
-    """From the last stage to the first."""
+    """Tell the first stage, as the last one, that a held-out batch is done."""
 
     evaluation: int
     batch: int
@@ -164,7 +163,7 @@ class CreditEvaluation:
 
 @record
 class ReportEvaluation:
-    """From the last stage to the driver: all batches of this evaluation have passed."""
+    """Tell the driver, as the last stage, that all batches of this evaluation have passed."""
 
     evaluation: int
 
@@ -174,7 +173,7 @@ class ReportEvaluation:
 
 @record
 class ReportDrained:
-    """From the first stage to the driver: the cluster has done exactly these micro-batches and updates."""
+    """Tell the driver, as the first stage, that the cluster has done exactly these micro-batches and updates."""
 
     micro_batches: int
     updates: int
@@ -185,7 +184,7 @@ class ReportDrained:
 
 @record
 class ReportRoundsFinished:
-    """From every stage to the driver: all rounds up to this one are merged and nothing is in flight."""
+    """Tell the driver, as any stage, that all rounds up to this one are merged and nothing is in flight."""
 
     up_to: int
 
@@ -195,7 +194,7 @@ class ReportRoundsFinished:
 
 @record
 class Fail:
-    """An event that cannot be: the run must end. The machine issues nothing after it."""
+    """End the run, because an event cannot be. The machine issues nothing after it."""
 
     reason: str
 
@@ -207,7 +206,7 @@ Pass = RunForward | RunBackward | RunInputGradients | RunWeightGradients
 """A computation on one micro-batch."""
 
 Compute = Pass | RunUpdate | TakeSnapshot | ApplyMerge | RunEvaluation
-"""Takes time on the stage's device: one at a time, until its Finished event."""
+"""An instruction that takes time on the stage's device. One runs at a time, until its Finished event."""
 
 Send = SendActivation | SendGradient | SendGlobalNorm | SendEvaluation | CreditEvaluation
 Report = ReportEvaluation | ReportDrained | ReportRoundsFinished
@@ -229,6 +228,7 @@ def parse_trace(trace: str) -> list[Instruction]:
 
 
 def format_trace(instructions: Iterable[Instruction]) -> str:
+    """The trace that `parse_trace` reads back."""
     return " ".join(map(str, instructions))
 
 

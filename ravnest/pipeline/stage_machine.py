@@ -1,12 +1,11 @@
 """The stage machine: what one stage of one cluster does next, given what has happened. Sans-I/O.
 
-Decides which events can follow, and what a stage sends; which of its computations is next decides work_order.py. The
-same
-machine runs under the real runtime and under the virtual clock. It knows numbers only: no tensor, socket, peer name or
-clock (`now_s` only feeds the ledger).
+It decides which events can follow and what the stage sends, and asks work_order.py which of its computations is next.
+The same machine runs under the real runtime and under the virtual clock. It deals in numbers only: it is given no
+tensor, socket or peer name, and `now_s` only feeds the ledger.
 
-Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as
-what they need is computed. Design §6 and §7.
+Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as what they
+need is computed (docs/design.md §6 and §7).
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from typing import Any
 
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.admission import Admission
 from ravnest.pipeline.evaluations import Evaluations
-from ravnest.pipeline.flow import Flow
-from ravnest.pipeline.gradient_norms import Norms
+from ravnest.pipeline.flow import Admission, Flow
 from ravnest.pipeline.stage_shape import IllegalEventError, StageShape, require
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE, Ledger
-from ravnest.pipeline.update_boundary import Boundary
-from ravnest.pipeline.work_order import Choice
+from ravnest.pipeline.update_boundary import GradientNorms, UpdateBoundary
+from ravnest.pipeline.work_order import WorkOrder
 
 
 class StageMachine:
-    """`handle` takes each event in the order in which it happened. An event that cannot be is answered by one
-    `Fail`, and every later event by nothing: the state is no longer trusted."""
+    """One stage. `handle` takes each event in the order in which it happened.
+
+    An event that cannot be is answered by one `Fail`, and every later event by nothing, since the state is no longer
+    trusted.
+    """
 
     def __init__(self, shape: StageShape) -> None:
         self.shape = shape
@@ -43,22 +43,29 @@ class StageMachine:
     def _begin(self, version: int, number: int) -> None:
         self._flow = Flow(self.shape, version)
         self._admission = Admission(self.shape)
-        self._norms = Norms(self.shape, version)
-        self._boundary = Boundary(self.shape, number)
+        self._norms = GradientNorms(self.shape, version)
+        self._boundary = UpdateBoundary(self.shape, number)
         self._evaluations = Evaluations(self.shape)
         parts = self._flow, self._admission, self._norms, self._boundary, self._evaluations
-        self._choice = Choice(self.shape, *parts)
+        self._order = WorkOrder(self.shape, *parts)
         self._drain_reported = self._ends = False
 
     # What has come of it, for metrics.
 
     @property
     def version(self) -> int:
+        """The number of updates that the stage has finished."""
         return self._flow.version
 
     @property
     def in_flight(self) -> int:
+        """The number of micro-batches whose forward has begun here and whose backward has not finished."""
         return self._flow.in_flight
+
+    @property
+    def splits(self) -> bool:
+        """Whether backwards are split from now on."""
+        return self._order.splits
 
     @property
     def contributed(self) -> int:
@@ -72,7 +79,7 @@ class StageMachine:
 
     @property
     def staleness(self) -> dict[int, int]:
-        """How many gradients had which staleness, in updates, since the start."""
+        """How many gradients have had each staleness, in updates, since the start."""
         return dict(self._flow.staleness)
 
     @property
@@ -81,7 +88,7 @@ class StageMachine:
         return tuple(self._flow.group_staleness)
 
     def handle(self, event: ev.Event, now_s: float) -> list[ins.Instruction]:
-        """What to do now: sends and reports in order, then at most one compute instruction, last."""
+        """What to do now: sends and reports in order, and last at most one compute instruction."""
         if self.failure is not None:
             return []
         before = self.running
@@ -97,7 +104,7 @@ class StageMachine:
         running = self.running
         if running is None:
             if self.started:
-                self.running = running = self._choice.next()
+                self.running = running = self._order.next()
                 if running is not None:
                     instructions.append(running)
         elif running is before:
@@ -107,7 +114,7 @@ class StageMachine:
         return instructions
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant does not hold. For tests: call it after each event."""
+        """Raise AssertionError where an invariant does not hold. Tests call it after each event."""
         if self.failure is None:
             self._flow.check()
             self._boundary.check(self.version)
@@ -203,7 +210,7 @@ class StageMachine:
                 self._admission.change_window(window)
             case ev.SplitChanged(split):
                 require(shape.room > 0, "this stage has no room for split backwards")
-                self._choice.splits = split
+                self._order.splits = split
             case ev.EvaluationForwardFinished(evaluation, batch):
                 self._finish(ins.RunEvaluation(evaluation, batch))
                 return self._evaluations.finished()
@@ -225,7 +232,7 @@ class StageMachine:
         self.running = None
 
     def _gradient_made(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
-        """What goes back to the stage before is computed; `norm_sq` as in BackwardFinished."""
+        """What to send once the gradient for the stage before is computed; `norm_sq` as in BackwardFinished."""
         stamp = None
         update, rest = divmod(micro_batch + 1, self._update_every)
         total = None
@@ -253,7 +260,7 @@ class StageMachine:
         return reports
 
     def _idle_state(self) -> str:
-        return self._choice.waits_for() if self.started else "start"
+        return self._order.waits_for() if self.started else "start"
 
 
 _TAKE: dict[type[ev.Event], Callable[[StageMachine, Any], list[ins.Instruction]]] = {

@@ -1,35 +1,38 @@
-"""What a stage machine is told about its place and its bounds, and what it calls an event that cannot be."""
+"""What a stage machine is told about its place and its bounds, a stage's name, and the error of an illegal event."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster_planner.inputs.schedules import SYNCHRONOUS, Schedule, held
+from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule, held
 
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """One stage of one cluster. A one-stage pipeline is both first and last. Raises ValueError when
-    impossible."""
+    """The place and the bounds of one stage of one cluster. The stage of a one-stage pipeline is both first and last.
+
+    Raises ValueError where they are impossible.
+    """
 
     stages: int
     index: int
-    """0 is the first stage."""
+    """The place in the pipeline; 0 is the first stage."""
     update_every: int
     """Micro-batches that make one update (U)."""
     max_staleness: int
-    """Updates; 0 is synchronous training."""
+    """The bound on staleness in updates (S); 0 is synchronous training."""
     window: int
-    """Micro-batches in flight at most, to begin with (W). Only the first stage looks at it, and only when
-    asynchronous."""
+    """How many micro-batches may be in flight to begin with (W). Only the first stage of an asynchronous pipeline looks
+    at it."""
     max_lag: int
-    """Rounds contributed to but not yet merged, at most."""
+    """How many rounds may be contributed to and not yet merged."""
     clip: bool = False
     """Whether gradients are clipped by their global norm."""
     schedule: Schedule = "async"
     room: int = 0
-    """Micro-batches for whose activations this stage has memory, when backwards may be split. A split one keeps its
-    own until its weight gradients are computed, and as much again of gradients. 0: backwards are never split."""
+    """The number of micro-batches for whose activations this stage has memory, where backwards may be split; 0 where
+    they never are. A split backward keeps its activations until its weight gradients are computed, and as much again of
+    gradients."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -65,10 +68,11 @@ class StageShape:
 
     @property
     def held(self) -> int:
-        """Synchronous: micro-batches between forward and backward here, at most."""
+        """In a synchronous schedule, how many micro-batches may be between forward and backward here."""
         return held(self.schedule, self.stages, self.index, self.update_every)
 
     def ends_group(self, micro_batch: int) -> bool:
+        """Whether the micro-batch is the last one of an update."""
         return (micro_batch + 1) % self.update_every == 0
 
 
@@ -78,10 +82,10 @@ def stage_name(cluster: str, index: int) -> str:
 
 
 class IllegalEventError(Exception):
-    """An event that cannot follow what has happened. Never leaves `StageMachine.handle`, which answers
-    `Fail`."""
+    """An event cannot follow what has happened. It never leaves `StageMachine.handle`, which answers `Fail`."""
 
 
 def require(condition: bool, otherwise: str) -> None:
+    """Raises IllegalEventError(otherwise) unless `condition` holds."""
     if not condition:
         raise IllegalEventError(otherwise)

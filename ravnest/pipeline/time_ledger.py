@@ -1,7 +1,7 @@
 """Where a stage's time went: seconds of compute by kind, of handing computations over, and of waiting by cause.
 
-Decides nothing; the clock is whatever the driver passes. The same transitions make the spans of a timeline, for whoever
-sets `on_span`.
+The stage machine enters each state with the time that its driver passes. The same transitions make the spans of a
+timeline, for whoever sets `on_span`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ KIND_OF_COMPUTE: dict[type[Compute], str] = {
     RunEvaluation: "evaluation",
 }
 HANDOFF = "handoff"
-"""Between the threads: a computation was instructed and has not begun, or has ended and was not heard of yet."""
+"""Time between the threads: a computation was instructed and has not begun, or has ended and was not heard of."""
 WAITS = ("start", "input", "window", "staleness", "lag", "norm", "drain")
-"""For what a stage waits: to be started; for an activation or gradient; (first stage) for the window, or the
-staleness bound, to let the next micro-batch in; for a merge, at the limit of the lag; for a global norm; or
-it has drained."""
+"""What a stage waits for: to be started; an activation or a gradient; at the first stage, the window or the staleness
+bound to let the next micro-batch in; a merge, at the limit of the lag; a global norm; or it has drained."""
 STATES = (*dict.fromkeys(KIND_OF_COMPUTE.values()), HANDOFF, *WAITS)
 
 OnSpan = Callable[[str, int | None, float, float], None]
-"""Takes what a stage did or awaited, the number of its micro-batch, update, round or batch, and from when to when."""
+"""Takes what a stage did or awaited, the number of its micro-batch, update, round or batch, and begin and end."""
 
 
 class Ledger:
+    """The seconds that one stage has spent in each of STATES."""
+
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)
         self.on_span: OnSpan | None = None
-        """Hears each span of compute or waiting once it has ended. Handing over is the gap between spans."""
+        """Is called with each span of compute or waiting once it has ended. Handing over is the gap between spans."""
         self._state = "start"
         self._running: Compute | None = None
         self._since_s: float | None = None
@@ -55,11 +56,11 @@ class Ledger:
 
     @property
     def state(self) -> str:
-        """What the stage does or awaits, since it last changed."""
+        """What the stage does or awaits now."""
         return self._state
 
     def enter(self, state: str, now_s: float, running: Compute | None = None) -> None:
-        """From `now_s` on the stage does or awaits `state`; `running` is the computation where it does one."""
+        """From `now_s` on the stage does or awaits `state`. `running` is the computation, where it does one."""
         since_s, before = self._since_s, self._state
         if since_s is None:
             since_s = self._since_s = self._began_s = now_s
@@ -92,10 +93,12 @@ class Ledger:
 
     @property
     def busy_s(self) -> float:
+        """Seconds of compute so far."""
         return sum(self.seconds[kind] for kind in set(KIND_OF_COMPUTE.values()))
 
     @property
     def waited_s(self) -> float:
+        """Seconds of waiting so far, for whatever cause."""
         return sum(self.seconds[cause] for cause in WAITS)
 
     def _account(self, until_s: float) -> None:

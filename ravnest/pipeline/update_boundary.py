@@ -1,16 +1,24 @@
-"""What a stage owes to rounds at an update boundary: snapshots to take and merges to apply, within the lag.
+"""What a stage does at an update boundary: the norm that its update is clipped by, then snapshots and merges.
 
-- The last stage stamps an opened round on the gradient that ends a group, in round order, one round an
-  update; every stage takes that round's snapshot right after that update, so a round holds the same updates
-  of all stages.
-- Round r may be contributed to only when round r - `max_lag` is merged. Until then the stage waits at the
-  boundary: it trains no further, but merges. So lag = contributed - merged never exceeds `max_lag`. Design
-  §7.
-- Merges go in round order, only when the weights are untouched: nothing accumulated, and no live graph made
+Gradient norms. The squared norm of update g is a sum over stages. Each stage adds its own part to the partial sum of
+the later stages, which came with the gradient of the group's last micro-batch. The first stage completes the sum and
+sends it forward again.
+
+- In synchronous training (`max_staleness` 0), or with one stage, update g waits for the norm of g, which is exact.
+- In asynchronous training it takes the last norm known here, that of a past update, and clips by none before the first
+  is known. (The first stage knows that of g itself.) docs/design.md §6.
+
+Rounds. A stage owes them snapshots to take and merges to apply, within the lag (docs/design.md §7).
+
+- The last stage stamps an opened round on the gradient that ends a group, in round order, one round an update. Every
+  stage takes that round's snapshot right after that update, so a round holds the same updates of all stages.
+- A stage may contribute to round r only when round r - `max_lag` is merged. Until then it waits at the boundary: it
+  trains no further, but merges. So lag = contributed - merged never exceeds `max_lag`.
+- Merges go in round order, and only while the weights are untouched: nothing is accumulated, and no live graph was made
   with them. That is so right after each update, hence a merge waits for one update at most.
 
-No deadlock: the stages behind a waiting stage need nothing from it to reach the same boundary (it has sent
-the gradients of all groups up to there), so each round up to r - `max_lag` is contributed to by all, and
+There is no deadlock: the stages behind a waiting stage need nothing from it to reach the same boundary, because it has
+sent the gradients of all groups up to there. So all stages contribute to each round up to r - `max_lag`, and it
 commits.
 """
 
@@ -19,10 +27,62 @@ from __future__ import annotations
 from collections import deque
 
 from ravnest.pipeline.instructions import ApplyMerge, TakeSnapshot
-from ravnest.pipeline.stage_shape import StageShape, require
+from ravnest.pipeline.stage_shape import IllegalEventError, StageShape, require
 
 
-class Boundary:
+class GradientNorms:
+    """Knows which global gradient norm the next update of one stage is clipped by."""
+
+    def __init__(self, shape: StageShape, version: int) -> None:
+        self._shape = shape
+        self._clip = shape.clip
+        self._waits = shape.clip and shape.max_staleness == 0
+        self._of_later_stages: dict[int, float] = {}
+        self._known_update = version - 1
+        self._known_norm_sq: float | None = None
+
+    def gradient_arrived(self, micro_batch: int, norm_sq: float | None) -> None:
+        """Take the partial sum of all later stages, in `norm_sq`. Raises IllegalEventError where it does not belong."""
+        self._require_on_group_end(micro_batch, norm_sq)
+        if norm_sq is not None:
+            self._of_later_stages[micro_batch // self._shape.update_every] = norm_sq
+
+    def backward_finished(self, micro_batch: int, norm_sq: float | None) -> float | None:
+        """Take this stage's own part. Returns the sum of it and of the later stages' parts; None for no part."""
+        self._require_on_group_end(micro_batch, norm_sq)
+        if norm_sq is None:
+            return None
+        update = micro_batch // self._shape.update_every
+        total = norm_sq + self._of_later_stages.pop(update, 0.0)
+        if self._shape.is_first:
+            self._known_update, self._known_norm_sq = update, total
+        return total
+
+    def global_norm_arrived(self, update: int, norm_sq: float, groups_done: int) -> None:
+        """Take the sum over all stages for `update`, to which this stage has contributed `groups_done` groups."""
+        require(self._shape.clip, "this run does not clip")
+        require(update == self._known_update + 1, f"expected the norm of update {self._known_update + 1}")
+        require(update < groups_done, "this stage has not given its part of it")
+        self._known_update, self._known_norm_sq = update, norm_sq
+
+    def is_ready(self, update: int) -> bool:
+        """Whether the update need not wait for its norm any longer."""
+        return not self._waits or self._known_update == update
+
+    @property
+    def known_norm_sq(self) -> float | None:
+        """The squared norm of the newest update whose norm is known here; None before the first."""
+        return self._known_norm_sq
+
+    def _require_on_group_end(self, micro_batch: int, norm_sq: float | None) -> None:
+        expected = self._clip and self._shape.ends_group(micro_batch)
+        if (norm_sq is not None) != expected:
+            raise IllegalEventError("a norm belongs" if expected else "no norm belongs here")
+
+
+class UpdateBoundary:
+    """The snapshots and merges that are due at one stage; `number` is the last round that was merged at the start."""
+
     def __init__(self, shape: StageShape, number: int) -> None:
         self._max_lag = shape.max_lag
         self.contributed = number
@@ -31,39 +91,40 @@ class Boundary:
         self._opened = number
         self._stamped = number
         self._due: deque[tuple[int, int]] = deque()
-        """(update, number): the snapshot that is to follow the update."""
+        """(update, round): the snapshot for `round` that is to follow `update`."""
         self._finish: tuple[int, int] | None = None
-        """(last round, updates): what is left to do after a drain."""
+        """After a drain: (the last round to contribute to, the number of updates at which to do so)."""
         self.is_quiet = True
-        """There is no snapshot to take and no merge to apply, now or later, as far as is known here."""
+        """Whether, as far as is known here, there is no snapshot to take and no merge to apply, now or later."""
         self._finish_reported = -1
 
     @property
     def lag(self) -> int:
+        """The number of rounds that this stage has contributed to and not yet merged."""
         return self.contributed - self.merged
 
     @property
     def last_update(self) -> int | None:
-        """After a drain: the number of updates beyond which there is none."""
+        """After a drain: the number of updates after which there are no more; None before."""
         return None if self._finish is None else self._finish[1]
 
     def round_opened(self, number: int) -> None:
+        """At the last stage: round `number` is open, and is to be stamped on a gradient."""
         require(self._finish is None, "the rounds to finish were already named")
         require(number == self._opened + 1, f"expected round {self._opened + 1}")
         self._opened = number
 
     def stamp_open_round(self, update: int) -> None:
-        """The last stage: `update`'s group is complete, so let it close the oldest round still open, if
-        any."""
+        """At the last stage: the group of `update` is complete, so stamp the oldest open round on it, if any."""
         if self._stamped < self._opened:
             self.stamp(self._stamped + 1, update)
 
     def stamp_of(self, update: int) -> int | None:
-        """The round whose snapshot is due after `update`."""
+        """The round whose snapshot is due after `update`; None where none is."""
         return next((number for of, number in self._due if of == update), None)
 
     def stamp(self, number: int, update: int) -> None:
-        """A snapshot for round `number` is due after `update`."""
+        """From now on a snapshot for round `number` is due after `update`."""
         require(number == self._stamped + 1, f"expected the stamp of round {self._stamped + 1}")
         require(self._finish is None or number <= self._finish[0], "no round beyond the last to finish")
         self._stamped = number
@@ -71,6 +132,7 @@ class Boundary:
         self.is_quiet = False
 
     def finish(self, up_to: int, updates: int, version: int) -> None:
+        """After a drain: contribute to all rounds up to `up_to` once the stage, now at `version`, is at `updates`."""
         least = max(self._stamped, self._opened) if self._finish is None else self._finish[0]
         require(up_to >= least, f"round {least} is open")
         require(self._finish is None or updates == self._finish[1], "the number of updates has changed")
@@ -79,12 +141,14 @@ class Boundary:
         self.is_quiet = False
 
     def merge_arrived(self, number: int) -> None:
+        """Round `number` is committed and its averages are here."""
         require(number == self._arrived + 1, f"expected round {self._arrived + 1}")
         require(number <= self.contributed, "this stage has not contributed to it")
         self._arrived = number
         self.is_quiet = False
 
     def next_step(self, version: int, untouched: bool) -> TakeSnapshot | ApplyMerge | None:
+        """What to compute now; None where nothing is due. `untouched`: whether a merge may change the weights."""
         number = self._snapshot_due(version)
         if number is not None and number - self._max_lag <= self.merged:
             return TakeSnapshot(number)
@@ -93,16 +157,18 @@ class Boundary:
         return None
 
     def holds(self, version: int) -> bool:
-        """Whether training waits here for a snapshot that the lag does not permit yet."""
+        """Whether training waits here for a snapshot, which the lag may not permit yet."""
         return self._snapshot_due(version) is not None
 
     def snapshot_finished(self, number: int) -> None:
+        """The stage has contributed to round `number`."""
         self.contributed = number
         if self._due and self._due[0][1] == number:
             self._due.popleft()
         self._look()
 
     def merge_finished(self, number: int) -> None:
+        """The stage has merged round `number`."""
         self.merged = number
         self._look()
 
@@ -110,7 +176,7 @@ class Boundary:
         self.is_quiet = not self._due and self.merged == self._arrived and self._finish is None
 
     def newly_finished(self, version: int) -> int | None:
-        """When all rounds to finish are merged: the last of them, each time that it is a new one."""
+        """When all rounds to finish are merged, the last of them, told once; None otherwise."""
         if (self.merged, version) != self._finish or self.merged == self._finish_reported:
             return None
         self._finish_reported = self.merged
@@ -124,6 +190,7 @@ class Boundary:
         return None
 
     def check(self, version: int) -> None:
+        """Raise AssertionError where an invariant does not hold. For tests."""
         assert self.merged <= self._arrived <= self.contributed
         assert 0 <= self.lag <= self._max_lag
         assert all(update >= version - 1 for update, _ in self._due), "a snapshot was passed over"

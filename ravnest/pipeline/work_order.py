@@ -1,49 +1,45 @@
 """What a stage computes next: the order of its work, given where its parts stand. Sans-I/O.
 
-Compute is one thing at a time. When idle, the first of these that is ready:
+A stage computes one thing at a time. When it is idle, it begins the first of these that is ready:
 
-    1. snapshot or merge, at an update boundary        (boundary.py: rounds, lag)
-    2. update, once its group is complete              (gradient_norms.py: what it is clipped by), the weight gradients
-    that
-       still wait for it first
-    3. backward of the oldest micro-batch, but alternating with 5 when both are ready
-    4. evaluation forward, alternating with 5 when both are ready   (evaluations.py)
-    5. forward of the next micro-batch                 (admission.py: bounded staleness, with its proof)
-    6. weight gradients of the oldest micro-batch whose backward was split
+    1. a snapshot or a merge, at an update boundary         (update_boundary.py: rounds, lag)
+    2. the update, once its group is complete               (update_boundary.py: what it is clipped by); weight
+       gradients that still wait come first
+    3. the backward of the oldest micro-batch, alternating with 5 when both are ready
+    4. the forward of an evaluation, alternating with 5 when both are ready            (evaluations.py)
+    5. the forward of the next micro-batch                  (flow.py: bounded staleness, with its proof)
+    6. the weight gradients of the oldest micro-batch whose backward was split
 
-3 alternates since micro-batches that travel in a bunch would else do so for ever: a stage that serves the backwards of
-a bunch first sends its forwards on in a bunch again, and idles while that travels (docs/decisions.md).
+3 alternates because micro-batches that travel in a bunch would else do so for ever: a stage that serves the backwards
+of a bunch first sends its forwards on in a bunch again, and idles while that travels (docs/decisions.md).
 
-A split backward computes what it sends back first (3), and the rest when nothing else is ready (6), or before what
-needs it done: the update, a whole backward, what memory would not hold beside it. Where gradients are clipped, the end
-of a group is not split, since the gradient that is sent carries the group's norm.
+A split backward computes what it sends back first (3). The rest (6) comes when nothing else is ready, or before what
+needs it done: the update, a whole backward, or whatever memory would not hold beside it. Where gradients are clipped,
+the end of a group is not split, since the gradient that is sent carries the group's norm.
 
-A synchronous schedule (1f1b, gpipe: cluster_planner/inputs/schedules.py) says whether 3 or 5 is next, and waits for it.
-
-Decides nothing about which events may come (stage_machine.py), and knows no clock.
+A synchronous schedule (1f1b, gpipe: cluster_planner/inputs/model_costs.py) says whether 3 or 5 is next, and waits
+for it.
 """
 
 from __future__ import annotations
 
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.admission import Admission
 from ravnest.pipeline.evaluations import Evaluations
-from ravnest.pipeline.flow import Flow
-from ravnest.pipeline.gradient_norms import Norms
+from ravnest.pipeline.flow import Admission, Flow
 from ravnest.pipeline.stage_shape import StageShape
-from ravnest.pipeline.update_boundary import Boundary
+from ravnest.pipeline.update_boundary import GradientNorms, UpdateBoundary
 
 
-class Choice:
-    """One stage's. Its parts are the machine's own, which tells them what happens."""
+class WorkOrder:
+    """Chooses for one stage. Its parts are those of the stage machine, which tells them what happens."""
 
     def __init__(
         self,
         shape: StageShape,
         flow: Flow,
         admission: Admission,
-        norms: Norms,
-        boundary: Boundary,
+        norms: GradientNorms,
+        boundary: UpdateBoundary,
         evaluations: Evaluations,
     ) -> None:
         self._shape = shape
@@ -58,7 +54,7 @@ class Choice:
         """Whether backwards are split from now on."""
 
     def next(self) -> ins.Compute | None:
-        """What to compute now, where nothing runs; None: wait."""
+        """What to compute now that nothing runs; None is to wait."""
         flow, boundary = self._flow, self._boundary
         held = False
         if not boundary.is_quiet:
@@ -90,7 +86,7 @@ class Choice:
         return ins.RunWeightGradients(flow.added) if backwards != flow.added else None
 
     def _backward(self) -> ins.Compute:
-        """Of the oldest micro-batch that is ready, or what has to come before it."""
+        """The backward of the oldest micro-batch that is ready, or what has to come before it."""
         flow = self._flow
         if self.splits and not (self._clip and self._shape.ends_group(flow.backwards)) and flow.has_room_to_split:
             self._went_back = True
@@ -105,7 +101,7 @@ class Choice:
         return self._admission.refusal(flow.forwards, flow.in_flight, flow.version)
 
     def waits_for(self) -> str:
-        """What the ledger is to call the time from now on, in which nothing is computed."""
+        """What the ledger is to call the time from now on, in which nothing is computed: one of WAITS."""
         flow, boundary = self._flow, self._boundary
         if not boundary.is_quiet and boundary.holds(flow.version):
             return "lag"

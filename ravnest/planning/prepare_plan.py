@@ -17,7 +17,7 @@ from cluster_planner.formatting import counted
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan
-from cluster_planner.search.journal import Step
+from cluster_planner.search.cluster_search import Step
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import load_job

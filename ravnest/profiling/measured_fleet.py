@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s, flops_per_s, seconds
-from cluster_planner.inputs.fleet import Fleet, Link, Node
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link
 from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency
 from ravnest.profiling.pairing import Pair
 

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from itertools import pairwise, permutations
 
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import largest_fitting_window
+from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.plan import Cluster, Plan
 from cluster_planner.predict.ring_time import links_of_ring
-from cluster_planner.predict.ring_traffic import Circuit, circuits
 from cluster_planner.predict.stage_times import host_key, work_times
+from cluster_planner.rings import Circuit, circuits
 from ravnest.simulator.fleet import (
     PARAMETER_BYTES,
     VirtualCluster,

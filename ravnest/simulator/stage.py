@@ -13,9 +13,8 @@ from typing import Any, Protocol
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.measurements import Passage
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.pipeline.tuned_stage import TunedStage
+from ravnest.pipeline.tuned_stage import Passage, TunedStage
 from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualStage
 from ravnest.simulator.network import Path, VirtualNetwork

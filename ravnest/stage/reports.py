@@ -7,8 +7,7 @@ they are whole.
 
 from collections.abc import Callable
 
-from ravnest.pipeline.controllers import WindowTuner
-from ravnest.pipeline.split_controller import SplitTuner
+from ravnest.pipeline.controllers import SplitTuner, WindowTuner
 from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums

@@ -15,8 +15,7 @@ from torch import Tensor
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
-from ravnest.pipeline.measurements import Passage
-from ravnest.pipeline.tuned_stage import TunedStage
+from ravnest.pipeline.tuned_stage import Passage, TunedStage
 from ravnest.stage import messages as m
 from ravnest.stage.arrivals import check_tensors, expected_sender
 from ravnest.stage.boundary_tensors import StageCrossings

@@ -1,4 +1,4 @@
-"""`ravnest run` with options of the job and of the command that change what stages compute and send: one run of them all.
+"""`ravnest run` with options of the job and of the command that change what stages compute and send: one run of all.
 
 The job splits backward passes, computes in bfloat16, averages in int8 with an outer optimizer; the command encrypts.
 What each option does alone is tested without processes, in tests/unit/ravnest. Activation checkpointing and float16

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -82,9 +82,13 @@ def ravnest_process(folder: Path, *arguments: str) -> subprocess.CompletedProces
     )
 
 
-def planned(folder: Path, **changes: object) -> Path:
-    """A folder with the tiny job, changed, and its plan."""
+def planned(folder: Path, nodes: Collection[str] = (), **changes: object) -> Path:
+    """A folder with the tiny job, changed, and its plan: for all machines of nodes.yaml, or for these alone."""
     shutil.copytree(JOBS, folder, dirs_exist_ok=True)
+    if nodes:
+        fleet = yaml.safe_load((folder / "nodes.yaml").read_text())
+        fleet["nodes"] = [node for node in fleet["nodes"] if node["name"] in nodes]
+        (folder / "nodes.yaml").write_text(yaml.safe_dump(fleet))
     job_path = folder / "job.yaml"
     job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
     made = ravnest(folder, "plan", "nodes.yaml")

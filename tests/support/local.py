@@ -23,7 +23,7 @@ from cluster_planner import (
     StagePrediction,
     validate,
 )
-from cluster_planner.segments import common_refinement
+from cluster_planner.plan import common_refinement
 from ravnest.driver.in_process import LocalRun
 from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control

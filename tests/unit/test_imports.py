@@ -32,12 +32,13 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "cluster_planner": (
         "errors formatting",
         "inputs",
-        "plan rings segments",
+        "plan rings",
         "predict",
         "pipeline",
         "files",
         "search",
-        "advice planner",
+        "advice",
+        "planner",
     ),
     "ring_allreduce": (
         "errors records",
@@ -65,8 +66,6 @@ lies in the package does not go through it.
 """
 
 CYCLES = [
-    ["cluster_planner.inputs.fleet", "cluster_planner.inputs.fleet_arrays", "cluster_planner.inputs.grouping_rules"],
-    ["experiments.allreduce.fault_fleet", "experiments.allreduce.fault_stage"],
     ["ravnest.splitting.codegen", "ravnest.splitting.program", "ravnest.splitting.stage_module"],
 ]
 """Cycles that are still to go."""
@@ -399,8 +398,8 @@ PROBES = [
         "multiprocessing.connection.Client",
     ),
     ("ravnest/driver/checkpoint_collector.py", "import numpy", "numpy"),
-    ("cluster_planner/pipeline/cuts.py", "import numpy as np\nnp.load('x')", "numpy.load"),
-    ("cluster_planner/pipeline/cuts.py", "import numpy as np\nnp.random.rand()", "numpy.random.rand"),
+    ("cluster_planner/pipeline/order_and_cuts.py", "import numpy as np\nnp.load('x')", "numpy.load"),
+    ("cluster_planner/pipeline/order_and_cuts.py", "import numpy as np\nnp.random.rand()", "numpy.random.rand"),
     ("ravnest/stage/runtime.py", '__import__("ray")', "__import__"),
     ("ravnest/stage/runtime.py", 'import builtins\nbuiltins.__import__("ray")', "__import__"),
     ("ravnest/stage/runtime.py", "from importlib import import_module as get", "importlib.import_module"),

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from cluster_planner.advice.plan_warnings import ByItself, better_alone
 from cluster_planner.formatting import counted, rate
-from cluster_planner.inputs.fleet import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
-from cluster_planner.inputs.hours import ALL_DAY, common, hours_to, part_of_day
+from cluster_planner.inputs.constraints import ALL_DAY, common, hours_to, part_of_day
+from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Plan
 from ravnest.formatting import duration, size

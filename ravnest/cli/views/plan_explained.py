@@ -3,7 +3,7 @@
 Decides the words, and how many changes are shown. Changes are tried on the plan as it is
 (cluster_planner/advice/single_changes.py);
 more memory only in fleets of up to MOST_NODES nodes, since it plans each cluster anew for each of its nodes. What
-constraints cost is found by planning anew (cluster_planner/advice/constraint_costs.py); a plan that is FAR from the
+constraints cost is found by planning anew (cluster_planner/planner.py); a plan that is FAR from the
 bound
 points to it.
 """
@@ -19,16 +19,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.advice.constraint_costs import MOST_NODES as MOST_NODES_TO_PLAN_ANEW
-from cluster_planner.advice.constraint_costs import Relaxed, are_stated
+from cluster_planner.advice.job_changes import Suggestion
 from cluster_planner.advice.single_changes import more_memory, suggestions
-from cluster_planner.advice.suggestion import Suggestion
 from cluster_planner.formatting import rate
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan
+from cluster_planner.planner import MOST_NODES as MOST_NODES_TO_PLAN_ANEW
+from cluster_planner.planner import Relaxed, are_stated
+from cluster_planner.predict.objective import averaging_per_s
 from cluster_planner.predict.prediction import predict
-from cluster_planner.search.candidates import averaging_per_s
-from cluster_planner.search.journal import Step
+from cluster_planner.search.cluster_search import Step
 
 MOST_NODES = 128
 SHOWN = 5

@@ -1,3 +1,5 @@
+""" """
+
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -6,7 +8,7 @@ import pytest
 from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
-from cluster_planner.plan import Cluster, Plan, Ring, Spare, Stage, validate
+from cluster_planner.plan import Cluster, Plan, Ring, Spare, Stage, common_refinement, holder, validate
 from cluster_planner.planner import make_plan
 
 
@@ -103,3 +105,15 @@ CASES: list[tuple[Callable[[Plan], Plan], str]] = [
 def test_a_plan_that_cannot_run_is_refused(plan: Plan, change: Callable[[Plan], Plan], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         validate(change(plan))
+
+
+def test_segments_end_wherever_any_cluster_cuts() -> None:
+    assert common_refinement([[(0, 5), (5, 9)], [(0, 3), (3, 5), (5, 9)]]) == ((0, 3), (3, 5), (5, 9))
+    assert common_refinement([[(0, 4)]]) == ((0, 4),)
+
+
+def test_each_segment_is_held_by_one_stage() -> None:
+    spans = [(0, 3), (3, 9)]
+    assert [holder(spans, s) for s in ((0, 3), (3, 5), (5, 9))] == [0, 1, 1]
+    with pytest.raises(ValueError, match="no span"):
+        holder(spans, (2, 4))

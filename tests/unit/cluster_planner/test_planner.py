@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.inputs.constraints import Constraints, Pin
-from cluster_planner.inputs.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan
-from cluster_planner.search.journal import Step
+from cluster_planner.search.cluster_search import Step
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:

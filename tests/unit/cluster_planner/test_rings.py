@@ -1,15 +1,21 @@
+""" """
+
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.fleet import Fleet, Link
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Cluster, Stage
-from cluster_planner.rings import EXACT_MEMBERS, best_tour, make_rings, tour_cost
+from cluster_planner.plan import Cluster, Ring, Stage
+from cluster_planner.predict.prediction import predict
+from cluster_planner.rings import EXACT_MEMBERS, Circuit, best_tour, circuits, make_rings, tour_cost
 
 
 def costs_of(seed: int, members: int) -> tuple[tuple[float, ...], ...]:
@@ -48,3 +54,44 @@ def test_one_ring_per_segment_each_with_the_stage_that_holds_it(make_node, make_
     ]
     alone = make_rings(fleet, SpanCosts(costs, work), clusters[:1])
     assert [ring.members for ring in alone] == [(("c0", 0),), (("c0", 1),)]
+
+
+CLUSTERS = (
+    Cluster("c0", 6, (Stage("a", (0, 1)), Stage("b", (1, 2)), Stage("c", (2, 3)))),
+    Cluster("c1", 6, (Stage("d", (0, 2)), Stage("e", (2, 3)))),
+)
+RINGS = (
+    Ring((0, 1), (("c0", 0), ("c1", 0))),
+    Ring((1, 2), (("c0", 1), ("c1", 0))),
+    Ring((2, 3), (("c0", 2), ("c1", 1))),
+)
+
+
+@pytest.fixture
+def spans_of(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Callable[..., SpanCosts]:
+    def build(tied: str) -> SpanCosts:
+        units = make_model(3, parameter_bytes=10**6, tied_bytes=10**6).units
+        costs = ModelCosts((*units[:2], replace(units[2], borrowed_bytes=10**6)), "")
+        return SpanCosts(costs, make_workload(update_every=100, tied=tied))
+
+    return build
+
+
+def test_averaged_copies_are_one_circuit_more(spans_of: Callable[..., SpanCosts]) -> None:
+    assert [circuit.members for circuit in circuits(spans_of("exact"), CLUSTERS, RINGS)] == [r.members for r in RINGS]
+    *_, last = circuits(spans_of("averaged"), CLUSTERS, RINGS)
+    assert last == Circuit((("c0", 0), ("c0", 2), ("c1", 0), ("c1", 1)), 10**6)
+    assert last.hops[-1] == (("c1", 1), ("c0", 0))
+    assert Circuit((("c0", 0),), 1).hops == []
+
+
+def test_one_cluster_alone_averages_its_copies(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    fleet = Fleet(tuple(make_node(name) for name in "abc"))
+    alone = [Ring(ring.units, ring.members[:1]) for ring in RINGS]
+    found = {tied: predict(fleet, spans_of(tied), CLUSTERS[:1], alone).prediction for tied in ("exact", "averaged")}
+    assert found["exact"].averaging_s == 0.0
+    assert found["averaged"].averaging_s >= 10**6 / 5e6  # two members, each of which sends all of it
+    up = [stage.up_s for stage in found["averaged"].clusters[0].stages]
+    assert up[0] != up[1]

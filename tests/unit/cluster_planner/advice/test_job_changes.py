@@ -1,3 +1,5 @@
+""" """
+
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -5,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Stage, Workload
-from cluster_planner.advice.job_changes import is_round_capped, job_changes, most_of_a_round
-from cluster_planner.advice.suggestion import Suggestion
+from cluster_planner.advice.job_changes import Suggestion, is_round_capped, job_changes, most_of, most_of_a_round
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.stage_times import wanted_window
@@ -137,3 +138,11 @@ def test_training_ends_by_samples_or_by_time() -> None:
     assert most_of_a_round(70_000, math.inf, 10.0) == 8750
     assert most_of_a_round(math.inf, 60.0, 1000.0) == 7500
     assert most_of_a_round(math.inf, math.inf, 10.0) == math.inf
+
+
+def test_the_least_size_that_brings_most_of_the_gain_is_suggested() -> None:
+    sizes = [Suggestion(str(n), 0.0, worth, None) for n, worth in ((2, 150.0), (4, 196.0), (8, 200.0))]
+    chosen = most_of(sizes, 100.0)
+    assert chosen is sizes[1]
+    assert most_of(sizes, 199.0) is None
+    assert most_of([], 100.0) is None

@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.advice.plan_warnings import better_alone
+from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.hours import hours_from
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Plan, Stage

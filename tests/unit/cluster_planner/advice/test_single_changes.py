@@ -1,13 +1,25 @@
+""" """
+
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from cluster_planner.advice.single_changes import _changes, _may_gain, advise, more_memory, suggestions
-from cluster_planner.advice.suggestion import WORTHWHILE
-from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.hours import hours_from
+from cluster_planner import Fleet, Link, Node
+from cluster_planner.advice.job_changes import WORTHWHILE
+from cluster_planner.advice.single_changes import (
+    _changes,
+    _may_gain,
+    advise,
+    more_memory,
+    suggestions,
+    with_host,
+    with_link,
+    with_memory,
+    with_speed,
+)
+from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
@@ -199,3 +211,14 @@ def test_no_change_is_spared_that_would_have_gained_enough(
         for changed, _ in _changes(fleet, clusters[index], forecast.limits[index]):
             made = predict(changed, spans, clusters, rings).prediction
             assert made.objective <= forecast.prediction.objective * (1 + WORTHWHILE)
+
+
+def test_one_thing_is_better_and_all_else_as_it_was(make_node: Callable[..., Node]) -> None:
+    fleet = Fleet((make_node("a", host="h"), make_node("b", host="h"), make_node("c")), (Link("a", "c", 0.1, 1e6),))
+    up = with_host(fleet, "a", up=2.0)
+    assert [node.up_bytes_per_s for node in up.nodes] == [1e7, 1e7, 5e6]
+    assert [node.down_bytes_per_s for node in up.nodes] == [node.down_bytes_per_s for node in fleet.nodes]
+    assert with_link(fleet, "c", "a", latency=0.5).links == (Link("a", "c", 0.05, 1e6),)
+    assert with_memory(fleet, "c", 7).node("c").memory_bytes == 7
+    assert with_speed(fleet, "c", 7.0).node("c").flops_per_s == 7.0
+    assert with_speed(fleet, "c", 7.0).nodes[:2] == fleet.nodes[:2]

@@ -2,9 +2,9 @@ from collections.abc import Callable
 
 from cluster_planner.advice.spares import MOST_REASONS, left_out, too_small
 from cluster_planner.formatting import rate
-from cluster_planner.inputs.constraints import Constraints
-from cluster_planner.inputs.fleet import Fleet, Link, Node
-from cluster_planner.inputs.hours import hours_from
+from cluster_planner.inputs.constraints import Constraints, hours_from
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline

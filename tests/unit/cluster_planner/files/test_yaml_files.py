@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster_planner.errors import InvalidInput
 from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
-from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.plan import Plan
 from cluster_planner.planner import make_plan

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from cluster_planner import Fleet, InvalidInput, ModelCosts, Node, NoFeasiblePlan, Workload, load_fleet, make_plan
 from cluster_planner.files.yaml_files import load_plan, save_plan
-from cluster_planner.inputs.constraints import Constraints, Pin, broken_by
-from cluster_planner.inputs.hours import common, hours_from
+from cluster_planner.inputs.constraints import Constraints, Pin, broken_by, common, hours_from
 from cluster_planner.plan import Plan, validate
 
 FILE = """

@@ -4,15 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.inputs.fleet import (
-    DEFAULT_LATENCY_S,
-    DEFAULT_REGION_LATENCY_S,
-    HOST_LATENCY_S,
-    Fleet,
-    Link,
-    Node,
-    RegionLink,
-)
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, HOST_LATENCY_S, Link, RegionLink
 
 
 def test_a_measured_link_wins_over_host_region_and_estimate(make_node: Callable[..., Node]) -> None:

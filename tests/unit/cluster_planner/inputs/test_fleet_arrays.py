@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.inputs import fleet_arrays as sites
-from cluster_planner.inputs.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.inputs import fleet as sites
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link, RegionLink
 
 
 @st.composite
@@ -37,7 +38,7 @@ def test_arrays_say_what_the_fleet_says(dense: bool, fleet: Fleet) -> None:
     names = fleet.names
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sites, "DENSE_NODES", 600 if dense else 0)
-        latency, flow = fleet.sites.between(range(len(names)), range(len(names)))
+        latency, flow = fleet.arrays.between(range(len(names)), range(len(names)))
     for i, a in enumerate(names):
         for j, b in enumerate(names):
             if a == b:
@@ -48,5 +49,5 @@ def test_arrays_say_what_the_fleet_says(dense: bool, fleet: Fleet) -> None:
 
 
 def test_nodes_of_one_host_have_one_number(home: Fleet) -> None:
-    assert (home.sites.host == -1).all()
-    assert [home.sites.number_of[name] for name in home.names] == list(range(6))
+    assert (home.arrays.host == -1).all()
+    assert [home.arrays.number_of[name] for name in home.names] == list(range(6))

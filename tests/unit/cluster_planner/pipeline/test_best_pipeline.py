@@ -4,10 +4,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Link, Node, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import largest_fitting_window, plan_pipeline, timed
+from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
+from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.pipeline.order_and_cuts import EXACT_NODES
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import predict

@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.pipeline.cuts import Pinned, Tables, best_cuts
-from cluster_planner.pipeline.order_and_cuts import EXACT_NODES, best_pipeline, candidate_orders, shortlist
+from cluster_planner.pipeline.order_and_cuts import (
+    EXACT_NODES,
+    Pinned,
+    Tables,
+    best_cuts,
+    best_pipeline,
+    candidate_orders,
+    shortlist,
+)
 
 
 def tables_of(seed: int, nodes: int, positions: int) -> Tables:

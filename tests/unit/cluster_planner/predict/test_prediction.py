@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Link, Node
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage

@@ -6,7 +6,8 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Link, Node
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import Link
 from cluster_planner.predict.ring_time import exchange_of, links_of_ring
 from ring_timing import divide, hop_bytes
 

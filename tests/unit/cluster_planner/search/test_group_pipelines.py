@@ -1,3 +1,5 @@
+""" """
+
 from collections.abc import Callable
 
 import numpy as np
@@ -5,8 +7,7 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.search.group_pipelines import FAR, GroupCosts, costs_of
-from cluster_planner.search.host_links import NOBODY
+from cluster_planner.search.group_pipelines import FAR, NOBODY, GroupCosts, costs_of, mates, shared_rates, shares
 
 GROUPS = np.array([[0, 1, 5], [2, 3, NOBODY]]).T
 """Two groups of the fleet `home`, one in each column."""
@@ -19,7 +20,7 @@ def spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Wo
 
 @pytest.fixture
 def costs(home: Fleet, spans: SpanCosts) -> GroupCosts:
-    return costs_of(home.sites, spans, GROUPS, 0.0)
+    return costs_of(home.arrays, spans, GROUPS, 0.0)
 
 
 def test_stages_and_hops_cost_what_the_fleet_says(home: Fleet, spans: SpanCosts, costs: GroupCosts) -> None:
@@ -49,7 +50,7 @@ def test_nobody_has_no_units_no_cost_and_is_far_from_all(costs: GroupCosts) -> N
 
 def test_what_does_not_fit_takes_for_ever(make_node: Callable[..., Node], spans: SpanCosts) -> None:
     fleet = Fleet((make_node("large"), make_node("small", memory_bytes=spans.memory_bytes(0, 2, 1))))
-    costs = costs_of(fleet.sites, spans, np.array([[0], [1]]), 0.0)
+    costs = costs_of(fleet.arrays, spans, np.array([[0], [1]]), 0.0)
     compute, _ = costs.stages(costs.fits(1))
     large, small = costs.entry[:, 0]
     assert np.isfinite(compute[0, 3, large])
@@ -62,3 +63,24 @@ def test_rows_can_be_left_out(costs: GroupCosts) -> None:
     assert second.entry.tolist() == costs.entry[:, 1:].tolist()
     assert second.latency_s.tolist() == costs.latency_s[..., 1:].tolist()
     assert costs.of(np.array([True, True])) is costs
+
+
+@pytest.fixture
+def fleet(make_node: Callable[..., Node]) -> Fleet:
+    rates = {"up_bytes_per_s": 4.0, "down_bytes_per_s": 8.0}
+    boxed = [make_node(f"gpu{i}", host="box", **rates) for i in range(4)]
+    return Fleet((*boxed, make_node("alone", up_bytes_per_s=2.0, down_bytes_per_s=16.0)))
+
+
+def test_a_group_has_as_much_of_the_links_as_of_the_hosts_nodes(fleet: Fleet) -> None:
+    at = np.array([[0, 0, 4], [4, 1, NOBODY]])
+    together = mates(fleet.arrays, at)
+    assert together.T.tolist() == [[1, 1], [2, 2], [1, 1]]
+    assert shares(fleet.arrays, at, together).T.tolist() == [[0.25, 1.0], [0.5, 0.5], [1.0, 1.0]]
+
+
+def test_hops_that_leave_a_host_have_its_part_and_others_no_limit(fleet: Fleet) -> None:
+    rates = shared_rates(fleet.arrays, np.array([[0], [1], [4]]))[..., 0]
+    assert rates[0, 1] == rates[1, 0] == np.inf
+    assert rates[0, 2] == 4.0 / 2
+    assert rates[2, 0] == 2.0  # what the other sends; half of a downlink of 8 is more

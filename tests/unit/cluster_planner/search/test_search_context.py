@@ -5,8 +5,8 @@ import pytest
 from cluster_planner import Fleet, ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.predict.objective import Conditions
 from cluster_planner.search import search_context as ground
-from cluster_planner.search.averaging_conditions import Conditions
 from cluster_planner.search.search_context import Ground, Problem
 
 

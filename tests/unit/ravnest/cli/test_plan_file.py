@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.advice.outdated_plans import predicted_again
+from cluster_planner.advice.plan_warnings import predicted_again
 from cluster_planner.files.yaml_files import save_plan
 from ravnest.cli.plan_file import read_plan
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan

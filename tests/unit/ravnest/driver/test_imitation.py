@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cluster_planner.inputs.fleet import Link
+from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.stage_times import work_times
 from ravnest.driver.imitation import Imitation, StageImitation, stage_imitation

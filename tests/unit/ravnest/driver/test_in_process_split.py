@@ -32,7 +32,7 @@ CASES = {
 def test_split_and_whole_backwards_train_the_same_weights(case):
     run, split = trained(split_backward="always", **CASES[case])
     _, whole = trained(split_backward="never", **CASES[case])
-    assert [stage._machine._choice.splits for stage in run.stages.values()] == [False, True, True]
+    assert [stage._machine.splits for stage in run.stages.values()] == [False, True, True]
     assert {name: torch.equal(split[name], whole[name]) for name in whole} == dict.fromkeys(whole, True)
 
 
@@ -47,7 +47,7 @@ def test_every_stage_but_the_first_splits_and_says_so():
     assert sorted(splits) == [("c0.s1", True), ("c0.s2", True)]
     assert run.stages["c0.s0"].compute.splitter is None
     for name in ("c0.s1", "c0.s2"):
-        assert run.stages[name]._machine._choice.splits
+        assert run.stages[name]._machine.splits
         assert not run.stages[name].compute._halfway
 
 
@@ -63,4 +63,4 @@ def test_a_stage_whose_backward_cannot_be_split_keeps_to_whole_ones(monkeypatch)
     stage._reports.tell = lambda message: (told.append(message), tell(message))
     run.run()
     assert [message.refused for message in told if isinstance(message, m.BackwardSplit)] == ["no frontier for a test"]
-    assert not stage._machine._choice.splits
+    assert not stage._machine.splits

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cluster_planner.inputs.schedules import Schedule
+from cluster_planner.inputs.model_costs import Schedule
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.split_controller import PROBE, REVIEW, BackwardTimes, SplitTuner
+from ravnest.pipeline.controllers import PROBE, REVIEW, BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_shape import StageShape
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun

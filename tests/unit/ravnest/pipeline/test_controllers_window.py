@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from ravnest.pipeline.controllers import LEAST_SPARE, WindowTuner, spare_for
-from ravnest.pipeline.measurements import Trip
+from ravnest.pipeline.controllers import LEAST_SPARE, RoundTrip, WindowTuner, spare_for
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.trace import VirtualResult
@@ -34,7 +33,7 @@ class Feed:
             seconds = max(bare_s, window * busiest_s, window * link_s)
             of_stages_s = max(0.0, seconds - bare_s) if link_s <= busiest_s else 0.0
             self.now_s += seconds / window
-            trip = Trip(self.micro_batch, self.now_s, seconds, of_stages_s, busiest_s, window)
+            trip = RoundTrip(self.micro_batch, self.now_s, seconds, of_stages_s, busiest_s, window)
             self.micro_batch += 1
             changed = self.tuner.take(trip)
             if changed is not None:

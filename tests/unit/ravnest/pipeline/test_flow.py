@@ -3,8 +3,7 @@
 import pytest
 
 from ravnest.pipeline import StageShape
-from ravnest.pipeline.admission import Admission
-from ravnest.pipeline.flow import Flow
+from ravnest.pipeline.flow import Admission, Flow
 from ravnest.pipeline.stage_shape import IllegalEventError
 from tests.unit.ravnest.pipeline.bench import Bench, gradients
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.schedules import Schedule, held
+from cluster_planner.inputs.model_costs import Schedule, held
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins

@@ -1,10 +1,9 @@
 """A stage with its measuring and tuning, as drivers run it."""
 
-from cluster_planner.inputs.schedules import Schedule
+from cluster_planner.inputs.model_costs import Schedule
 from ravnest.pipeline import StageShape
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.measurements import Passage
-from ravnest.pipeline.tuned_stage import TunedStage
+from ravnest.pipeline.tuned_stage import Passage, TunedStage
 
 
 def first_stage(told: list[int], stages: int = 2, largest: int | None = 32, schedule: Schedule = "async") -> TunedStage:

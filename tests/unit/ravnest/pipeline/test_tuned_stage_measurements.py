@@ -2,7 +2,7 @@
 
 from ravnest.pipeline import Event, StageMachine, StageShape
 from ravnest.pipeline import events as ev
-from ravnest.pipeline.measurements import Passage, Tempo
+from ravnest.pipeline.tuned_stage import Passage, StageTimings
 
 
 class Timed:
@@ -10,7 +10,7 @@ class Timed:
 
     def __init__(self, stages: int, index: int, update_every: int = 2) -> None:
         shape = StageShape(stages, index, update_every=update_every, max_staleness=1, window=4, max_lag=1)
-        self.machine, self.tempo = StageMachine(shape), Tempo(shape)
+        self.machine, self.tempo = StageMachine(shape), StageTimings(shape)
 
     def at(self, now_s: float, event: Event, carried: Passage | None = None) -> None:
         self.tempo.handled(event, self.machine.handle(event, now_s), now_s, carried)

@@ -11,7 +11,7 @@ def test_a_round_is_stamped_on_the_end_of_the_group_and_its_snapshot_follows_the
     last.tell(ev.RoundOpened(1), ev.RoundOpened(2), *activations(1, 2, 3))
     # Round 2 waits for the next update; then for the merge of round 1, as max_lag is 1.
     assert last.work() == "B1 SG1@r1 U0 SNAP1 F2 B2 SG2 F3 B3 SG3@r2 U1"
-    assert last.machine.ledger._state == "lag"
+    assert last.machine.ledger.state == "lag"
     assert last.tell(*activations(4)) == ""
     assert last.tell(ev.MergeArrived(1)) == "M1"
     assert last.work() == "SNAP2 F4 B4 SG4"
@@ -67,4 +67,4 @@ def test_drain_completes_the_group_and_then_the_rounds() -> None:
     assert first.work() == "SNAP3"
     first.tell(ev.MergeArrived(3))
     assert first.work() == "RR3"
-    assert first.machine.ledger._state == "drain"
+    assert first.machine.ledger.state == "drain"

@@ -19,7 +19,7 @@ def test_synchronous_clipping_waits_for_the_norm_of_the_same_update() -> None:
     last = Bench(2, 1, clip=True, max_staleness=0)
     last.tell(*activations(0, 1))
     assert last.work(norm_sq=2.0) == "B0 SG0 F1 B1 SG1|2.0"
-    assert last.machine.ledger._state == "norm"
+    assert last.machine.ledger.state == "norm"
     assert last.tell(ev.GlobalNormArrived(0, 5.0)) == "U0|5.0"
 
     first = Bench(2, 0, clip=True, max_staleness=0)

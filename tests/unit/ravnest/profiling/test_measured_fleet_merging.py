@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Link, Node, NodeData
+from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.links import Link
 from ravnest.profiling.measured_fleet import MeasuredFleet, merged
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Plan, Stage, Unit, Workload
-from cluster_planner.advice.better_fleets import with_speed
+from cluster_planner.advice.single_changes import with_speed
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import Forecast, predict
 from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window

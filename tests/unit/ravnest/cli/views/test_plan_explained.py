@@ -5,11 +5,11 @@ from dataclasses import replace
 from rich.console import Console
 
 from cluster_planner import Fleet, ModelCosts, Node, Unit, Workload, make_plan
-from cluster_planner.advice.constraint_costs import Relaxed
-from cluster_planner.advice.suggestion import Suggestion
+from cluster_planner.advice.job_changes import Suggestion
 from cluster_planner.inputs.constraints import Constraints
 from cluster_planner.plan import Plan
-from cluster_planner.search.journal import Step
+from cluster_planner.planner import Relaxed
+from cluster_planner.search.cluster_search import Step
 from ravnest.cli.views.plan_explained import IN_A_ROW, explanation, of_constraints, show_explanation, told, would_help
 
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from cluster_planner.files.plausibility import SHOWN
+from cluster_planner.files.schema import SHOWN
 from cluster_planner.files.yaml_files import load_fleet
 
 NODE = "{{name: {}, gflops: {}, memory_gb: {}, up_mbps: {}, down_mbps: {}}}"

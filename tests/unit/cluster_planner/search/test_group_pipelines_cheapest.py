@@ -5,7 +5,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 import pytest
 
-from cluster_planner.search.cheapest_pipelines import chains, in_order, over_subsets
+from cluster_planner.search.group_pipelines import chains, in_order, over_subsets
 
 NODES, POSITIONS, ROWS = 3, 4, 5
 

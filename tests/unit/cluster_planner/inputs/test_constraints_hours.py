@@ -1,8 +1,10 @@
+""" """
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.hours import ALL_DAY, common, hours_from, hours_to, part_of_day
+from cluster_planner.inputs.constraints import ALL_DAY, common, hours_from, hours_to, part_of_day
 
 
 def test_hours_over_midnight_and_several_ranges() -> None:

@@ -1,8 +1,7 @@
 from collections.abc import Callable
 
 from cluster_planner import Fleet, Node
-from cluster_planner.inputs.constraints import Constraints, Pin
-from cluster_planner.inputs.hours import hours_from
+from cluster_planner.inputs.constraints import Constraints, Pin, hours_from
 
 
 def test_no_rules_allow_everything(make_node: Callable[..., Node]) -> None:

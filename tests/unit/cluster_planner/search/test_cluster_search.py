@@ -1,10 +1,17 @@
+""" """
+
 import itertools
 
 import numpy as np
 import pytest
 
+from cluster_planner.search.cluster_search import Step, best_partitions
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.exhaustive import best_partitions
+
+
+def test_a_step_is_one_line() -> None:
+    assert str(Step("k-means", "3 clusters", 0.0, 0.0)) == "k-means: 3 clusters"
+    assert str(Step("local search", "2 clusters", 12.5, 0.5)) == "local search: 2 clusters; best so far 12.5"
 
 
 def divisions(nodes: list[int], clusters: int) -> list[tuple[Group, ...]]:

@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Node, Stage, Workload
-from cluster_planner.advice.longer_hours import longer_hours
-from cluster_planner.advice.suggestion import Suggestion
-from cluster_planner.inputs.hours import hours_from
+from cluster_planner.advice.job_changes import Suggestion
+from cluster_planner.advice.single_changes import longer_hours
+from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
 

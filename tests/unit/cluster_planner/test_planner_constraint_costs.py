@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan
-from cluster_planner.advice.constraint_costs import MOST, MOST_NODES, are_stated, without_constraints
 from cluster_planner.inputs.constraints import Constraints, Pin
+from cluster_planner.planner import MOST, MOST_NODES, are_stated, without_constraints
 
 Planned = Callable[..., Plan]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.search.embedding import classical_scaling, embed, scale_together
+from cluster_planner.search.starting_groups import classical_scaling, embed, scale_together
 
 
 def test_scaling_keeps_distances_of_points_in_space() -> None:

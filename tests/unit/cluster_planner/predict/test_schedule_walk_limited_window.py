@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.fleet import Fleet, Node, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
-from cluster_planner.predict.limited_window import Uplink, walked_s
 from cluster_planner.predict.prediction import predict
-from cluster_planner.predict.schedule_walk import Hop, Passes
+from cluster_planner.predict.schedule_walk import Hop, Passes, Uplink, walked_s
 from cluster_planner.predict.stage_times import period_s
 
 Works = Callable[..., Workload]

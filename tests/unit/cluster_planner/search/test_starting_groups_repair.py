@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.repair import mended
+from cluster_planner.search.starting_groups import mended
 
 POINTS = np.arange(8.0)[:, None]
 

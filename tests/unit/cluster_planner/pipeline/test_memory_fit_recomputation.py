@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Node, RegionLink
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
-from cluster_planner.pipeline.recomputation import recomputing, ways_that_fit
+from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.plan import Stage
 
 Model = Callable[..., ModelCosts]
@@ -39,7 +40,7 @@ def test_tables_say_the_same_as_the_stages(make_model: Model, make_workload: Wor
     for mode in ("auto", "always", "never"):
         spans = heavy(make_model, make_workload, mode)
         memory = np.array([spans.memory_bytes(0, 3, 3), 5e8])
-        fits = ways_that_fit(spans, memory, 3)
+        fits = spans.ways_that_fit(memory, 3)
         for node in range(2):
             for a in range(8):
                 for b in range(a + 1, 9):

@@ -4,10 +4,9 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.files.memory_check import require_room
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
-from cluster_planner.plan import Plan
+from cluster_planner.plan import Plan, require_room
 from cluster_planner.planner import make_plan
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.pipeline.cuts import Tables, best_cuts
+from cluster_planner.pipeline.order_and_cuts import Tables, best_cuts
 
 
 def tables_of(seed: int, nodes: int, positions: int, impossible: float) -> Tables:

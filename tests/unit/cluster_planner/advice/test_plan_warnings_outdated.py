@@ -2,7 +2,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan
-from cluster_planner.advice.outdated_plans import outdated, predicted_again
+from cluster_planner.advice.plan_warnings import outdated, predicted_again
 
 
 def planned(make_node: Callable[..., Node], costs: ModelCosts, work: Workload) -> Plan:
