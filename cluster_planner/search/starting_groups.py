@@ -109,7 +109,8 @@ def largest_eigenvectors(matrix: Floats, wanted: int) -> tuple[Floats, Floats]:
         basis, triangle = np.linalg.qr(space @ (space.T @ fixed[:, :taken]))
         found.append(basis * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
         start = end
-    return values[:wanted], np.round(np.hstack(found), DIGITS)
+    rounded: Floats = np.round(np.hstack(found), DIGITS)
+    return values[:wanted], rounded
 
 
 def scale_together(columns: Floats) -> Floats:
