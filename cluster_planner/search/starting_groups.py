@@ -109,7 +109,7 @@ def largest_eigenvectors(matrix: Floats, wanted: int) -> tuple[Floats, Floats]:
         basis, triangle = np.linalg.qr(space @ (space.T @ fixed[:, :taken]))
         found.append(basis * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
         start = end
-    rounded: Floats = np.round(np.hstack(found), DIGITS)
+    rounded: Floats = np.asarray(np.hstack(found), dtype=np.float64).round(DIGITS)
     return values[:wanted], rounded
 
 
