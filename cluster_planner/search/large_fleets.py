@@ -27,6 +27,7 @@ from cluster_planner.search.candidates import Candidate, conditions_of
 from cluster_planner.search.estimates import Estimate, Group
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import Ground
+from cluster_planner.search.starting_groups import largest_eigenvectors
 
 PRICES = 40
 """Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
@@ -197,7 +198,7 @@ def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> li
     if len(nodes) <= LARGEST:
         return [tuple(sorted(nodes))]
     centred = points[list(nodes)] - points[list(nodes)].mean(axis=0)
-    axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    axis = largest_eigenvectors(centred.T @ centred, 1)[1][:, 0]
     along = np.argsort(centred @ axis, kind="stable")
     part = round(fraction * len(nodes))
     return [

@@ -34,6 +34,12 @@ from cluster_planner.search.estimates import Group, merged
 LATENCY_DIMENSIONS = 3
 TINY = 1e-9
 
+EQUAL = 1e-7
+"""Eigenvalues that differ by less than this part of the largest one are taken to be equal."""
+
+DIGITS = 9
+"""Decimals of an eigenvector's entries. What lies behind them depends on the processor's order of additions."""
+
 LANDMARKED = 400
 LANDMARKS = 48
 
@@ -49,7 +55,8 @@ def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
     places = scale_together(places)
     rates = np.log([min(node.up_bytes_per_s, node.down_bytes_per_s) for node in nodes])
     speeds = np.log([node.flops_per_s for node in nodes])
-    return np.column_stack([places, scale_together(rates[:, None]), scale_together(speeds[:, None])])
+    points = np.column_stack([places, scale_together(rates[:, None]), scale_together(speeds[:, None])])
+    return np.asarray(np.round(points, DIGITS))
 
 
 def _by_landmarks(fleet: Fleet, numbers: NDArray[np.int64]) -> Floats:
@@ -69,17 +76,41 @@ def _by_landmarks(fleet: Fleet, numbers: NDArray[np.int64]) -> Floats:
 
 
 def classical_scaling(distance: Floats, dimensions: int) -> Floats:
-    """Points whose distances come nearest to `distance` (n, n), in the sense of Torgerson; shape (n,
-    dimensions).
+    """Points whose mutual distances come nearest to `distance` (n, n), in the sense of Torgerson.
+
+    Returns shape (n, dimensions). Columns are 0 where the distances need fewer dimensions.
     """
     count = len(distance)
     centring = np.eye(count) - 1.0 / count
-    values, vectors = np.linalg.eigh(-0.5 * centring @ (distance**2) @ centring)
-    largest = np.argsort(-values, kind="stable")[:dimensions]
-    points = vectors[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
-    signs = np.sign(points[np.abs(points).argmax(axis=0), np.arange(points.shape[1])])
-    points = points * np.where(signs == 0, 1.0, signs)
+    values, vectors = largest_eigenvectors(-0.5 * centring @ (distance**2) @ centring, min(dimensions, count))
+    points = vectors * np.sqrt(np.maximum(values, 0.0))
     return np.pad(points, ((0, 0), (0, dimensions - points.shape[1])))
+
+
+def largest_eigenvectors(matrix: Floats, wanted: int) -> tuple[Floats, Floats]:
+    """The `wanted` largest eigenvalues of a symmetric matrix (n, n), and their eigenvectors (n, wanted).
+
+    Vectors of equal eigenvalues may be rotated among each other at will, and LAPACK's choice depends on the processor:
+    three regions at equal distances are such a case. Here the projections of fixed vectors onto the space of equal
+    eigenvalues are orthonormalised instead, and the result is rounded. So the same fleet gives the same points, and
+    the same plan, on every machine.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    fixed = np.random.default_rng(0).normal(size=(len(matrix), wanted))
+    equal = EQUAL * max(float(np.abs(values).max(initial=0.0)), TINY)
+    found: list[Floats] = []
+    start = 0
+    while start < wanted:
+        end = start + 1
+        while end < len(values) and values[end - 1] - values[end] <= equal:
+            end += 1
+        space, taken = vectors[:, start:end], min(end, wanted) - start
+        basis, triangle = np.linalg.qr(space @ (space.T @ fixed[:, :taken]))
+        found.append(basis * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
+        start = end
+    rounded: Floats = np.asarray(np.hstack(found), dtype=np.float64).round(DIGITS)
+    return values[:wanted], rounded
 
 
 def scale_together(columns: Floats) -> Floats:

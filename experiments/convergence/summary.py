@@ -1,7 +1,7 @@
-"""The one-page report: what was found, for readers who know neither the paper nor the theorem. Made from result.json.
+"""Write the report for readers who know neither the paper nor the theorem, from the experiment's result.json.
 
-Decides the words around the figures; every figure is a claim's, as it was measured. Pictures are drawn anew, one a
-question, from the panels that the parts left.
+In: the folder of the results. Out: one page of Markdown, with a picture for each question, drawn from the panels that
+the parts left. Every figure on the page is a claim's, as it was measured; only the words around them are written here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,6 +23,9 @@ from experiments.harness.report import draw_panel, verdict
 
 PAGE = "convergence-report.md"
 MOST_TICKS = 8
+WIDTH = 116
+HELD = "✓"
+COMMAND = "python -m experiments.convergence "
 
 
 @dataclass(frozen=True)
@@ -35,95 +39,84 @@ class Question:
 
 
 WORDS = (
-    ("update", "one step of a cluster's weights, from the gradient of a few samples. K counts those of each cluster"),
-    ("error", "mean ‖∇f‖² over a training: how steep the loss f still is, squared. 0 where there is nothing to gain"),
-    ("step", "how far an update follows its gradient. γ₁ is the theorem's where it leaves staleness out of account"),
+    ("K", "the number of updates of each cluster; an octave is a doubling of K"),
     (
-        "stage",
-        "a part of the model, on a machine of its own; the stages of a cluster are a pipeline. The samples of an "
-        "update pass through all of them and back, so the first stage's weights have changed most until then",
+        "error",
+        "mean ‖∇f‖² over a training: how steep the loss f still is, squared. It is 0 where there is nothing to gain",
+    ),
+    (
+        "step",
+        "how far an update follows its gradient. γ₁ is the theorem's step where it leaves staleness out of account",
     ),
     ("pipeline, fleet", "in the checks: one cluster of several stages; two clusters, one half as fast again"),
-    ("staleness T", "how many updates a stage has made since the weights that a gradient was computed with"),
-    ("round", "C clusters average what they have learned since the last one: h updates of each"),
-    ("lag", "how many rounds a cluster may have contributed to whose average it does not have yet (max_lag)"),
+    ("T, h, C", "the staleness in updates; the updates of a cluster in a round; the number of clusters"),
     ("bound", "what the error cannot exceed, by the theorem"),
-    ("control", "something that is known not to work. That the check fails for it is what is held"),
-    ("(… to …)", "the 95 % interval: how far off the figure before it may be by chance alone"),
-    ("octave", "a doubling of K"),
-    ("ε", "an error that is aimed at: how many updates does it take?"),
+    ("control", "something that is known not to work. The check holds if the control fails"),
+    ("(… to …), upper end", "the 95 % interval and its ends; ✓: the check held"),
     ("transient", "the first part of each curve, in which a run is still on its way down; its end is predicted"),
     (
         "quadratic, logistic, tilted, network",
-        "what is learned. A bowl with noise; to tell tumours apart, real data; a bowl whose slope bends just where "
-        "training ends; a small network that reads digits",
+        "what is learned: a bowl with noise; tumours, from real data; a bowl whose slope bends just where training "
+        "ends; a small network that reads digits",
     ),
 )
-"""For readers who know neither the paper nor the theorem."""
+"""The words of this page that are not in the glossary, or mean less here than there."""
 
 QUESTIONS = (
     Question(
         "rate",
         "Does it converge, and how fast?",
-        "Training is over when the slope of the loss, ‖∇f‖, is zero. With noisy gradients the best that any method "
-        "can promise for a loss that need not be convex is that its mean square falls as 1/√K with the number of "
-        "updates K: four times the updates, half the error. On paper with logarithmic axes that is a line of slope "
-        "−½. The theorem says that a run keeps this rate although its gradients are late and its clusters agree only "
-        "now and then, and gives a bound that no measurement may pass. At first a run is still on its way down, and "
-        "its error falls more slowly; how long that lasts is predicted from the descent without noise, and slopes are "
-        "judged beyond it. A check that cannot fail proves nothing, so "
-        "four things that must not work were put to the same check (controls): a step that does not shrink with K, a "
-        "delay that grows with K, the same few samples used again and again, and averaging weights instead of "
-        "progress while rounds overlap.",
+        "With noisy gradients the best that any method can promise for a loss that need not be convex is an error "
+        "that falls as 1/√K, on logarithmic axes a line of slope −½. The theorem says that a run keeps this rate "
+        "although gradients are late and clusters agree only now and then, and gives a bound that no measurement "
+        "may pass. Slopes are judged beyond the transient. Four things that must not work were put to the same "
+        "check: a step that does not shrink with K, a delay that grows with K, the same few samples again and "
+        "again, and averaging weights instead of progress while rounds overlap.",
         ("Rate: logistic, fleet", "Rate: network, pipeline", "Negative controls"),
     ),
     Question(
         "speedup",
         "Do more clusters help?",
-        "Each of C clusters should need a C-th of the updates that one needs to the same error: an efficiency of 1. "
-        "The theorem promises it as long as rounds of averaging are short beside the run, and no longer where they "
-        "are not: both were tried. Long rounds end the speed-up in two ways. The theorem's own step becomes small. "
-        "And with a step that does not (γ₁), an objective that feels how far clusters drift apart (tilted) departs "
-        "from it, while one that does not feel it keeps it.",
+        "Each of C clusters should need a C-th of the updates that one needs to the same error ε: an efficiency "
+        "of 1. The theorem promises it while rounds of averaging are short beside the run. Long rounds end it in "
+        "two ways: the theorem's own step becomes small, and with a step that does not (γ₁), an objective that "
+        "feels how far clusters drift apart (tilted) departs from it.",
         ("Speed-up: quadratic", "Speed-up: logistic", "Speed-up: tilted"),
     ),
     Question(
         "staleness",
         "From where on does staleness hurt?",
-        "A gradient that is T updates late points where the weights have been. Up to a threshold that costs next to "
-        "nothing; then training breaks down quickly. The theorem puts the threshold at an order of √(K/C), and its "
-        "own figure is cautious: the measured one must not be below it, and must grow as √K. Long rounds, and lag, "
-        "drive clusters apart, which costs more and more, but breaks nothing here. Corrections keep a training from "
-        "breaking down far beyond the threshold; below it and a little beyond, they cost more than they give. "
-        "delay_adaptive makes steps smaller with staleness; look_ahead computes gradients where momentum will have "
-        "carried the weights.",
+        "Up to a threshold, late gradients cost next to nothing; then training breaks down quickly. The theorem "
+        "puts the threshold at an order of √(K/C), cautiously: the measured one must not be below it, and must "
+        "grow as √K. Long rounds and lag cost more and more, but break nothing here. Corrections keep a training "
+        "from breaking down far beyond the threshold; below it and a little beyond, they cost more than they "
+        "give.",
         ("Staleness T", "Length of rounds h", "Lag at one step", "Corrections"),
     ),
     Question(
         "blocks",
-        "What if the stages are late by different amounts?",
-        "In a pipeline the first stage's gradients are the oldest, and the last stage's are fresh. The theorem says "
-        "that the error goes by the mean of the delays, and how large a step may be goes by the oldest. So a pipeline "
-        "was put beside two that do not exist: all stages as late as its mean, and all as late as its oldest.",
+        "What if some stages are later than others?",
+        "In a pipeline the first stage's gradients are the oldest, and the last stage's are fresh. The theorem "
+        "says that the error follows the mean delay, and that the oldest limits the step. So a pipeline was put "
+        "beside two that do not exist: all stages as late as its mean, and all as late as its oldest.",
         ("Blocks: quadratic",),
     ),
     Question(
         "backward",
-        "What if the backward took the weights that are there by then?",
-        "While a batch is on its way, the weights change. The program keeps the old ones until the batch's gradient is "
-        "made, which costs memory. Without them, what comes out is the gradient of no function at all: it is off by an "
-        "amount that shrinks with the step, so that a check which lets steps shrink with K would never see it. Here "
-        "steps stay as they are. It costs where a step is so large that training hardly works any more; at the step "
-        "that is best it costs nothing.",
+        "What if a backward used the newest weights?",
+        "The program keeps the weights of each forward until the gradient is made, which costs memory. Without "
+        "them the result is the gradient of no function at all, off by an amount that shrinks with the step; so "
+        "steps stay as they are here. It costs where a step is so large that training hardly works any more, and "
+        "nothing at the best step.",
         ("New weights in the backward",),
     ),
     Question(
         "program",
         "And the real program?",
-        "The same questions, asked of the program itself: processes, sockets, rounds and checkpoints, real models on "
-        "real data, late by whatever this machine makes of it. Constants can only be estimated here, runs are short "
-        "and clusters few. So the yardstick is ordinary training with the same samples and steps in one process, "
-        "without any delay: below the threshold the program must do as well.",
+        "The same questions were asked of processes, sockets, rounds and checkpoints, with real models and data, "
+        "and the delays of this machine. Constants can only be estimated here, runs are short and clusters few. "
+        "So the yardstick is ordinary training with the same samples and steps in one process without any delay. "
+        "Below the threshold the program must do as well.",
         ("Program: rate", "Program: staleness"),
     ),
 )
@@ -137,7 +130,7 @@ def write(folder: Path, page: Path) -> None:
     answered = [question for question in QUESTIONS if question.part in parts]
     for question in answered:
         _draw(parts[question.part], question, page.parent / _picture(question))
-    beside = os.path.relpath(folder, page.parent)
+    beside = _named(folder / "RESULT.md", page)
     page.write_text("\n".join(_lines(parts, answered, beside)) + "\n", encoding="utf-8")
 
 
@@ -153,18 +146,16 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
         "",
         "<!-- Written by `python -m experiments.convergence`; never edited by hand. -->",
         "",
-        "ravnest trains one model on several clusters of machines. Within a cluster machines never wait for each "
-        "other, so gradients are late; clusters average what they have learned only now and then, while they go on. "
-        f"Does such training still converge, as fast as it could, and from where on not? {opening}.",
+        "Gradients in ravnest are late, and clusters average what they have learned only now and then. Does such",
+        "training still converge, as fast as it could, and until when?",
+        *wrap(f"{opening}.", WIDTH),
         "",
-        "The [theory](theory.md) derives what should come out; this page is what came out, on objectives whose "
-        "constants are known, along schedules of delays that the program's own state machines made under a virtual "
-        "clock; and, in the last section, of the program itself. All tables are in "
-        f"[RESULT.md]({beside}/RESULT.md). To measure again: `python -m experiments.convergence`.",
+        "The [theory](theory.md) derives what should come out. This is what came out, on objectives with known",
+        "constants, along schedules of delays of the program's own state machines, and, in the last section, of the",
+        f"program itself. `{beside}` has all tables. `{COMMAND.strip()}` measures again.",
         "",
-        "All of it is about plain SGD, with steps from known constants: that is what the theorem is about. What a job "
-        "trains with unless it says otherwise, AdamW with look_ahead, is not covered; experiments/pipeline trains with "
-        "it and others beside synchronous training.",
+        "Both are about plain SGD. [experiments.pipeline](experiments/pipeline.md) measures what a job trains with by",
+        "default, AdamW with look_ahead. The [glossary](glossary.md) has the other words.",
         "",
         "| word | what it means here |",
         "|---|---|",
@@ -172,18 +163,41 @@ def _lines(parts: Mapping[str, Any], answered: Sequence[Question], beside: str) 
     ]
     for question in answered:
         part = parts[question.part]
-        lines += ["", f"## {question.title}", "", question.text, "", f"![{question.title}]({_picture(question)})", ""]
+        lines += [
+            "",
+            f"## {question.title}",
+            "",
+            *wrap(question.text, WIDTH),
+            "",
+            f"![{question.part}]({_picture(question)})",
+            "",
+        ]
         lines += ["| check | wanted | measured | |", "|---|---|---|---|"]
-        for claim in part["claims"]:
-            cells = (
-                f"**{claim['name']}**: {claim['statement']}",
-                claim["target"],
-                claim["measured"],
-                verdict(claim["held"]),
-            )
-            lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-        lines += ["", f"`{part['command']}`, {part['date'][:10]}, commit {part['machine']['commit']}."]
+        lines += _rows(part["claims"])
+        lines += ["", f"`{part['command'].removeprefix(COMMAND)}`, commit {part['machine']['commit']}."]
     return lines
+
+
+def _rows(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rows of a part's claims. A row does not repeat what a row before it says."""
+    rows, told = [], set[str]()
+    for claim in claims:
+        statement, target = claim["statement"], claim["target"].replace(" of the 95 % interval", "")
+        head, _, particulars = statement.partition(": ")
+        repeated = f"the same: {particulars}" if head in told else statement
+        shown = "the same" if statement in told else repeated
+        told |= {head, statement}
+        held = HELD if claim["held"] else verdict(claim["held"])
+        cells = (f"**{claim['name']}**: {shown}", target.replace(" of the interval", ""), claim["measured"], held)
+        rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return rows
+
+
+def _named(file: Path, page: Path) -> str:
+    """`file` as the repository knows it, or relative to `page` where it is elsewhere."""
+    repository = Path(__file__).parents[2]
+    inside = file.resolve().is_relative_to(repository)
+    return file.resolve().relative_to(repository).as_posix() if inside else os.path.relpath(file, page.parent)
 
 
 def _picture(question: Question) -> str:

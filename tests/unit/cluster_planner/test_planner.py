@@ -1,7 +1,7 @@
 import os
+import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan
-from cluster_planner.search.cluster_search import Step
+from cluster_planner.search.cluster_search import PER_NODE, ROUNDS, Step
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:
@@ -30,10 +30,8 @@ def home_work(make_workload: Callable[..., Workload], **changes: object) -> Work
 def test_two_places_far_apart_become_two_clusters_with_different_cuts(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
-    began = time.process_time()
     far = tuple(replace(link, latency_s=0.5) if link.a != link.b else link for link in home.regions)
     plan = planned(replace(home, regions=far), gpt, home_work(make_workload))
-    assert time.process_time() - began < 20
     assert [sorted(s.node for s in c.stages) for c in plan.clusters] == [
         ["fast0", "fast1", "fast2"],
         ["slow0", "slow1", "slow2"],
@@ -167,12 +165,13 @@ save_plan(make_plan(two_regions(), small_gpt(), workload(), job={{"b": 1, "a": 2
 """
 
 
-def test_the_hash_seed_changes_no_byte(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_neither_the_hash_seed_nor_the_processor_changes_a_byte(tmp_path) -> None:  # type: ignore[no-untyped-def]
     script = SCRIPT.format(folder=os.path.dirname(__file__))  # noqa: PTH120
     texts = []
-    for seed in ("0", "4242"):
+    for seed, kernel in (("0", ""), ("4242", "Haswell")):  # OpenBLAS adds in another order with another kernel
         out = tmp_path / f"plan{seed}.yaml"
-        subprocess.run([sys.executable, "-c", script, str(out)], check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "OPENBLAS_CORETYPE": kernel}
+        subprocess.run([sys.executable, "-c", script, str(out)], check=True, env=environment)
         texts.append(out.read_bytes())
     assert texts[0] == texts[1]
 
@@ -191,7 +190,7 @@ def worlds(draw: st.DrawFn) -> tuple[Fleet, ModelCosts, Workload]:
             host=draw(st.sampled_from([None, "h0", "h1"])) if hosts else None,
             region=draw(st.sampled_from([None, "x", "y"])),
         )
-        for i in range(draw(st.integers(1, 8)))
+        for i in range(draw(st.integers(1, 6)))
     )
     pairs = [(a.name, b.name) for i, a in enumerate(nodes) for b in nodes[:i]]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
@@ -222,7 +221,7 @@ def worlds(draw: st.DrawFn) -> tuple[Fleet, ModelCosts, Workload]:
     return Fleet(nodes, links, regions), ModelCosts(units, "x"), work
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(worlds(), st.integers(1, 3))
 def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts, Workload], least: int) -> None:
     fleet, costs, work = world
@@ -248,18 +247,24 @@ def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts,
     assert ends[-1][1] == 1.0
 
 
-@pytest.mark.slow
-def test_sixty_nodes_do_not_blow_up(
+def test_sixty_nodes_are_searched_with_bounded_work_and_none_is_lost(
     make_node: Callable[..., Node], gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
     nodes = tuple(
         make_node(f"n{i}", flops_per_s=(1 + i % 7) * 1e10, region="xyz"[i % 3], up_bytes_per_s=(1 + i % 5) * 5e6)
         for i in range(60)
     )
-    began = time.process_time()
-    plan = planned(Fleet(nodes), gpt, home_work(make_workload))
-    assert time.process_time() - began < 120
-    assert len(plan.clusters) > 3
+    steps: list[Step] = []
+    plan = planned(Fleet(nodes), gpt, home_work(make_workload), progress=steps.append)
+    estimated = [
+        int(number.replace(",", "")) for step in steps for number in re.findall(r"([\d,]+) groups?", step.words)
+    ]
+    assert 0 < sum(estimated) <= 2 * ROUNDS * PER_NODE * len(nodes)
+    one = planned(Fleet(nodes[:2]), gpt, home_work(make_workload))
+    assert plan.predicted.objective > 4 * one.predicted.objective
+    assert plan.predicted.objective == max(step.objective for step in steps)
+    used = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    assert sorted([*used, *(spare.node for spare in plan.spares)]) == sorted(node.name for node in nodes)
 
 
 def test_advice_goes_by_how_long_training_is(

@@ -317,7 +317,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     job=st.dictionaries(st.text(), plain, max_size=3),
     seed=st.integers(),

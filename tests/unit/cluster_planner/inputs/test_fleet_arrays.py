@@ -32,7 +32,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 
 @pytest.mark.parametrize("dense", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(fleets())
 def test_arrays_say_what_the_fleet_says(dense: bool, fleet: Fleet) -> None:
     names = fleet.names

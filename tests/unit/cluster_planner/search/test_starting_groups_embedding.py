@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.search.starting_groups import classical_scaling, embed, scale_together
+from cluster_planner.search.starting_groups import classical_scaling, embed, largest_eigenvectors, scale_together
 
 
 def test_scaling_keeps_distances_of_points_in_space() -> None:
@@ -38,3 +38,14 @@ def test_places_far_apart_are_points_far_apart(home: Fleet) -> None:
     within = np.linalg.norm(points[0] - points[1])
     across = np.linalg.norm(points[0] - points[3])
     assert across > 5 * within
+
+
+def test_equal_distances_give_the_same_points_on_every_processor() -> None:
+    """All eigenvalues but one are equal, so LAPACK may return any basis, and kernels differ in theirs."""
+    points = classical_scaling(1.0 - np.eye(3), 2)
+    expected = np.array([[0.04147299, -0.57585877], [0.47797183, 0.32384605], [-0.51944482, 0.25201272]])
+    assert points == pytest.approx(expected, abs=1e-7)
+    values, vectors = largest_eigenvectors(np.diag([2.0, 1.0, 2.0, 0.5]), 3)
+    assert values == pytest.approx([2.0, 2.0, 1.0])
+    assert np.diag([2.0, 1.0, 2.0, 0.5]) @ vectors == pytest.approx(vectors * values, abs=1e-8)
+    assert vectors.T @ vectors == pytest.approx(np.eye(3), abs=1e-8)
