@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from ravnest_errors import InvalidInput
 
 CHUNK_SECONDS = 0.05
-"""A chunk occupies its link for at most so long: what travels beside it waits no longer (design section 8)."""
+"""A chunk occupies its link for at most so long: what travels beside it waits no longer (design §8)."""
 
 LEAST_CHUNK_BYTES = 32 * 1024
 """In a shorter chunk a header (some 150 bytes) would be more than 0.5 % of the bytes."""

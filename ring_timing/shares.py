@@ -1,6 +1,6 @@
 """How much of the vector each block of a ring holds, so that slow hops carry less. Pure arithmetic.
 
-Design section 7. With V bytes, n members, block j of b_j V bytes and the ring machine's way of passing
+Design §7. With V bytes, n members, block j of b_j V bytes and the ring machine's way of passing
 (ring_allreduce/ring/ring_machine.py), member i sends every block but i + 1 while it reduces and every block but i + 2
 while it gathers, which is what member i + 1 receives (all indices mod n):
 

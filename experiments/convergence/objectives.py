@@ -1,7 +1,7 @@
 """What is minimised: objectives with an exact gradient, and with L, σ² and a lower bound that are known.
 
 Points are (points, runs, d): each run is a training of its own, all of them go through the same schedule. Blocks are
-the stages' parts of the d parameters. What is known of each objective is derived in docs/theory.md, section 7.
+the stages' parts of the d parameters. What is known of each objective is derived in docs/theory-practice.md, section 7.
 """
 
 from __future__ import annotations

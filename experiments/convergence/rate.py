@@ -97,15 +97,15 @@ def run(*, quick: bool) -> Part:
         [
             f"Slopes are fitted over the last {OCTAVES} octaves of K, {size.seeds} seeds for each K. The seeds of one "
             "K share the schedule that the machines made and have chance of their own.",
-            "Transient (docs/theory.md, section 3): predicted from the descent without noise and the noise along it, "
-            "not from what was measured; delays are left out. Descent bends: the predicted error's slope over K, more "
-            "than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
+            "Transient (docs/theory-practice.md, section 9): predicted from the descent without noise and the noise "
+            "along it, not from what was measured; delays are left out. Descent bends: the predicted error's slope over K, "
+            "more than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
             f"they also keep the step small. Over: both at most {BEND}, there and for every longer K. With fewer than "
             f"{LEAST_OCTAVES} octaves beyond it a slope is not judged. Controls, and what is set beside one, are "
             "judged by their last octaves wherever they are.",
             f"pipeline: {_in_words(PIPELINE)} fleet: {_in_words(FLEET)}",
-            f"The network's L and σ² are not proved (docs/theory.md, section 7): they are {MARGIN} times the largest "
-            "seen along its descent, and its bound is an estimate.",
+            f"The network's L and σ² are not proved (docs/theory-practice.md, section 7): they are {MARGIN} times the "
+            "largest seen along its descent, and its bound is an estimate.",
             f"Controls. constant step: that of K = {FIXED_AT}. growing delay: T = K / {LATER}, with the step that "
             f"leaves T out. old data: gradients of {OLD_DRAWS} fixed draws, again and again. naive merge: w += "
             f"average − snapshot, up to {OVERLAPPING.lag} rounds in flight, measured where gradients are computed; "

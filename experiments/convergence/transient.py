@@ -1,6 +1,6 @@
 """When the rate is due: what mean ‖∇f‖² should be, to first order in the step, and how far that is from a slope of −½.
 
-docs/theory.md, section 3, "When the rate is due". The theorem bounds the way to go by F₀/(γK_e), which has the slope −½
+docs/theory-practice.md, section 9. The theorem bounds the way to go by F₀/(γK_e), which has the slope −½
 from the beginning; a run has only spent what its descent has come down by then. Predicted from the descent without
 noise, and from the noise along it: nothing here knows what was measured.
 """

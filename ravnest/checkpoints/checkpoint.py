@@ -1,14 +1,15 @@
-"""A run's checkpoints on disk: whole ones only, whatever happens while they are written.
+"""A run's checkpoints on disk: only complete ones are ever found, whatever happens while they are written.
 
     CHECKPOINTS/latest                                 the name of the checkpoint to resume from
-    CHECKPOINTS/checkpoint-000007/manifest.json        see manifest.py
+    CHECKPOINTS/checkpoint-000007/manifest.json        see Manifest
                                   segment-000.safetensors        a segment's anchor and buffers, original names
                                   optimizer-c0-000.safetensors   a stage's optimizer state: PARAMETER.KEY
 
-Decides the order of operations: the files of a checkpoint are written and synced in a hidden folder, which is
-renamed, and only then named in `latest`; the last two are kept. A crash at any point leaves `latest` naming a
-whole checkpoint. Whoever commits one says which files make it complete; one that lacks a file is refused. One process
-writes. Knows nothing of stages, only of the tensors they hand in.
+The files of a checkpoint are written and synced in a hidden folder, which is then renamed, and only then named in
+`latest`; the last two checkpoints are kept. So a crash at any point leaves `latest` naming a complete one. The caller
+of commit() says which files make a checkpoint complete, and one that lacks a file is refused. One process writes.
+
+In: named tensors of segments and of optimizers. Out: the same tensors, of the latest checkpoint.
 """
 
 import contextlib
@@ -17,22 +18,70 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ravnest.checkpoints.durable_files import DurableFiles, sha256_of
-from ravnest.checkpoints.manifest import MANIFEST, FileEntry, Manifest, decode, encode
 from ravnest.errors import InvalidInput, RunFailed
 
 LATEST = "latest"
 KEPT = 2
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
 _PREFIX = "checkpoint-"
 _UNFINISHED = ".unfinished-"
 _DISCARDED = ".discarded-"
 
 
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The size and the hash of one file of a checkpoint."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of manifest.json: what the checkpoint is of, and which files with which bytes make it complete."""
+
+    format_version: int = FORMAT_VERSION
+    round: int
+    """The committed round whose anchor was saved."""
+
+    samples: int
+    """The samples of the fleet that the weights were trained on, from the run's first start."""
+
+    versions: dict[str, int]
+    """The updates of each cluster in the weights. Its sampler goes on at micro-batch version · update_every."""
+
+    made_with: dict[str, str]
+    """What a run that resumes has to have in common: keys of the plan, and their values as text."""
+
+    files: dict[str, FileEntry]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json, indented for people."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest in `data`. Raises ValueError, saying what is wrong, for another version or malformed data."""
+    try:
+        version = msgspec.json.decode(data, type=_AnyVersion).format_version
+        if version != FORMAT_VERSION:
+            raise ValueError(f"has format version {version}; this ravnest reads {FORMAT_VERSION}")
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:  # ValidationError is one of them
+        raise ValueError(f"is not a manifest: {error}") from None
+
+
+class _AnyVersion(msgspec.Struct):
+    format_version: int
+
+
 class CheckpointWriter:
-    """One checkpoint in the making. Parts come in any order; nothing is visible before `commit`.
+    """Writes one checkpoint. Its parts come in any order; nothing is visible before `commit`.
 
     Every method raises RunFailed when the disk refuses.
     """
@@ -47,7 +96,10 @@ class CheckpointWriter:
         made_with: Mapping[str, str],
         files: DurableFiles | None = None,
     ) -> None:
-        """`folder` holds all checkpoints of the run. What an earlier crash left unfinished in it is removed."""
+        """Begin a checkpoint in `folder`, which holds all of the run. What a crash left unfinished there is removed.
+
+        `round`, `samples`, `versions`, `made_with`: see Manifest. `files`: the operations on files, for tests.
+        """
         self._folder = folder
         self._files = DurableFiles() if files is None else files
         # Named by process: what this one has under way, in this thread or another, is no leftover of a crash.
@@ -65,18 +117,18 @@ class CheckpointWriter:
         self._entries: dict[str, FileEntry] = {}
 
     def add_segment(self, segment: int, tensors: Mapping[str, Tensor]) -> None:
-        """The anchor of a segment, under the original names. `segment` numbers it within the plan."""
+        """Write the anchor of a segment, under the original names. `segment` is its number within the plan."""
         self._add(segment_file(segment), tensors)
 
     def add_optimizer(self, cluster: str, stage: int, state: Mapping[tuple[str, str], Tensor]) -> None:
-        """A stage's optimizer state, as `VersionedWeights.optimizer_state` gives it."""
+        """Write a stage's optimizer state, as `VersionedWeights.optimizer_state` gives it."""
         self._add(optimizer_file(cluster, stage), {f"{name}.{key}": value for (name, key), value in state.items()})
 
     def commit(self, parts: Collection[str]) -> Path:
-        """Make it the latest, drop all but the last two, and return its folder.
+        """Make the checkpoint the latest, remove all but the last two, and return its folder.
 
-        `parts`: the files without which it is not complete. One that lacks any of them, or a part that could not be
-        written, is never committed.
+        `parts`: the files without which it is not complete. RunFailed is raised, and nothing is committed, when it
+        lacks any of them or a part that was begun could not be written.
         """
         lacking = sorted({*parts, *self._begun} - self._entries.keys())
         if lacking:
@@ -90,7 +142,7 @@ class CheckpointWriter:
             files=self._entries,
         )
         with _told(self._folder):
-            return self._publish(encode(manifest))
+            return self._publish(encode_manifest(manifest))
 
     def _publish(self, manifest: bytes) -> Path:
         name = f"{_PREFIX}{_next_number(self._folder):06d}"
@@ -124,14 +176,14 @@ class CheckpointWriter:
 
 
 class Checkpoint:
-    """A complete checkpoint, read lazily: only the tensors asked for are loaded."""
+    """A complete checkpoint. It is read lazily: only the tensors that are asked for are loaded."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
 
     def weights(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Those of `names` that it holds (all, without `names`): parameters and buffers by original name."""
+        """The parameters and buffers by original name: those of `names` that it holds, or all without `names`."""
         found: dict[str, Tensor] = {}
         for name in sorted(self.manifest.files):
             if name.startswith("segment-"):
@@ -218,7 +270,7 @@ def optimizer_file(cluster: str, stage: int) -> str:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """A full or failing disk ends the run, in one line."""
+    """Turn the error of a full or failing disk into a RunFailed of one line."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -243,7 +295,7 @@ def _next_number(folder: Path) -> int:
 
 def _checked(checkpoint: Path) -> Manifest:
     """Its manifest, once every file named there is as it was written. Raises ValueError or OSError."""
-    manifest = decode((checkpoint / MANIFEST).read_bytes())
+    manifest = decode_manifest((checkpoint / MANIFEST).read_bytes())
     for file, entry in manifest.files.items():
         _check(checkpoint / file, entry)
     return manifest

@@ -1,11 +1,12 @@
-"""Weights at rest in safetensors files: one file, a Hugging Face folder, a run's folder, a checkpoint.
+"""Weights in safetensors files: one file, a Hugging Face folder, a run's folder, a checkpoint.
 
-Decides which files belong together, and reads headers at once and tensors one by one: a tensor that nobody asks for is
-never read. Knows no model, and not what the names should be.
+In: a path. Out: the headers of the files that belong together, read at once, and tensors, read one by one, so that a
+tensor that nobody asks for is never read. Also how weights are divided over several files, as Hugging Face does: which
+tensor goes where, and the index that tells.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a header says of a tensor. `dtype` in safetensors' words: F32, BF16, I64."""
+    """What a header says of a tensor. `dtype` is safetensors' name: F32, BF16, I64."""
 
     file: Path
     shape: tuple[int, ...]
@@ -37,13 +38,13 @@ class WeightFiles:
     """The tensors of some files, by name."""
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor]) -> None:
-        """`path`: what the user named."""
+        """`path`: what the user named. `stored`: the tensors in its files, by name."""
         self.path = path
         self.stored = stored
         self._open: dict[Path, Any] = {}
 
     def read(self, name: str) -> Tensor:
-        """The tensor. It lies in the mapped file, so that its bytes take no memory of this process until they are used.
+        """The tensor of that name. It lies in the mapped file, so its bytes take no memory until they are used.
 
         Raises InvalidInput where the file can no longer be read.
         """
@@ -79,6 +80,37 @@ def open_weights(path: Path) -> WeightFiles:
     raise InvalidInput(f"holds none of {wanted} (of a run that has finished){hint}", path=str(path))
 
 
+def shards(sizes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
+    """The names in order, in groups of at most `most_bytes` each; a larger tensor has a group of its own."""
+    groups: list[list[str]] = [[]]
+    held = 0
+    for name, size in sizes.items():
+        if groups[-1] and held + size > most_bytes:
+            groups.append([])
+            held = 0
+        groups[-1].append(name)
+        held += size
+    return groups
+
+
+def shard_names(stem: str, count: int) -> list[str]:
+    """The names of `count` files: `model.safetensors`, or `model-00001-of-00003.safetensors` and so on."""
+    if count == 1:
+        return [f"{stem}.safetensors"]
+    return [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+
+
+def index_name(stem: str) -> str:
+    """The name of the index of several files."""
+    return f"{stem}.safetensors.index.json"
+
+
+def shard_index(groups: Sequence[Sequence[str]], names: Sequence[str], total_bytes: int) -> str:
+    """The text of the index that says which of the files `names` holds each tensor of `groups`."""
+    places = {tensor: name for group, name in zip(groups, names, strict=True) for tensor in group}
+    return json.dumps({"metadata": {"total_size": total_bytes}, "weight_map": places}, indent=2) + "\n"
+
+
 def _headers(file: Path) -> dict[str, StoredTensor]:
     with _told(file), safe_open(file, framework="pt") as held:
         found = {}
@@ -89,7 +121,7 @@ def _headers(file: Path) -> dict[str, StoredTensor]:
 
 
 def _indexed(index: Path) -> dict[str, StoredTensor]:
-    """Of a checkpoint in several files, what its index lists."""
+    """The tensors that the index of a checkpoint in several files lists."""
     with _told(index):
         try:
             listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]

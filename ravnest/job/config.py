@@ -23,9 +23,8 @@ from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Sec
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.losses import LOSSES, METRICS, check_name
 from ravnest.training.optimizer import OptimizerConfig
-from ravnest.training.precision import Precision
+from ravnest.training.precision import Precision, WireConfig
 from ravnest.training.schedule import ScheduleConfig
-from ravnest.training.wires import WireConfig
 
 __all__ = [
     "AveragingConfig",

@@ -3,7 +3,7 @@
 Every stage handles micro-batches in order, so `Flow` describes the whole state by five counters. Each is the number of
 the next micro-batch to be received, to be run forward, whose gradient is to be received, to be run backward, and to be
 added to the group's gradient. The last two differ only where backwards are split. Flow also counts the staleness of
-every gradient and refuses one beyond the bound (docs/design.md §6).
+every gradient and refuses one beyond the bound (design §6).
 
 `Admission` is the rule of the first stage, with U = `update_every`, S = `max_staleness`, W = `window`:
 

@@ -5,7 +5,7 @@ The same machine runs under the real runtime and under the virtual clock. It dea
 tensor, socket or peer name, and `now_s` only feeds the ledger.
 
 Update g consists of the micro-batches [g·U, (g+1)·U), in order, at every stage. Sends are issued as soon as what they
-need is computed (docs/design.md §6 and §7).
+need is computed (design §6 and §7).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ sends it forward again.
 
 - In synchronous training (`max_staleness` 0), or with one stage, update g waits for the norm of g, which is exact.
 - In asynchronous training it takes the last norm known here, that of a past update, and clips by none before the first
-  is known. (The first stage knows that of g itself.) docs/design.md §6.
+  is known. (The first stage knows that of g itself.) design §6.
 
-Rounds. A stage owes them snapshots to take and merges to apply, within the lag (docs/design.md §7).
+Rounds. A stage owes them snapshots to take and merges to apply, within the lag (design §7).
 
 - The last stage stamps an opened round on the gradient that ends a group, in round order, one round an update. Every
   stage takes that round's snapshot right after that update, so a round holds the same updates of all stages.

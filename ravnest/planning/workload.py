@@ -10,7 +10,7 @@ from cluster_planner.plan import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
-from ravnest.training.wires import bytes_per_float32_byte
+from ravnest.training.precision import bytes_per_float32_byte
 
 PROCESS_BYTES = 336 << 20
 """What a stage's process holds before any tensor of the model: Python, torch and Ray, with the libraries' pages, since

@@ -16,7 +16,7 @@ from torch import Tensor
 from ravnest.job.config import Job
 from ravnest.profiling.benchmark_work import BenchmarkWork
 from ravnest.profiling.estimates import MeasuredFigure, typical
-from ravnest.splitting import StageProgram, TensorSpec
+from ravnest.splitting import StageModule, StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.segments import StageSegments
 from ravnest.stage.setup import StageSetup
@@ -133,7 +133,7 @@ def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_di
         recomputes=job.activation_checkpointing == "always",
         token=b"",
     )
-    module = program.build({**work.buffers, **_weights(program, work.job)}, device, copy=True)
+    module = StageModule(program, {**work.buffers, **_weights(program, work.job)}, device)
     weights = VersionedWeights(module, job.optimizer, version=0)
     segments = StageSegments((), module, weights, job.averaging)
     loss = build_loss(job.loss, search_dirs)

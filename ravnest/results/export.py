@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.checkpoints.checkpoint import write_final_weights
-from ravnest.checkpoints.sharding import index, index_name, shard_names, shards
-from ravnest.checkpoints.weight_files import WeightFiles
+from ravnest.checkpoints.weight_files import WeightFiles, index_name, shard_index, shard_names, shards
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_model
 from ravnest.job.pretrained import saved_weights
@@ -137,7 +136,7 @@ def _write(
     written = [place.folder / name for name in names]
     if len(groups) > 1:
         written.append(place.folder / index_name(place.stem))
-        written[-1].write_text(index(groups, names, sum(sizes.values())), encoding="utf-8")
+        written[-1].write_text(shard_index(groups, names, sum(sizes.values())), encoding="utf-8")
     for left in before:
         if left not in written:
             left.unlink()  # a part of older weights could be taken for one of these

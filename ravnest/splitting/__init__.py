@@ -4,9 +4,9 @@
                                   │
                                   └─ costs ──► the planner
 
-The planner's side captures once, on the meta device where it can; stages only build. See section 5 of the
-design. What only the planner's side needs is imported when it is first used: it brings torch's tracing and the
-planner with it, over 100 MiB that a stage's process does without.
+The planner's side captures once, on the meta device where it can; stages only build (design §5). What only the
+planner's side needs is imported when it is first used: it brings torch's tracing and the planner with it, over
+100 MiB that a stage's process does without.
 """
 
 from importlib import import_module

@@ -1,10 +1,12 @@
-"""Capturing a model once, for the planner's side: what its units are, what they cost, and the program of any
-span.
+"""Capturing a model once, for the planner's side.
 
-Nothing here needs the values of weights, and nothing it returns holds any. It decides how one model is cut
-into units (by `units`), not which stage gets which of them."""
+In: a model, on the meta device where it can be, and a sample batch. Out: a `CapturedModel`: the units, what they cost,
+and the program of any span of them. Nothing here needs the values of weights, and nothing it returns holds any. Which
+stage gets which units is decided by the planner.
+"""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,45 +17,52 @@ from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
 from ravnest.splitting.cuts import Cut, choose
 from ravnest.splitting.exporting import Exported, UnfitError, batch_size, refusal, ways_to_export
-from ravnest.splitting.fingerprint import fingerprint
 from ravnest.splitting.liveness import Layout, changed_weights, lay_out
 from ravnest.splitting.mode_pairing import Pairing, agrees, pair
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.operation_costs import measure
-from ravnest.splitting.operations import Reference, Symbol, Value, Weight, weights_read
-from ravnest.splitting.program import SpanCode, StageProgram, TensorSpec, ValueSpec
-from ravnest.splitting.ties import tied
-from ravnest.splitting.units import homes_of, sent_bytes, units_of, users_of, work_of
+from ravnest.splitting.program import (
+    Argument,
+    Reference,
+    SpanCode,
+    StageProgram,
+    Symbol,
+    TensorSpec,
+    Value,
+    ValueSpec,
+    Weight,
+    weights_read,
+)
+from ravnest.splitting.units import homes_of, sent_bytes, tied_parameters, units_of, users_of, work_of
 
 
 @dataclass(frozen=True)
 class CapturedModel:
-    """A model as units, in both modes. Picklable; holds no weights."""
+    """A model as units, in both modes. It can be pickled and holds no weights."""
 
     costs: ModelCosts
     batch_is_dynamic: bool
-    """False where the model only works at the sample's batch size: a shorter last batch must then be
-    dropped."""
+    """False where the model works only at the sample's batch size: a shorter last batch must then be dropped."""
     train: Layout
     evaluate: Layout
     pairing: Pairing
     positions: tuple[int, ...]
-    """Boundaries of the units in the training graph, both ends included."""
+    """The boundaries of the units in the training graph, both ends included."""
     homes: dict[str, int]
     """The unit of every parameter, and of every persistent buffer that the graph never reads."""
     tied: dict[str, tuple[int, ...]]
-    """The units that use each parameter which may lie in several, its own among them and first."""
+    """The units that use each parameter which may lie in several; the one that owns it comes first."""
     aliases: dict[str, tuple[str, ...]]
     """Parameter → its other names in the model."""
 
     @property
     def units(self) -> tuple[Unit, ...]:
+        """The units, in execution order."""
         return self.costs.units
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Where in the model's output each tensor of the last stage stands: "output", "0", "logits",
-        "hidden.1"."""
+        """Where in the model's output each tensor of the last stage stands: "output", "0", "logits", "hidden.1"."""
         return self.train.converted.output_names
 
     def parameter_names(self, start: int, end: int) -> tuple[str, ...]:
@@ -162,8 +171,9 @@ def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Ten
     """Capture a model on a sample batch.
 
     model: on the meta device (nothing is allocated) or on the CPU. It is not changed.
-    args, kwargs: one micro-batch of inputs, batch dimension first; only shapes and dtypes matter. Raises
-    ModelNotSplittable where the model cannot be exported, or does what stages cannot reproduce."""
+    args, kwargs: one micro-batch of inputs, batch dimension first; only shapes and dtypes matter.
+    Raises ModelNotSplittable where the model cannot be exported, or does what stages cannot reproduce.
+    """
     failure: Exception | None = None
     for way in ways_to_export(model, args, kwargs or {}):
         try:
@@ -191,7 +201,7 @@ def _captured(model: nn.Module, exported: Exported) -> CapturedModel:
     work = work_of(train)
     if work.parameter_uses[-1] == 0:
         raise ModelNotSplittable(f"{type(model).__name__} has no parameter that its forward uses")
-    apart = tied(model, train, work)
+    apart = tied_parameters(model, train, work)
     cuts = [
         Cut(position, sum(sent_bytes(train, position)))
         for position in range(1, len(train.operations))
@@ -225,3 +235,44 @@ def _require_same_outputs(train: Layout, evaluate: Layout) -> None:
         raise ModelNotSplittable(
             f"the model returns other tensors in training ({names[0]}) than in evaluation ({names[1]})"
         )
+
+
+def fingerprint(modes: Sequence[Layout], positions: Sequence[int]) -> str:
+    """32 hexadecimal digits that name a captured model: equal graphs, shapes, weights' names and cuts give equal ones.
+
+    They depend on no process, object id or hash seed. Values are numbered, since their names in the exported graph are
+    not part of the model. The values of constants are covered, those of weights are not.
+    """
+    digest = hashlib.sha256()
+    for layout in modes:
+        for line in _fingerprinted_lines(layout):
+            digest.update(line.encode())
+            digest.update(b"\n")
+        for name, constant in sorted(layout.converted.constants.items()):
+            digest.update(name.encode())
+            digest.update(bytes(constant.contiguous().untyped_storage()))
+    digest.update(repr(tuple(positions)).encode())
+    return digest.hexdigest()[:32]
+
+
+def _fingerprinted_lines(layout: Layout) -> list[str]:
+    converted = layout.converted
+    numbers = {name: number for number, name in enumerate(converted.inputs)}
+    lines = [f"input {name} {converted.shapes[name]} {layout.measured.tensors[name].dtype}" for name in numbers]
+    lines += [repr(spec) for spec in (*converted.parameters.values(), *converted.buffers.values())]
+    for operation in layout.operations:
+        args = _numbered(operation.args, numbers)
+        kwargs = sorted((key, repr(_numbered(argument, numbers))) for key, argument in operation.kwargs)
+        numbers[operation.name] = len(numbers)
+        shape = converted.shapes.get(operation.name)
+        lines.append(f"{operation.target} {args!r} {kwargs!r} {operation.contexts!r} {shape}")
+    lines.append(repr((_numbered(converted.graph.outputs, numbers), converted.output_names)))
+    return lines
+
+
+def _numbered(argument: Argument, numbers: dict[str, int]) -> Argument:
+    if isinstance(argument, Value):
+        return f"%{numbers[argument.name]}"
+    if isinstance(argument, tuple):
+        return tuple(_numbered(element, numbers) for element in argument)
+    return argument

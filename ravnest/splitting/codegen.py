@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ravnest.splitting.operations import (
+from ravnest.splitting.program import (
     Argument,
     Autocast,
     Context,
     Grad,
+    SpanCode,
     StageDevice,
     Symbol,
     Value,
+    ValueSpec,
     Weight,
     resolve_target,
 )
-from ravnest.splitting.program import SpanCode, ValueSpec
 
 SpanFunction = Callable[[list[Tensor], torch.device, tuple[Tensor, ...]], tuple[Tensor, ...]]
 

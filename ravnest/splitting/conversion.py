@@ -1,10 +1,12 @@
-"""From an ExportedProgram to plain operations.
+"""From torch's ExportedProgram to plain operations (program.py).
 
-Asserts are dropped; sub-graphs that only carry a context (no_grad, autocast) are inlined; sizes that are the
-batch become symbols; devices become the stage's; what nothing reads and nothing else can notice is left out.
-Any other sub-graph, and any size that depends on data, is refused."""
+In: one mode of a model as torch.export gives it. Out: the same computation as a `Converted`. Asserts are dropped;
+sub-graphs that only carry a context (no_grad, autocast) are inlined; sizes that are the batch become symbols; devices
+become the stage's; operations whose result nothing reads are left out, and buffers are assigned as early as they can
+be. Any other sub-graph, and any size that depends on data, is refused.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +17,9 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting.cleaning import assign_early, without_dead
 from ravnest.splitting.exporting import UnfitError
 from ravnest.splitting.model_source import aliases
-from ravnest.splitting.operations import (
+from ravnest.splitting.program import (
     Argument,
     Autocast,
     Context,
@@ -28,10 +29,13 @@ from ravnest.splitting.operations import (
     Reference,
     StageDevice,
     Symbol,
+    TensorSpec,
     Value,
     Weight,
+    is_random,
+    resolve_target,
+    written_arguments,
 )
-from ravnest.splitting.program import TensorSpec
 
 _LARGEST_CONSTANTS_BYTES = 1 << 20
 _ASSERTS = ("aten._assert", "aten.sym_constrain_range", "aten._guards")
@@ -51,15 +55,17 @@ class Converted:
     buffers: dict[str, TensorSpec] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
     shapes: dict[str, tuple[Size, ...]] = field(default_factory=dict)
-    """Of each value that is one tensor."""
+    """The shape of each value that is one tensor."""
     integers: frozenset[str] = frozenset()
-    """Values that are integers."""
+    """The names of the values that are integers."""
     output_names: tuple[str, ...] = ()
 
 
 def convert(model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...]) -> Converted:
-    """Raises ModelNotSplittable for what stages cannot run, UnfitError for what another way of exporting may
-    mend."""
+    """Convert one exported mode of `model`, whose forward takes `inputs` (names, in order).
+
+    Raises ModelNotSplittable for what stages cannot run, UnfitError for what another way of exporting may avoid.
+    """
     return _Converter(model, exported, inputs).run()
 
 
@@ -89,7 +95,7 @@ class _Converter:
                 raise ModelNotSplittable(f"output {name!r} is the constant {output!r}; return tensors only")
         if not kept:
             raise ModelNotSplittable("the model returns no tensor")
-        operations = without_dead(assign_early(self.operations), kept)
+        operations = _without_dead(_assign_early(self.operations), kept)
         self.result.graph = Graph(tuple(operations), tuple(kept))
         self.result.integers = frozenset(self.integers)
         return self.result
@@ -152,7 +158,7 @@ class _Converter:
     def _walk(
         self, module: GraphModule, bindings: dict[Node, Argument], contexts: tuple[Context, ...]
     ) -> tuple[Argument, ...]:
-        """Appends the operations of a graph; returns what its output node lists."""
+        """Append the operations of a graph, and return what its output node lists."""
         for node in module.graph.nodes:
             if node.op == "output":
                 outputs = self._argument(node.args[0], bindings)
@@ -228,6 +234,45 @@ class _Converter:
         if expression.free_symbols - self.symbols.keys():
             where = f" in {_scope(node) or 'the model'} ({node.target})" if node is not None else ""
             raise ModelNotSplittable(f"a size{where} depends on data; use masks instead of selecting by value")
+
+
+def _assign_early(operations: list[Operation]) -> list[Operation]:
+    """Move assignments to buffers, which are exported as copies at the very end, just behind the old value's last use.
+
+    So buffer and value are not tied to the end of the model; what the model computes does not change.
+    """
+    moved = list(operations)
+    for copy in [op for op in operations if op.target == "aten.copy_.default" and isinstance(op.args[0], Weight)]:
+        moved.remove(copy)
+        needed = set(copy.references())
+        after = 0
+        for position, operation in enumerate(moved):
+            touches = any(reference in needed for reference in operation.references())
+            if touches or Value(operation.name) in needed:
+                after = position + 1
+                if copy.args[0] in set(operation.references()) and _may_return_view(operation):
+                    after = len(moved)
+                    break
+        moved.insert(after, copy)
+    return moved
+
+
+def _may_return_view(operation: Operation) -> bool:
+    function = resolve_target(operation.target)
+    return not isinstance(function, torch._ops.OpOverload) or any(
+        result.alias_info is not None for result in function._schema.returns
+    )
+
+
+def _without_dead(operations: list[Operation], outputs: Iterable[Reference]) -> list[Operation]:
+    """Drop operations whose result nothing reads. Random ones stay: later ones must draw the same numbers."""
+    needed: set[Reference] = set(outputs)
+    kept = []
+    for operation in reversed(operations):
+        if Value(operation.name) in needed or written_arguments(operation) or is_random(operation.target):
+            needed.update(operation.references())
+            kept.append(operation)
+    return kept[::-1]
 
 
 def _expression(size: object) -> Any:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.conversion import Converted, Size
 from ravnest.splitting.operation_costs import Measured
-from ravnest.splitting.operations import (
+from ravnest.splitting.program import (
     Operation,
     Reference,
+    SpanCode,
     Symbol,
+    SymbolSource,
     Value,
     Weight,
     is_random,
 )
-from ravnest.splitting.program import SpanCode, SymbolSource
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from ravnest.splitting.liveness import Layout
-from ravnest.splitting.operations import Operation, Reference, Value
+from ravnest.splitting.program import Operation, Reference, Value
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ravnest.splitting.conversion import Converted
 from ravnest.splitting.exporting import UnfitError, quiet
-from ravnest.splitting.operations import (
+from ravnest.splitting.program import (
     Argument,
     Context,
     Grad,

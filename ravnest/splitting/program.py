@@ -1,19 +1,100 @@
-"""What travels to a stage: the operations of its span and what they need, without any weight.
+"""The graph of a model, and the program of a stage, as plain data.
 
-A program is plain data (plus the model's small constants), so it is picklable and says all there is to know
-about a stage before it exists. It does not know which node runs it or how its tensors travel."""
+A graph is a list of operations in execution order, with their arguments and the contexts they run in. Plain data
+prints, compares, hashes and travels; torch.fx graphs do none of these reliably. A `StageProgram` is what travels to a
+stage: the operations of its span in both modes, and what they need besides the values of weights. It is plain data too
+(and the model's small constants), so that everything about a stage is known before it exists.
 
-from collections.abc import Mapping
+conversion.py makes graphs, capturing.py makes programs, and codegen.py and stage_module.py run them. Which node runs a
+stage, and how its tensors travel, is not part of a program.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ravnest.splitting.operations import Operation, Reference
+from ravnest.errors import ModelNotSplittable
 
-if TYPE_CHECKING:
-    from ravnest.splitting.stage_module import StageModule
+_PYTHON_MODULES = frozenset({"_operator", "math", "torch"})
+
+
+@dataclass(frozen=True)
+class Value:
+    """The result of the operation, or the model input, of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter, buffer or constant, under its original name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size that varies with the batch, named after the input dimension where it is first seen."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StageDevice:
+    """The device that the stage runs on. It stands wherever the graph named a device."""
+
+
+@dataclass(frozen=True)
+class Grad:
+    """A context in which gradients are recorded or not (torch.no_grad, torch.enable_grad)."""
+
+    enabled: bool
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """The context torch.autocast, on the stage's kind of device."""
+
+    dtype: torch.dtype | None
+    enabled: bool
+    cache_enabled: bool
+
+
+Context = Grad | Autocast
+Reference = Value | Weight | Symbol
+Argument = Any
+"""A Reference, a StageDevice, a literal (None, bool, int, float, complex, str, dtype, layout, memory format), or a
+tuple of these."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call. `target` is `namespace.operator.overload` of torch.ops, or `module:function` of Python."""
+
+    name: str
+    target: str
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...] = ()
+    contexts: tuple[Context, ...] = ()
+    scope: str = ""
+    """Path of the module whose forward made the call, for messages and for pairing the two modes."""
+
+    def references(self) -> Iterator[Reference]:
+        """Everything that the call reads, in the order of its arguments; repeats are kept."""
+        for argument in (*self.args, *(value for _, value in self.kwargs)):
+            yield from references(argument)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole model in one mode (training or evaluation)."""
+
+    operations: tuple[Operation, ...]
+    outputs: tuple[Reference, ...]
 
 
 @dataclass(frozen=True)
@@ -30,6 +111,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
+        """Its size in memory."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
@@ -51,7 +133,7 @@ class ValueSpec:
 
 @dataclass(frozen=True)
 class SymbolSource:
-    """Where a stage reads a batch-dependent size: dimension `dim` (before `order`) of input `position`."""
+    """Where a stage reads a size that varies with the batch: dimension `dim` (before `order`) of input `position`."""
 
     symbol: str
     position: int
@@ -70,9 +152,11 @@ class SpanCode:
 
 @dataclass(frozen=True)
 class StageProgram:
-    """Units [start, end) of a captured model. Inputs of the first stage are the model's own (positional
-    arguments, then keyword arguments); outputs of the last stage are the tensors in the model's output, in
-    pytree order."""
+    """Units [start, end) of a captured model.
+
+    The inputs of the first stage are the model's own (positional arguments, then keyword arguments); the outputs of the
+    last stage are the tensors in the model's output, in pytree order.
+    """
 
     start: int
     end: int
@@ -92,22 +176,68 @@ class StageProgram:
 
     @property
     def weight_specs(self) -> tuple[TensorSpec, ...]:
-        """All that `build` takes of the weights."""
+        """All weights that a StageModule of this program takes."""
         return (*self.parameters, *self.borrowed, *self.buffers)
 
     @property
     def weight_bytes(self) -> int:
+        """The size of these weights in memory."""
         return sum(spec.size_bytes for spec in self.weight_specs)
 
-    def build(
-        self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", *, copy: bool = True
-    ) -> "StageModule":
-        """The stage as a module on `device`.
 
-        weights: at least this span's parameters and buffers by original name; others are ignored.
-        copy: False lets the stage own and change the given tensors where they already are on `device`.
-        Raises InvalidInput naming a weight that is missing or has another shape or dtype.
-        """
-        from ravnest.splitting.stage_module import StageModule
+def references(argument: Argument) -> Iterator[Reference]:
+    """The references in an argument, in order."""
+    if isinstance(argument, Value | Weight | Symbol):
+        yield argument
+    elif isinstance(argument, tuple):
+        for element in argument:
+            yield from references(element)
 
-        return StageModule(self, weights, torch.device(device), copy=copy)
+
+def weights_read(operations: Iterable[Operation], outputs: tuple[Reference, ...] = ()) -> set[str]:
+    """Names of the weights that these operations and outputs refer to."""
+    read = [reference for operation in operations for reference in operation.references()]
+    return {reference.name for reference in (*read, *outputs) if isinstance(reference, Weight)}
+
+
+def resolve_target(target: str) -> Callable[..., Any]:
+    """The function behind a target's name. Raises ModelNotSplittable where this machine has no such operator."""
+    found: Any
+    if ":" in target:
+        module, _, name = target.partition(":")
+        if module not in _PYTHON_MODULES:
+            raise ModelNotSplittable(f"the model calls {name!r} of {module!r}, which stages do not know")
+        found = getattr(importlib.import_module(module), name)
+    else:
+        found = torch.ops
+        for part in target.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise ModelNotSplittable(
+                    f"operator {target!r} is not registered here; import the package that defines it"
+                ) from None
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def is_random(target: str) -> bool:
+    """Whether the operator draws random numbers: then it must run once, in order, in one stage only."""
+    function = resolve_target(target)
+    return isinstance(function, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
+
+
+def written_arguments(operation: Operation) -> tuple[Argument, ...]:
+    """The arguments that the call changes in place."""
+    function = resolve_target(operation.target)
+    if not isinstance(function, torch._ops.OpOverload):
+        return ()
+    keywords = dict(operation.kwargs)
+    written = []
+    for position, declared in enumerate(function._schema.arguments):
+        if declared.alias_info is not None and declared.alias_info.is_write:
+            if position < len(operation.args):
+                written.append(operation.args[position])
+            elif declared.name in keywords:
+                written.append(keywords[declared.name])
+    return tuple(written)

@@ -1,7 +1,8 @@
-"""A stage as a module: the span's weights under their original names, and one function per mode.
+"""A stage as a torch module: the weights of its span under their original names, and one function for each mode.
 
-`train()` and `eval()` choose the function. The module decides nothing about micro-batches, versions or
-messages."""
+In: a StageProgram and values for its weights. Out: a module whose `train()` and `eval()` choose the function that
+`forward` runs. It knows nothing of micro-batches, versions or messages.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +16,24 @@ from ravnest.splitting.program import StageProgram, TensorSpec
 
 
 class StageModule(nn.Module):
-    """Runs a StageProgram.
-
-    forward(*inputs) takes tensors as `program.inputs` lists them (contiguous; leaves that require a gradient
-    where `needs_gradient` says so) and returns a tuple as `program.outputs` lists them. Keys of
-    `state_dict()` are a subset of the original model's. An output may be one of the inputs itself, where a
-    value only passes through."""
+    """A module that runs a StageProgram. The keys of its `state_dict()` are a subset of the original model's."""
 
     def __init__(
-        self, program: StageProgram, weights: Mapping[str, Tensor], device: torch.device, *, copy: bool = True
+        self,
+        program: StageProgram,
+        weights: Mapping[str, Tensor],
+        device: torch.device | str = "cpu",
+        *,
+        copy: bool = True,
     ) -> None:
+        """Make the stage of `program` on `device`.
+
+        weights: at least the span's parameters and buffers, by original name; others are ignored.
+        copy: False lets the stage own and change the given tensors where they are on `device` already.
+        Raises InvalidInput naming a weight that is missing or has another shape or dtype.
+        """
         super().__init__()
+        device = torch.device(device)
         self.program = program
         self.output_needs_gradient = tuple(spec.needs_gradient for spec in program.outputs)
         self._device = device
@@ -51,6 +59,12 @@ class StageModule(nn.Module):
             self._functions[training] = compile_span(source, code, f"units {program.start}-{program.end} {mode}")
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the span.
+
+        `inputs` are as `program.inputs` lists them: contiguous, and leaves that require a gradient where
+        `needs_gradient` says so. Returns a tuple as `program.outputs` lists it, in which a value that only passes
+        through is the input itself. Raises InvalidInput for another number of inputs.
+        """
         if len(inputs) != len(self.program.inputs):
             wanted = ", ".join(spec.name for spec in self.program.inputs)
             raise InvalidInput(f"the stage takes {len(self.program.inputs)} tensors ({wanted}), got {len(inputs)}")
@@ -61,8 +75,10 @@ class StageModule(nn.Module):
         return self._functions[self.training](tensors + self._constants, self._device, inputs)
 
     def set_parameter(self, name: str, parameter: nn.Parameter) -> None:
-        """Replace a parameter object: the next forward uses the new one, graphs already recorded keep the
-        old."""
+        """Replace a parameter: the next forward uses the new one, graphs already recorded keep the old one.
+
+        Raises InvalidInput where the stage has no such parameter, or it has another shape.
+        """
         owner, leaf = self._owners.get(name, (self, ""))
         old = owner._parameters.get(leaf)
         if old is None:
@@ -72,7 +88,10 @@ class StageModule(nn.Module):
         owner._parameters[leaf] = parameter
 
     def set_buffer(self, name: str, tensor: Tensor) -> None:
-        """Replace a buffer by a tensor of its shape and dtype; graphs already recorded keep the old one."""
+        """Replace a buffer: the next forward uses the new one, graphs already recorded keep the old one.
+
+        Raises InvalidInput where the stage has no such buffer, or it has another shape or dtype.
+        """
         owner, leaf = self._owners.get(name, (self, ""))
         old = owner._buffers.get(leaf)
         if old is None:
@@ -82,8 +101,7 @@ class StageModule(nn.Module):
         owner._buffers[leaf] = tensor
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
-        # Written into the dictionaries, since a submodule of the original may be called like an attribute
-        # here.
+        # Written into the dictionaries, since a submodule of the original may be called like an attribute here.
         *path, leaf = name.split(".")
         owner: nn.Module = self
         for part in path:

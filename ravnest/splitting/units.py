@@ -1,6 +1,9 @@
 """What each unit of a model owns, uses and costs.
 
-Arithmetic on graphs that were laid out and measured; decides which unit a parameter belongs to, and no cut."""
+In: graphs that were laid out (liveness.py) and measured (operation_costs.py), and the positions of the cuts. Out: the
+unit that owns each parameter, the parameters that may lie in several units, and each unit's FLOPs and bytes. Where the
+cuts are is decided in cuts.py.
+"""
 
 import math
 from bisect import bisect_right
@@ -8,15 +11,21 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
 import torch
+from torch import nn
 
 from cluster_planner.inputs.model_costs import Unit
 from ravnest.splitting.cuts import Work
 from ravnest.splitting.liveness import Layout
 from ravnest.splitting.mode_pairing import Pairing
-from ravnest.splitting.operations import Value, weights_read
+from ravnest.splitting.model_source import aliases
+from ravnest.splitting.program import Value, weights_read
+
+_LARGEST_SHARE = 0.5
+"""Of the model's parameter uses or work: when more lies between the uses of a parameter, it may be cut between."""
 
 
 def work_of(layout: Layout) -> Work:
+    """The running totals of FLOPs, parameter bytes and uses of parameters over the positions of a graph."""
     flops = [facts.flops for facts in layout.measured.operations]
     held = [0] * len(flops)
     uses = [0] * len(flops)
@@ -30,7 +39,7 @@ def work_of(layout: Layout) -> Work:
 
 
 def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
-    """Of the whole sample: forward, and back."""
+    """What a cut at `position` sends for the whole sample, in bytes: forward, and back."""
     forward = back = 0
     for item in layout.alive[position]:
         facts = layout.measured.tensors.get(item.name) if isinstance(item, Value) else None
@@ -41,6 +50,11 @@ def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
 
 
 def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
+    """The unit that owns each parameter, and each persistent buffer that the graph never reads.
+
+    What the forward never reads must still be saved: such a parameter stays with the one listed before it, such a
+    buffer in unit 0.
+    """
     there = [pairing.positions[position] for position in positions]
     used: dict[str, int] = {}
     for layout, ends in ((evaluate, there), (train, positions)):
@@ -48,8 +62,6 @@ def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple
             used[name] = bisect_right(ends, first) - 1
     graphs = (train.converted.graph, evaluate.converted.graph)
     read = {name for graph in graphs for name in weights_read(graph.operations, graph.outputs)}
-    # What the forward never reads must still be saved by someone: it stays with the parameter listed before
-    # it.
     homes: dict[str, int] = {}
     home = 0
     for name in train.converted.parameters:
@@ -80,6 +92,7 @@ def units_of(
     samples: int,
     users: Mapping[str, tuple[int, ...]],
 ) -> tuple[Unit, ...]:
+    """The units between `positions`, with costs for one sample. `samples`: how many the graph was measured with."""
     parameter_bytes = [0] * (len(positions) - 1)
     names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
     for name, spec in layout.converted.parameters.items():
@@ -114,3 +127,23 @@ def units_of(
             )
         )
     return tuple(units)
+
+
+def tied_parameters(model: nn.Module, layout: Layout, work: Work) -> frozenset[str]:
+    """The parameters that may lie in several stages, so that a cut may lie between their uses.
+
+    These are the ones with several names, and the ones whose uses have most of the model between them. The uses of any
+    other parameter stay in one unit, so that it has one owner and nothing about it travels.
+    """
+    found = set(aliases(model))
+    for name in layout.converted.parameters:
+        first, last = layout.anchored.get(name, (0, 0))
+        if last <= first:
+            continue
+        places = [layout.operations[position].scope for position in (first, last)]
+        # Two modules that share a parameter are tied; one module may use its own several times.
+        start, end = (first + 1, last) if places[0] == places[1] else (first, last + 1)
+        uses = (work.parameter_uses[end] - work.parameter_uses[start]) / work.parameter_uses[-1]
+        if max(uses, work.share(start, end)) > _LARGEST_SHARE:
+            found.add(name)
+    return frozenset(found)

@@ -83,7 +83,7 @@ def _staged(
     training: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    stages = [captured.span(start, end).build(weights).train(training) for start, end in pairwise(cuts)]
+    stages = [StageModule(captured.span(start, end), weights).train(training) for start, end in pairwise(cuts)]
     names = [spec.name for spec in stages[0].program.inputs]
     values = _copies((*args, *(kwargs[name] for name in names[len(args) :])))
     with torch.random.fork_rng(devices=[]):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
 from ravnest.stage.setup import StageSetup
-from ravnest.training.wires import ring_wire
+from ravnest.training.precision import ring_wire
 from ring_allreduce import InvalidInput
 from ring_allreduce.ring.wire_forms import Wire, decode, encode
 

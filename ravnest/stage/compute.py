@@ -25,10 +25,10 @@ from ravnest.stage.segments import Average, Contribution, StageSegments, StatePi
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.tied import TiedParameters
 from ravnest.training.batches import BatchSource
-from ravnest.training.clipping import clip_scale, norm_to_clip_by
 from ravnest.training.losses import Loss, Measure, Metric
+from ravnest.training.optimizer import clip_scale, norm_to_clip_by
+from ravnest.training.sampler import derive_seed
 from ravnest.training.schedule import learning_rate
-from ravnest.training.seeds import derive_seed
 from ravnest.training.weights import ParameterSet, VersionedWeights
 
 

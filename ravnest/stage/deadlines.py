@@ -1,6 +1,6 @@
 """The deadlines of a run that are constants, and the floors of those that are measured (design §9).
 
-Pure. What turns measurements into a deadline is ring_allreduce/rounds/deadlines.py; docs/operating.md has the table of
+Pure. What turns measurements into a deadline is ring_allreduce/rounds/deadlines.py; docs/deadlines.md has the table of
 all.
 """
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ravnest.errors import NodeLost
 from ravnest.job.materials import load_data
+from ravnest.splitting import StageModule
 from ravnest.stage import messages as m
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.deadlines import ALIVE_EVERY_S, STATE_DEADLINE_S
@@ -138,7 +139,7 @@ def assemble(
     job = setup.job
     dirs = [Path(path) for path in setup.search_dirs]
     stage_device(setup.device)  # one that is not there is refused before weights are moved
-    module = setup.program.build(_widened(setup, state), setup.device, copy=True)
+    module = StageModule(setup.program, _widened(setup, state), setup.device)
     weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
     own, outer = split_outer(optimizer_state)
     if own:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
-from ravnest.training.wires import WireName, bytes_per_float32_byte, ring_wire
+from ravnest.training.precision import WireName, bytes_per_float32_byte, ring_wire
 from ring_allreduce import Nesterov
 from ring_allreduce.ring.wire_forms import Wire
 

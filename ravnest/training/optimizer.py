@@ -1,25 +1,27 @@
-"""Which of torch's optimizers a job names, with which arguments, and what it costs in memory.
+"""The optimizer of a job: torch's class, its arguments, what it costs in memory, and the clipping of its gradient.
 
-Decides whether a name and its arguments are ones torch would accept, before any machine is asked to start. Does not
-know which parameters it will own, nor when it steps (weights.py).
+In: the `optimizer` section of a job file. Out: a torch optimizer, made without importing torch's compiler, and the
+factor that clips an update's gradient. A name or argument that torch would not accept is refused when the job is read,
+before any machine starts. Which parameters it owns, and when it steps, is decided in weights.py.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 import torch
 from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from torch.optim import Optimizer
 
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job_sections import PositiveFloat, Section
 from ravnest.training.corrections import CorrectionName, corrected
 from ravnest.training.schedule import ScheduleConfig
 from ravnest.training.soap import SOAP
-from ravnest.training.uncompiled_optimizers import uncompiled
 
 _REFUSED = {
     "lbfgs": "it calls the model again inside its step, which a pipeline stage cannot do alone",
@@ -32,6 +34,7 @@ _CLASSES: dict[str, type[Optimizer]] = {
 } | {"soap": SOAP}
 # `lr` is a field of its own; the others need a graph through the step, or CUDA graphs.
 _NOT_ARGUMENTS = {"self", "params", "lr", "differentiable", "capturable"}
+_COMPILER_IS_IMPORTED_BY = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 class OptimizerConfig(Section):
@@ -56,7 +59,7 @@ class OptimizerConfig(Section):
 
     @property
     def arguments(self) -> dict[str, object]:
-        """The keys passed on to the torch.optim class."""
+        """The keys that are passed on to the torch.optim class."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="before")
@@ -85,7 +88,7 @@ class OptimizerConfig(Section):
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Optimizer:
     """The optimizer over the named parameters (at least one), at the peak rate.
 
-    Raises InvalidInput for a parameter that the class cannot train (Muon takes matrices only), in torch's own words.
+    Raises InvalidInput, in torch's own words, for a parameter that the class cannot train (Muon takes matrices only).
     """
     try:
         return _construct(config, [parameter for _, parameter in parameters])
@@ -94,10 +97,10 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, tor
 
 
 def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
-    """Optimizer state per byte of parameter, found by one step on a tiny matrix, four times as long as it is wide.
+    """Bytes of optimizer state for each byte of parameters, found by one step on a matrix of 8 × 32.
 
-    Scalars and factored moments (Adafactor's) are negligible. SOAP's square matrices are not; of the matrices of
-    ordinary blocks they are largest at this form.
+    Scalars and factored moments (Adafactor's) are negligible and left out. SOAP's square matrices are not; among the
+    matrices of ordinary blocks, they are largest at this ratio of sides.
     """
     probe = torch.nn.Parameter(torch.zeros(8, 32))
     optimizer = build_optimizer(config, [("probe", probe)])
@@ -105,6 +108,43 @@ def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
     optimizer.step()
     state = [value for value in optimizer.state[probe].values() if isinstance(value, torch.Tensor)]
     return sum(value.nbytes for value in state if value.numel() >= 64) / probe.nbytes
+
+
+def uncompiled(chosen: type[Optimizer]) -> type[Optimizer]:
+    """A subclass of one of torch's optimizers that does the same without importing torch's compiler.
+
+    Each of torch's optimizers tells torch.compile what not to compile, and imports the compiler for it as soon as it is
+    made: 800 modules, 70 MiB and seconds of every stage's start, for steps that nobody compiles. The subclass calls the
+    functions below those wrappers, so the arithmetic is torch's own; what torch has not wrapped stays as it is.
+    """
+    hashable: Any = chosen  # every class is; typeshed says that Optimizer's is not
+    made: type[Optimizer] = _made(hashable)
+    return made
+
+
+def global_norm(stage_norms_sq: Iterable[float]) -> float:
+    """The L2 norm of a gradient, from the squared norms of its parts, one for each stage."""
+    return math.sqrt(math.fsum(stage_norms_sq))
+
+
+def norm_to_clip_by(own_norm_sq: float, last_known_norm: float | None) -> float:
+    """The norm by which a stage of an asynchronous pipeline clips this update, whose global norm is not known yet.
+
+    The last known global norm belongs to an earlier update. This update's is at least that of the stage's own part,
+    which is therefore a lower bound, and is used alone while no global norm is known.
+    """
+    own = math.sqrt(own_norm_sq)
+    return own if last_known_norm is None else max(own, last_known_norm)
+
+
+def clip_scale(norm: float, clip_norm: float) -> float:
+    """The factor in (0, 1] for the gradient, as torch.nn.utils.clip_grad_norm_ computes it.
+
+    Raises RunFailed when the norm is not finite: scaling would turn every weight into NaN.
+    """
+    if not math.isfinite(norm):
+        raise RunFailed(f"the gradient's norm is {norm}: training has diverged (lower optimizer.lr or clip_norm)")
+    return min(1.0, clip_norm / (norm + 1e-6))
 
 
 def _class_named(name: object) -> type[Optimizer]:
@@ -190,3 +230,25 @@ def _finite(value: object) -> int | float:
     if value - value != 0:
         raise ValueError("expected a finite number")
     return value
+
+
+@cache
+def _made(chosen: Any) -> Any:
+    own: dict[str, Any] = {name: _inner(getattr(chosen, name)) for name in _COMPILER_IS_IMPORTED_BY}
+    step = _inner(chosen.step)
+
+    def plain_step(self: Optimizer, closure: Callable[[], float] | None = None) -> float | None:
+        with torch.no_grad():  # torch's wrapper does this too
+            result: float | None = step(self, closure)
+            return result
+
+    if step is not chosen.step:
+        own["step"] = plain_step
+    return type(chosen.__name__, (chosen,), {"__module__": __name__, "__doc__": chosen.__doc__, **own})
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function at the end of a chain of decorators."""
+    while (wrapped := getattr(function, "__wrapped__", None)) is not None:
+        function = wrapped
+    return function

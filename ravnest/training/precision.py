@@ -1,36 +1,50 @@
-"""The precisions that a job may compute in, and the scale that keeps float16's gradients from vanishing.
+"""The number formats of a job: what it computes in, what tensors travel in, and the loss scale that float16 needs.
 
 Weights, gradients and the optimizer stay in float32 whatever the precision: autocast (ravnest/stage/mixed_precision.py)
-chooses
-by operation. bfloat16 has float32's range. float16 has not: small gradients round to 0 and large ones to infinity, so a
-backward is run on gradients times a scale, and what comes out is divided by it. The scale is a power of two, so that
-this rounds nothing. Pure.
+chooses by operation. bfloat16 has float32's range. float16 has not: small gradients round to 0 and large ones to
+infinity, so a backward is run on gradients times a scale, and its result is divided by it. The scale is a power of two,
+so that this rounds nothing.
+
+What travels has a form of its own. The arithmetic of the forms is ring_allreduce's; which tensors of a cut travel in
+them is decided in ravnest/stage/crossings.py.
 """
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from ravnest.errors import RunFailed
+from ravnest.job_sections import Section
+from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]
+
+_WIRES: Mapping[WireName, Wire] = {
+    "float32": "exact",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "int8": "int8",
+}
+_FLOAT32_BYTES = 4
 
 FIRST_SCALE = 2.0**16
 LARGEST_SCALE = 2.0**24
 SMALLEST_SCALE = 2.0**-24
 GROW_AFTER = 2000
-"""Backwards in a row without an overflow."""
+"""The scale doubles after so many backwards in a row without an overflow."""
 
 
 class LossScale:
-    """One stage's: halved at each overflow, doubled after a long time without."""
+    """The loss scale of one stage: it is halved at each overflow, and doubled after a long time without one."""
 
     def __init__(self, value: float = FIRST_SCALE) -> None:
         self.value = value
         self.overflows = 0
-        """In all."""
+        """Overflows since the start."""
         self._fine = 0
 
     def overflowed(self) -> None:
-        """Raises RunFailed where no scale helps: the gradient that arrived is itself beyond all bounds."""
+        """Halve the scale. Raises RunFailed where no scale helps: the gradient that arrived is not finite itself."""
         self.overflows += 1
         self._fine = 0
         self.value /= 2
@@ -38,7 +52,28 @@ class LossScale:
             raise RunFailed("a gradient is not finite at any scale: training has diverged (lower optimizer.lr)")
 
     def was_fine(self) -> None:
+        """Note a backward without an overflow."""
         self._fine += 1
         if self._fine >= GROW_AFTER:
             self._fine = 0
             self.value = min(2 * self.value, LARGEST_SCALE)
+
+
+class WireConfig(Section):
+    """The `wire` section of the job file: how tensors travel between the stages of a pipeline."""
+
+    activations: WireName = "float32"
+    """The form of activations: float32 is exact, bfloat16 and float16 take half the bytes, int8 a quarter."""
+
+    gradients: WireName = "float32"
+    """The form of gradients."""
+
+
+def ring_wire(name: WireName) -> Wire:
+    """ring_allreduce's name of the form."""
+    return _WIRES[name]
+
+
+def bytes_per_float32_byte(name: WireName) -> float:
+    """How many bytes each byte of a float32 tensor takes on the wire."""
+    return bytes_per_element(_WIRES[name]) / _FLOAT32_BYTES

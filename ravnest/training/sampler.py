@@ -1,10 +1,13 @@
-"""Which samples make up a cluster's k-th micro-batch.
+"""The random choices of a run: which samples make up a cluster's k-th micro-batch, and the seeds of other choices.
 
-Decides it by arithmetic alone, so that the first and the last stage of a cluster agree without talking, clusters never
-read the same sample twice in an epoch, and a resumed run needs one number. The shuffle is spelled out here rather than
-taken from a library, whose streams may differ between versions on unequal machines. Knows no data and no clock.
+Samples follow by arithmetic alone from the job's seed and the numbers of the epoch and the micro-batch, so that the
+first and the last stage of a cluster agree without talking, clusters never read the same sample twice in an epoch, and
+a resumed run needs one number. The shuffle is spelled out here rather than taken from a library, whose streams may
+differ between versions on unequal machines. Seeds depend on what is computed (which micro-batch, in which stage, for
+what purpose) and never on when, so that dropout is the same under any schedule.
 """
 
+import hashlib
 import math
 from functools import lru_cache
 
@@ -32,11 +35,11 @@ def epoch_permutation(dataset_size: int, seed: int, epoch: int) -> NDArray[np.in
 
 
 class Sampler:
-    """Random access to a cluster's micro-batches of sample indices; it holds no position.
+    """Random access to a cluster's micro-batches of sample indices. It has no position of its own.
 
     Each epoch is shuffled anew over the whole dataset, and this cluster reads the positions from
-    floor(share[0]·size) up to floor(share[1]·size) of it. What is left after whole micro-batches is dropped, and falls
-    into another place in the next epoch. Clusters whose shares touch must pass the very same boundary number.
+    floor(share[0]·size) up to floor(share[1]·size) of it. Samples beyond the last whole micro-batch are dropped; in
+    the next epoch they are others. Clusters whose shares touch must pass the very same boundary number.
     """
 
     def __init__(self, dataset_size: int, seed: int, share: tuple[float, float], micro_batch: int) -> None:
@@ -48,7 +51,7 @@ class Sampler:
         self.dataset_size = dataset_size
         self.micro_batch = micro_batch
         self.per_epoch = (self._end - self._start) // micro_batch
-        """Micro-batches this cluster makes of one epoch."""
+        """How many micro-batches this cluster makes of one epoch."""
         if self.per_epoch == 0:
             raise InvalidInput(
                 f"a cluster's share of the {dataset_size} training samples is {self._end - self._start}, less than one"
@@ -61,7 +64,7 @@ class Sampler:
         )
 
     def batch(self, k: int) -> list[int]:
-        """Indices into the dataset of micro-batch `k`, counted from 0 over all epochs."""
+        """The indices into the dataset of micro-batch `k`, which counts from 0 over all epochs."""
         if k < 0:
             raise ValueError(f"micro-batches count from 0, not {k}")
         epoch, place = divmod(k, self.per_epoch)
@@ -71,13 +74,24 @@ class Sampler:
 
 
 def evaluation_batches(dataset_size: int, micro_batch: int, *, short_last: bool = True) -> list[range]:
-    """Consecutive spans that cover the held-out samples in order.
+    """Consecutive spans of `micro_batch` indices that cover the held-out samples in order.
 
     The last may be short; with `short_last` False (a model whose batch size is fixed) it is left out instead.
     """
     starts = range(0, dataset_size, micro_batch)
     spans = [range(start, min(start + micro_batch, dataset_size)) for start in starts]
     return spans if short_last else [span for span in spans if len(span) == micro_batch]
+
+
+def derive_seed(job_seed: int, cluster: str, stage: int, micro_batch: int, purpose: str) -> int:
+    """A 64-bit unsigned seed, as torch.Generator.manual_seed takes it. It is the same on every machine and Python.
+
+    `micro_batch` is the cluster's own number, `purpose` a short name such as "dropout".
+    """
+    # Lengths keep ("a", "bc") and ("ab", "c") apart.
+    words = (str(job_seed), cluster, str(stage), str(micro_batch), purpose)
+    text = "".join(f"{len(word)}:{word}" for word in words)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _mix_int(z: int) -> int:

@@ -291,7 +291,7 @@ def without_buffers(ran: Ran) -> Ran:
 
 def build(model: CapturedModel, case: Case, cuts: Sequence[int]) -> list[StageModule]:
     weights = initial_weights(case.make, 0)
-    return [model.span(a, b).build(weights) for a, b in pairwise(cuts)]
+    return [StageModule(model.span(a, b), weights) for a, b in pairwise(cuts)]
 
 
 def run_stages(stages: Sequence[StageModule], inputs: Sequence[Tensor], training: bool) -> Ran:

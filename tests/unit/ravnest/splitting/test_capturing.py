@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture, initial_weights, verify
 from ravnest.splitting.program import ValueSpec
+from ravnest.splitting.stage_module import StageModule
 from tests.unit.ravnest.splitting.models import (
     CASES,
     CNN,
@@ -124,7 +125,7 @@ def test_neighbouring_programs_agree_on_what_is_sent(name: str) -> None:
 def test_programs_and_captured_models_travel(name: str) -> None:
     case, model = CASES[name], captured_case(name)
     program = pickle.loads(pickle.dumps(model.span(0, 1)))
-    stage = program.build(initial_weights(case.make, 0))
+    stage = StageModule(program, initial_weights(case.make, 0))
     assert stage.program.outputs == model.span(0, 1).outputs
     assert pickle.loads(pickle.dumps(model)).costs == model.costs
     assert len(pickle.dumps(program)) < 50_000
@@ -186,7 +187,7 @@ def test_what_stages_can_make_themselves_is_not_sent() -> None:
     model = captured(case)
     assert [[spec.shape for spec in model.span(cut, 3).inputs] for cut in (1, 2)] == [[(None, 5, 6)]] * 2
     assert [spec.name for spec in model.span(1, 2).buffers] == ["scale"]
-    assert "scale" not in model.span(1, 2).build(initial_weights(Causal, 0)).state_dict()
+    assert "scale" not in StageModule(model.span(1, 2), initial_weights(Causal, 0)).state_dict()
 
 
 def test_masks_inputs_and_sizes_are_passed_along() -> None:

@@ -5,8 +5,18 @@ import math
 import torch
 
 from ravnest.splitting.codegen import compile_span, generate
-from ravnest.splitting.operations import Autocast, Grad, Operation, StageDevice, Symbol, Value, Weight
-from ravnest.splitting.program import SpanCode, SymbolSource, ValueSpec
+from ravnest.splitting.program import (
+    Autocast,
+    Grad,
+    Operation,
+    SpanCode,
+    StageDevice,
+    Symbol,
+    SymbolSource,
+    Value,
+    ValueSpec,
+    Weight,
+)
 
 CPU = torch.device("cpu")
 

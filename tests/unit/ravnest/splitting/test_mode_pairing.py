@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.splitting.mode_pairing import agrees, pair
-from ravnest.splitting.operations import Value
+from ravnest.splitting.program import Value
 from tests.unit.ravnest.splitting.models import CASES, Case, captured
 
 

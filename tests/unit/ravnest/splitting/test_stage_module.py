@@ -14,7 +14,7 @@ from tests.unit.ravnest.splitting.models import CASES, CNN, Case, captured, dire
 
 def whole(name: str) -> StageModule:
     model = captured(CASES[name])
-    return model.span(0, len(model.units)).build(initial_weights(CASES[name].make, 0))
+    return StageModule(model.span(0, len(model.units)), initial_weights(CASES[name].make, 0))
 
 
 def test_batch_norm_statistics_change_once_per_training_forward_only() -> None:
@@ -33,7 +33,7 @@ def test_batch_norm_statistics_change_once_per_training_forward_only() -> None:
 
 def test_a_replaced_parameter_is_used_at_once_and_old_graphs_keep_the_old_one() -> None:
     model = captured(CASES["gpt"])
-    stage = model.span(0, len(model.units)).build(initial_weights(CASES["gpt"].make, 0)).eval()
+    stage = StageModule(model.span(0, len(model.units)), initial_weights(CASES["gpt"].make, 0)).eval()
     (ids,) = CASES["gpt"].args
     old = dict(stage.named_parameters())["norm.weight"]
     (first,) = stage(ids)
@@ -67,11 +67,11 @@ def test_refuses_weights_that_are_missing_or_of_another_kind() -> None:
     program = model.span(0, len(model.units))
     weights = initial_weights(CASES["gpt"].make, 0)
     with pytest.raises(InvalidInput, match=r"lack 'norm.weight'"):
-        program.build({key: value for key, value in weights.items() if key != "norm.weight"})
+        StageModule(program, {key: value for key, value in weights.items() if key != "norm.weight"})
     with pytest.raises(InvalidInput, match=r"norm.weight: expected torch.float32 of shape \(16,\)"):
-        program.build({**weights, "norm.weight": torch.zeros(3)})
+        StageModule(program, {**weights, "norm.weight": torch.zeros(3)})
     with pytest.raises(InvalidInput, match=r"takes 1 tensors \(ids\), got 0"):
-        program.build(weights)()
+        StageModule(program, weights)()
 
 
 def test_weights_are_copied_unless_given_away() -> None:
@@ -79,9 +79,9 @@ def test_weights_are_copied_unless_given_away() -> None:
     program = model.span(0, len(model.units))
     weights = initial_weights(CASES["cnn"].make, 0)
     before = {name: tensor.clone() for name, tensor in weights.items()}
-    program.build(weights).train()(*CASES["cnn"].args)
+    StageModule(program, weights).train()(*CASES["cnn"].args)
     assert all(torch.equal(before[name], tensor) for name, tensor in weights.items())
-    given = dict(program.build(weights, copy=False).named_parameters())
+    given = dict(StageModule(program, weights, copy=False).named_parameters())
     assert given["head.weight"].data_ptr() == weights["head.weight"].data_ptr()
 
 
@@ -105,7 +105,7 @@ def test_submodules_may_be_called_like_attributes_of_the_stage() -> None:
 
     case = Case(Names, (torch.ones(2, 3),))
     model = captured(case)
-    stage = model.span(0, 2).build(initial_weights(Names, 0))
+    stage = StageModule(model.span(0, 2), initial_weights(Names, 0))
     assert stage.state_dict().keys() == Names().state_dict().keys()
     assert torch.equal(stage(torch.ones(2, 3))[0], seeded(case)(torch.ones(2, 3)))
 
@@ -121,7 +121,7 @@ def test_a_value_that_only_passes_through_gathers_its_whole_gradient() -> None:
             return self.layers[2](self.layers[1](first).sin()) + first
 
     model = captured(Case(Skip, (torch.ones(2, 3),)))
-    middle = model.span(1, 2).build(initial_weights(Skip, 0))
+    middle = StageModule(model.span(1, 2), initial_weights(Skip, 0))
     leaf = torch.ones(2, 3, requires_grad=True)
     passed, _ = outputs = middle(*[leaf if s.needs_gradient else torch.ones(2, 3) for s in middle.program.inputs])
     assert passed is leaf

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture, verify
 from ravnest.splitting.liveness import Layout
-from ravnest.splitting.operations import Graph, Operation
+from ravnest.splitting.program import Graph, Operation
 from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured, seeded
 
 

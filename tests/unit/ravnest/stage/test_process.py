@@ -6,6 +6,7 @@ import torch
 from ravnest.driver.initial_state import needed
 from ravnest.errors import NodeLost
 from ravnest.job.materials import make_weights
+from ravnest.splitting import StageModule
 from ravnest.stage import messages as m
 from ravnest.stage import process
 from ravnest.stage.executor import InlineExecutor
@@ -81,7 +82,7 @@ def test_a_resumed_stage_goes_on_at_its_version_in_micro_batches_and_learning_ra
     assert told[0].update == 7
     assert told[0].lr == pytest.approx(0.8)  # the eighth of ten steps up
     inputs, target = batch_source(setup).train(7 * job.update_every)
-    (output,) = setup.program.build(state, "cpu", copy=True)(*inputs)
+    (output,) = StageModule(setup.program, state)(*inputs)
     assert told[0].losses[0] == pytest.approx(stage.compute._loss.mean(output, target).item(), rel=1e-6)
 
 

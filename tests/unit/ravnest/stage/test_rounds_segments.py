@@ -3,6 +3,7 @@ import torch
 
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
+from ravnest.splitting import StageModule
 from ravnest.stage.segments import Average, StageSegments
 from ravnest.training.weights import VersionedWeights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
@@ -18,7 +19,7 @@ class Held:
         setups, _ = setups_of(job, parts=parts)
         self.setup = setups[stage]
         self.start = make_weights(job, JOB_FILE)
-        self.module = self.setup.program.build(self.start)
+        self.module = StageModule(self.setup.program, self.start)
         self.weights = VersionedWeights(self.module, job.optimizer)
         self.segments = StageSegments(self.setup.segments, self.module, self.weights, job.averaging)
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ravnest.checkpoints.manifest import FileEntry, Manifest, decode, encode
+from ravnest.checkpoints.checkpoint import FileEntry, Manifest, decode_manifest, encode_manifest
 
 MANIFEST = Manifest(
     round=3,
@@ -14,7 +14,7 @@ MANIFEST = Manifest(
 
 
 def test_round_trip():
-    assert decode(encode(MANIFEST)) == MANIFEST
+    assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_round_trip():
 )
 def test_anything_else_is_refused(change, said):
     with pytest.raises(ValueError, match=said):
-        decode(json.dumps({**json.loads(encode(MANIFEST)), **change}).encode())
+        decode_manifest(json.dumps({**json.loads(encode_manifest(MANIFEST)), **change}).encode())
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", encode(MANIFEST)[:-5]])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", encode_manifest(MANIFEST)[:-5]])
 def test_no_manifest_at_all(data):
     with pytest.raises(ValueError, match="is not a manifest"):
-        decode(data)
+        decode_manifest(data)

@@ -2,7 +2,7 @@ from itertools import product
 
 import torch
 
-from ravnest.training.seeds import derive_seed
+from ravnest.training.sampler import derive_seed
 
 
 def test_it_is_the_same_everywhere():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting.operations import (
+from ravnest.splitting.program import (
     Operation,
     Symbol,
     Value,

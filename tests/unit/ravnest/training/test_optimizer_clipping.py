@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ravnest.errors import RunFailed
-from ravnest.training.clipping import clip_scale, global_norm, norm_to_clip_by
+from ravnest.training.optimizer import clip_scale, global_norm, norm_to_clip_by
 
 
 def test_stages_norms_add_up_to_that_of_the_whole():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from ravnest.training.uncompiled_optimizers import uncompiled
+from ravnest.training.optimizer import uncompiled
 
 OPTIMIZERS = {
     "AdamW": {},

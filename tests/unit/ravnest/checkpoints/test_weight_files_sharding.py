@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravnest.checkpoints.sharding import index, index_name, shard_names, shards
+from ravnest.checkpoints.weight_files import index_name, shard_index, shard_names, shards
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.integers(0, 40))
@@ -26,5 +26,5 @@ def test_files_are_called_as_hugging_face_calls_them() -> None:
 
 
 def test_the_index_says_where_each_tensor_is() -> None:
-    read = json.loads(index([["a", "b"], ["c"]], ["x", "y"], 12))
+    read = json.loads(shard_index([["a", "b"], ["c"]], ["x", "y"], 12))
     assert read == {"metadata": {"total_size": 12}, "weight_map": {"a": "x", "b": "x", "c": "y"}}

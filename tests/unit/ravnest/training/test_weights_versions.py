@@ -91,7 +91,7 @@ def make(layer, form="eager"):
         for parameter in module.parameters():  # norms begin at one and zero, which hides faults
             parameter.data += 0.3 * torch.randn_like(parameter)
     if form == "exported":
-        module = program(layer).build(module.state_dict())
+        module = StageModule(program(layer), module.state_dict())
         assert isinstance(module, StageModule)
     return module, shape
 
