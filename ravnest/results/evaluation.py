@@ -135,7 +135,7 @@ class SpanEvaluation:
     def _built(self, program: StageProgram) -> StageModule:
         # Copies: what is read lies in a mapped file, and a model may write to its buffers even in evaluation.
         own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=True) for spec in program.weight_specs}
-        return program.build(own, self._device_name, copy=False).eval()
+        return StageModule(program, own, self._device_name, copy=False).eval()
 
     def _measure(self, output: Tensor, target: Tensor) -> None:
         for place, (measure, (key, name)) in enumerate(zip(self._measures, self._names, strict=True)):
