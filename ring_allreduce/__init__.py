@@ -20,7 +20,7 @@ from ring_allreduce.errors import (
 )
 from ring_allreduce.group.group import Group
 from ring_allreduce.group.rendezvous import Rendezvous
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
 from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.ring.ring_machine import Ring

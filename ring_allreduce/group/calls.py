@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.reducer import RingResult
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
 from ring_allreduce.transport.security.keys import Keys

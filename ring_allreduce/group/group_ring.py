@@ -9,7 +9,7 @@ from ring_allreduce.errors import InvalidInput
 from ring_allreduce.group.calls import Call, ring_spec
 from ring_allreduce.group.early_chunks import Early, rounds_begun
 from ring_allreduce.group.owner import RING
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
 from ring_allreduce.ring.statistics import RingStatistics, added

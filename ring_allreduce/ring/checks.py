@@ -3,7 +3,7 @@
 import torch
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.ring.flight import Payload
+from ring_allreduce.ring.executor import Payload
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.wire_forms import Wire, decode
 from ring_allreduce.transport.endpoint import Delivery

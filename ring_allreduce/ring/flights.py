@@ -18,8 +18,8 @@ from ring_allreduce.ring.events import (
     RingInstruction,
     SendChunk,
 )
-from ring_allreduce.ring.flight import Arithmetic, Flight, RingSpec
-from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.ring.executor import Arithmetic, Flight, RingSpec
+from ring_allreduce.ring.uncommitted_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk
 from ring_allreduce.ring.statistics import Burst, RingStatistics
 from ring_allreduce.transport.endpoint import Delivery, Endpoint

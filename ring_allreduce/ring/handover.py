@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.kept_rounds import Key, RingResult
+from ring_allreduce.ring.executor import RingSpec
+from ring_allreduce.ring.uncommitted_rounds import Key, RingResult
 from ring_allreduce.ring.messages import HandedOn
 from ring_timing import Layout
 

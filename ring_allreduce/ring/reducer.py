@@ -16,10 +16,10 @@ from torch import Tensor
 from ring_allreduce.errors import ContributionRefused, InvalidInput
 from ring_allreduce.ring.buffer_pool import Spare
 from ring_allreduce.ring.checks import checked
-from ring_allreduce.ring.flight import RingSpec, require_usable
+from ring_allreduce.ring.executor import RingSpec, require_usable
 from ring_allreduce.ring.flights import Flights
 from ring_allreduce.ring.handover import Handovers, pieces
-from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.ring.uncommitted_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import why_not_summed

@@ -8,8 +8,8 @@ import torch
 
 from ring_allreduce.ring.buffer_pool import Spare
 from ring_allreduce.ring.events import ChunkArrived, ContributionReady, DropChunk, FinishRing, RefuseChunk, SendChunk
-from ring_allreduce.ring.flight import Flight, Payload, RingSpec
-from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.executor import Flight, Payload, RingSpec
+from ring_allreduce.ring.uncommitted_rounds import Contribution
 
 
 class Case:

@@ -26,7 +26,7 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.uncommitted_rounds import Contribution
 from ring_allreduce.ring.ring_machine import Ring
 from ring_allreduce.ring.statistics import Burst
 from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode

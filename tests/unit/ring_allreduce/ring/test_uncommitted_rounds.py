@@ -2,7 +2,7 @@
 
 import torch
 
-from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, RingResult
+from ring_allreduce.ring.uncommitted_rounds import Contribution, KeptRounds, RingResult
 
 
 def result(number, ring="r"):

@@ -16,8 +16,8 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.flight import Flight, Payload, RingSpec, require_usable
-from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.executor import Flight, Payload, RingSpec, require_usable
+from ring_allreduce.ring.uncommitted_rounds import Contribution
 
 OWN = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
