@@ -46,7 +46,7 @@ class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # From a member.
 
 
-class Join(Message, frozen=True, kw_only=True, tag="join"):
+class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
     """Its name, its address, and how many members it expects at the start.
 
     `comes_from`: its own address on the way to the rendezvous, empty when that is on the same machine. `allowed`: the
@@ -60,7 +60,7 @@ class Join(Message, frozen=True, kw_only=True, tag="join"):
     allowed: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
 
 
-class Held(Message, frozen=True, kw_only=True, tag="held"):
+class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
     """It is in `epoch` and has stopped; `rounds`: those whose average it holds. `form`: what it averages."""
 
     epoch: int
@@ -68,7 +68,7 @@ class Held(Message, frozen=True, kw_only=True, tag="held"):
     form: str
 
 
-class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+class FinishedMessage(Message, frozen=True, kw_only=True, tag="finished"):
     """It holds the average of `round`. `form`: what it averages there."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Finished(Message, frozen=True, kw_only=True, tag="finished"):
     form: str = ""
 
 
-class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
+class SuspectedMessage(Message, frozen=True, kw_only=True, tag="suspected"):
     """What `member` sent it cannot be averaged."""
 
     epoch: int
@@ -84,20 +84,20 @@ class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
     reason: str
 
 
-class Overdue(Message, frozen=True, kw_only=True, tag="overdue"):
+class OverdueMessage(Message, frozen=True, kw_only=True, tag="overdue"):
     """It has waited in average() for `waited_s`, as long as it was told to. The rendezvous measures that itself."""
 
     round: int
     waited_s: float
 
 
-class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
     """A sign of life, and how far it is."""
 
     report: Report
 
 
-class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
     """It leaves, and why."""
 
     reason: str
@@ -106,25 +106,25 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
 # From the rendezvous.
 
 
-class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
     """To a new connection: the token of this group's transport, and how often to give a sign of life."""
 
     token: bytes
     alive_every_s: float
 
 
-class Heard(Message, frozen=True, kw_only=True, tag="heard"):
+class HeardMessage(Message, frozen=True, kw_only=True, tag="heard"):
     """To one inside average(): its sign of life came, and the rendezvous lives."""
 
 
-class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
     """To one who wanted to join and cannot."""
 
     reason: str
 
 
-class Reformed(Message, frozen=True, kw_only=True, tag="reformed"):
-    """To all: stop, `epoch` begins with these members, in passing order; answer with Held."""
+class ReformedMessage(Message, frozen=True, kw_only=True, tag="reformed"):
+    """To all: stop, `epoch` begins with these members, in passing order; answer with HeldMessage."""
 
     epoch: int
     members: dict[str, MemberAddress]
@@ -140,7 +140,7 @@ class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: list[str]
 
 
-class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
+class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
     """To all: everybody is in `epoch`; what is not `kept` starts again. `first_round`: the receiver's first."""
 
     epoch: int
@@ -149,14 +149,14 @@ class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
     first_round: int
 
 
-class Committed(Message, frozen=True, kw_only=True, tag="committed"):
+class CommittedMessage(Message, frozen=True, kw_only=True, tag="committed"):
     """To all: everyone holds the average of `round`."""
 
     epoch: int
     round: int
 
 
-class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
+class PutOutMessage(Message, frozen=True, kw_only=True, tag="put_out"):
     """To one without whom `epoch` begins. `refused`: for what it contributed."""
 
     epoch: int
@@ -164,8 +164,24 @@ class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
     refused: bool
 
 
-FROM_MEMBERS: tuple[type[Message], ...] = (Join, Held, Finished, Suspected, Overdue, Alive, Leaving)
-FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Heard, Refused, Reformed, Resumed, Committed, PutOut)
+FROM_MEMBERS: tuple[type[Message], ...] = (
+    JoinMessage,
+    HeldMessage,
+    FinishedMessage,
+    SuspectedMessage,
+    OverdueMessage,
+    AliveMessage,
+    LeavingMessage,
+)
+FROM_RENDEZVOUS: tuple[type[Message], ...] = (
+    WelcomeMessage,
+    HeardMessage,
+    RefusedMessage,
+    ReformedMessage,
+    ResumedMessage,
+    CommittedMessage,
+    PutOutMessage,
+)
 
 CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
 
@@ -179,7 +195,7 @@ def framed(message: Message) -> bytes:
 
 
 def shortened(allowed: Mapping[str, str]) -> dict[str, str]:
-    """An allow-list as a Join has it."""
+    """An allow-list as a JoinMessage has it."""
     return {name: public[:KEY_DIGITS] for name, public in allowed.items()}
 
 

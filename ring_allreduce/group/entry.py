@@ -1,4 +1,4 @@
-"""How a member comes into a group: from the rendezvous's address to an open endpoint and a Join that was sent.
+"""How a member comes into a group: from the rendezvous's address to an open endpoint and a JoinMessage that was sent.
 
 Decides nothing: whether it may come in is the rendezvous's (admission.py), and who is in comes later, as an order.
 """
@@ -12,7 +12,7 @@ from ring_allreduce.errors import DeadlinePassed
 from ring_allreduce.group.admission import is_loopback
 from ring_allreduce.group.calls import GroupOptions
 from ring_allreduce.group.control_line import ControlLine, reach
-from ring_allreduce.group.control_messages import Join, MemberAddress, shortened
+from ring_allreduce.group.control_messages import JoinMessage, MemberAddress, shortened
 from ring_allreduce.group.orders import welcome_of
 from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.transport.message import Codec, Message
@@ -45,7 +45,7 @@ def enter(options: GroupOptions, rendezvous: tuple[str, int], deadline_s: float)
         address = MemberAddress(here.host, here.pipeline_port, here.bulk_port)
         allowed = shortened(options.keys.allowed) if options.keys else {}
         from_ = address_towards(*rendezvous)
-        line.tell(Join(name=options.name, size=options.size, address=address, comes_from=from_, allowed=allowed))
+        line.tell(JoinMessage(name=options.name, size=options.size, address=address, comes_from=from_, allowed=allowed))
         line.give_signs(welcome.alive_every_s)
         opened.pop_all()
     return Entry(line, endpoint, welcome.alive_every_s)

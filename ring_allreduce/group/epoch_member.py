@@ -7,9 +7,7 @@ or twice, or belongs to an older epoch, has no effect. Knows names and numbers o
 from ring_allreduce.rounds.events import (
     AcceptAverage,
     CommitRound,
-    Contributed,
     EpochInstruction,
-    Key,
     MergeRound,
     Reform,
     ReformRings,
@@ -18,10 +16,12 @@ from ring_allreduce.rounds.events import (
     RestartRound,
     Resume,
     RingFinished,
+    RoundContributed,
+    RoundKey,
     SendAverage,
 )
 
-Event = Contributed | RingFinished | Reform | Resume | CommitRound
+Event = RoundContributed | RingFinished | Reform | Resume | CommitRound
 
 
 class EpochMember:
@@ -30,7 +30,7 @@ class EpochMember:
     def __init__(self, me: str) -> None:
         self._me = me
         self._contributed: set[int] = set()
-        self._holding: set[Key] = set()
+        self._holding: set[RoundKey] = set()
         self._first_round = 1
         self.epoch = 0
         self.committed = 0
@@ -46,7 +46,7 @@ class EpochMember:
     def handle(self, event: Event) -> list[EpochInstruction]:
         """What to do about `event`, in order."""
         match event:
-            case Contributed():
+            case RoundContributed():
                 self._contributed.add(event.round)
                 return []
             case RingFinished():

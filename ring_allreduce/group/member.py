@@ -113,7 +113,7 @@ class GroupMember:
             self._wait(call)
         self._ring.contribute(call, number)
         call.round = number
-        self._machine.handle(ev.Contributed(number))
+        self._machine.handle(ev.RoundContributed(number))
         for delivery in self._ring.take_early():
             self._deliver(call, delivery)
         while True:
@@ -137,7 +137,7 @@ class GroupMember:
             raise DeadlinePassed(self._missing(now_s), call.most_s)
         if now_s >= call.overdue_at_s:
             call.overdue_at_s = math.inf
-            self._tell(c.Overdue(round=self._machine.committed + 1, waited_s=call.limit_s))
+            self._tell(c.OverdueMessage(round=self._machine.committed + 1, waited_s=call.limit_s))
         until_s = min(call.deadline_s, call.overdue_at_s, self._report_at_s)
         for delivery in self._endpoint.poll(max(0.0, until_s - now_s)):
             self._deliver(call, delivery)
@@ -157,7 +157,7 @@ class GroupMember:
             if error.member == self._options.name:
                 raise
             # It may be this member that is wrong: the rendezvous asks all.
-            self._tell(c.Suspected(epoch=self.epoch, member=error.member, reason=error.reason))
+            self._tell(c.SuspectedMessage(epoch=self.epoch, member=error.member, reason=error.reason))
 
     def _report(self) -> Report:
         number = self._machine.committed + 1
@@ -192,7 +192,7 @@ class GroupMember:
 
     def _take(self, message: Message) -> None:
         order = order_of(message, self._options.name, self._machine.committed + 1)
-        if isinstance(message, c.Reformed):
+        if isinstance(message, c.ReformedMessage):
             self._addresses = message.members
             if self._machine.epoch and not self._options.patient:
                 for member, reason in message.lost.items():
@@ -206,14 +206,14 @@ class GroupMember:
         for order in orders:
             match order:
                 case ev.ReportFinished():
-                    self._tell(c.Finished(epoch=order.epoch, round=order.round, form=self._form_here()))
+                    self._tell(c.FinishedMessage(epoch=order.epoch, round=order.round, form=self._form_here()))
                 case ev.MergeRound():
                     self._merge(order.round)
                 case ev.ReformRings():
                     self._reform(order)
                 case ev.ReportHeld():
                     rounds = [number for _, number in order.holding]
-                    self._tell(c.Held(epoch=order.epoch, rounds=rounds, form=self._form_here()))
+                    self._tell(c.HeldMessage(epoch=order.epoch, rounds=rounds, form=self._form_here()))
                 case ev.RestartRound() | ev.SendAverage() | ev.AcceptAverage():
                     self._recover(order)
 
@@ -252,12 +252,12 @@ class GroupMember:
         except PeerLost:
             # Why the line is dead may have come before it died.
             while (last := self._line.next(self._alive_every_s)) is not None:
-                if isinstance(last, c.PutOut):
+                if isinstance(last, c.PutOutMessage):
                     self._take(last)
             raise
 
     def _leave(self, error: BaseException) -> None:
         """Let the others hear at once, and why, instead of when they see the connection closed."""
         if isinstance(error, RavnestError) and not isinstance(error, PeerLost):
-            self._line.farewell(c.Leaving(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
+            self._line.farewell(c.LeavingMessage(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
         self.close()

@@ -14,7 +14,7 @@ def ordinary(elements: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(elements, dtype=dtype)
 
 
-class Spare:
+class BufferPool:
     """The memory of averages that nobody reads any more."""
 
     def __init__(self, empty: Empty = ordinary) -> None:

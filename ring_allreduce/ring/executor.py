@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
-from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.ring.buffer_pool import BufferPool
+from ring_allreduce.ring.direct_machine import DirectMachine
 from ring_allreduce.ring.events import (
     AddOwn,
     DivideChunk,
@@ -26,9 +26,9 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.uncommitted_rounds import Contribution
-from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import Burst
+from ring_allreduce.ring.uncommitted_rounds import RingContribution
 from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode
 
 Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
@@ -53,11 +53,11 @@ class RingSpec:
     direct: bool = False
     """Everyone sends its part to everyone, see direct_machine.py and chunks.direct_is_faster."""
 
-    def machine(self, me: str, round: int, epoch: int) -> Ring | Direct:  # noqa: A002 - our word
+    def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
         """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
         if self.direct:
-            return Direct(self.members, me, self.elements, self.chunk_elements, round, epoch)
-        return Ring(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
+            return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch)
+        return RingMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
 
 
 _NOTHING = torch.empty(0)
@@ -71,10 +71,10 @@ class Payload:
     encoded: Sequence[Tensor] | None
 
 
-class Flight:
+class RingExecutor:
     """One ring in one round: its machine and its memory."""
 
-    def __init__(self, spec: RingSpec, machine: Ring | Direct, spare: Spare) -> None:
+    def __init__(self, spec: RingSpec, machine: RingMachine | DirectMachine, spare: BufferPool) -> None:
         """`spare`: where the memory of the average comes from."""
         self.spec = spec
         self.machine = machine
@@ -95,7 +95,7 @@ class Flight:
         self._held: dict[tuple[str, int, int], Payload] = {}
         self._payload = Payload(self._own, None)
 
-    def begin(self, contribution: Contribution) -> None:
+    def begin(self, contribution: RingContribution) -> None:
         """The contribution is ready."""
         self._own, self._weight, self._carry = contribution.vector, contribution.weight, contribution.carry
         if self.spec.wire != "exact":
@@ -191,15 +191,15 @@ class Flight:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
 
 
-_DO: dict[type[Arithmetic], Callable[[Flight, Any], None]] = {
-    StoreOwn: Flight._store_own,
-    ScaleOwn: Flight._scale_own,
-    HoldChunk: Flight._hold,
-    TakeHeld: Flight._take_held,
-    AddOwn: Flight._add_own,
-    DivideChunk: Flight._divide,
-    StoreChunk: Flight._store,
-    SumChunks: Flight._sum,
+_DO: dict[type[Arithmetic], Callable[[RingExecutor, Any], None]] = {
+    StoreOwn: RingExecutor._store_own,
+    ScaleOwn: RingExecutor._scale_own,
+    HoldChunk: RingExecutor._hold,
+    TakeHeld: RingExecutor._take_held,
+    AddOwn: RingExecutor._add_own,
+    DivideChunk: RingExecutor._divide,
+    StoreChunk: RingExecutor._store,
+    SumChunks: RingExecutor._sum,
 }
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
+from ring_allreduce.ring.buffer_pool import BufferPool
 from ring_allreduce.ring.checks import checked
 from ring_allreduce.ring.events import (
     ChunkArrived,
@@ -18,10 +18,10 @@ from ring_allreduce.ring.events import (
     RingInstruction,
     SendChunk,
 )
-from ring_allreduce.ring.executor import Arithmetic, Flight, RingSpec
-from ring_allreduce.ring.uncommitted_rounds import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.ring.executor import Arithmetic, RingExecutor, RingSpec
 from ring_allreduce.ring.messages import Chunk
 from ring_allreduce.ring.statistics import Burst, RingStatistics
+from ring_allreduce.ring.uncommitted_rounds import RingContribution, RingResult, RoundKey, UncommittedRounds
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 from ring_allreduce.transport.outbox import Outbox
 
@@ -32,9 +32,9 @@ class Flights:
     def __init__(
         self,
         endpoint: Endpoint,
-        kept: KeptRounds,
+        kept: UncommittedRounds,
         outbox: Outbox,
-        spare: Spare,
+        spare: BufferPool,
         drops: Counter[str],
         now: Callable[[], float],
     ) -> None:
@@ -47,9 +47,9 @@ class Flights:
         self._spare = spare
         self._drops = drops
         self._now = now
-        self._flights: dict[Key, Flight] = {}
+        self._flights: dict[RoundKey, RingExecutor] = {}
 
-    def begin(self, spec: RingSpec, round: int, contribution: Contribution) -> RingResult | None:  # noqa: A002 - our word
+    def begin(self, spec: RingSpec, round: int, contribution: RingContribution) -> RingResult | None:  # noqa: A002 - our word
         """Contribute, for the first time or again after a restart; the average, if that was all that it lacked.
 
         Raises InvalidInput, and changes nothing, for a weight that cannot be.
@@ -88,7 +88,7 @@ class Flights:
             self._count(flight, delivery, chunk, now_s)
         return result
 
-    def abandon(self, key: Key) -> None:
+    def abandon(self, key: RoundKey) -> None:
         """Give up what is unfinished."""
         flight = self._flights.pop(key, None)
         if flight is None:
@@ -100,23 +100,23 @@ class Flights:
         if flight.average is not None:
             self._spare.forget(flight.average)  # peers of the epoch that ended may still read what it lent them
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[RoundKey]:
         """(ring, round) of each."""
         return list(self._flights)
 
-    def items(self) -> list[tuple[Key, Flight]]:
+    def items(self) -> list[tuple[RoundKey, RingExecutor]]:
         """Each with its (ring, round), in order."""
         return sorted(self._flights.items(), key=lambda item: item[0])
 
-    def _flight(self, spec: RingSpec, round: int) -> Flight:  # noqa: A002 - our word
+    def _flight(self, spec: RingSpec, round: int) -> RingExecutor:  # noqa: A002 - our word
         key = spec.name, round
         flight = self._flights.get(key)
         if flight is None:
             machine = spec.machine(self._endpoint.name, round, self._endpoint.epoch)
-            flight = self._flights[key] = Flight(spec, machine, self._spare)
+            flight = self._flights[key] = RingExecutor(spec, machine, self._spare)
         return flight
 
-    def _follow(self, flight: Flight, instructions: Sequence[RingInstruction]) -> RingResult | None:
+    def _follow(self, flight: RingExecutor, instructions: Sequence[RingInstruction]) -> RingResult | None:
         result: RingResult | None = None
         refused: RefuseChunk | None = None
         for instruction in instructions:
@@ -132,7 +132,7 @@ class Flights:
             raise ContributionRefused(refused.sender, flight.spec.name, flight.machine.round, refused.reason)
         return result
 
-    def _do(self, flight: Flight, instruction: Arithmetic | SendChunk) -> None:
+    def _do(self, flight: RingExecutor, instruction: Arithmetic | SendChunk) -> None:
         try:
             if isinstance(instruction, SendChunk):
                 self._send(flight, instruction)
@@ -143,7 +143,7 @@ class Flights:
             me = self._endpoint.name
             raise ContributionRefused(me, flight.spec.name, flight.machine.round, str(error)) from None
 
-    def _send(self, flight: Flight, send: SendChunk) -> None:
+    def _send(self, flight: RingExecutor, send: SendChunk) -> None:
         header = Chunk(
             ring=flight.spec.name,
             round=flight.machine.round,
@@ -159,7 +159,7 @@ class Flights:
         self.stats[header.ring].bytes_sent += sum(tensor.nbytes for tensor in tensors)
         self._outbox.put(send.to, header, tensors)
 
-    def _finish(self, flight: Flight, finish: FinishRing) -> RingResult:
+    def _finish(self, flight: RingExecutor, finish: FinishRing) -> RingResult:
         key = flight.spec.name, flight.machine.round
         now_s = self._now()
         begun_s = now_s if flight.begun_s is None else flight.begun_s
@@ -170,7 +170,7 @@ class Flights:
         self._kept.contributions[key].residual = flight.residual
         return RingResult(*key, flight.room(), finish.total_weight, finish.counters)
 
-    def _count(self, flight: Flight, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
+    def _count(self, flight: RingExecutor, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
         stats, n_bytes = self.stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)
         stats.bytes_received += n_bytes
         sender = delivery.sender

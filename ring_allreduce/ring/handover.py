@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.ring.executor import RingSpec
-from ring_allreduce.ring.uncommitted_rounds import Key, RingResult
 from ring_allreduce.ring.messages import HandedOn
+from ring_allreduce.ring.uncommitted_rounds import RingResult, RoundKey
 from ring_timing import Layout
 
 
@@ -82,8 +82,8 @@ class Handovers:
     """The averages that others hand on to one member."""
 
     def __init__(self) -> None:
-        self._arriving: dict[Key, dict[str, Handover]] = {}
-        self._holders: dict[Key, str] = {}
+        self._arriving: dict[RoundKey, dict[str, Handover]] = {}
+        self._holders: dict[RoundKey, str] = {}
 
     def expect(self, spec: RingSpec, round: int, holder: str) -> RingResult | None:  # noqa: A002 - our word
         """Take this average from `holder` alone; the whole of it, when it came before this was known."""
@@ -111,16 +111,16 @@ class Handovers:
         new = handover.take(piece, span)
         return new, handover.result() if new and key in self._holders else None
 
-    def awaited(self) -> list[tuple[Key, str, Handover]]:
+    def awaited(self) -> list[tuple[RoundKey, str, Handover]]:
         """What is awaited of whom, and what of it is here."""
         return [(key, holder, self._arriving[key][holder]) for key, holder in sorted(self._holders.items())]
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: RoundKey) -> None:
         """The average is whole, starts again, or is given up."""
         self._arriving.pop(key, None)
         self._holders.pop(key, None)
 
-    def keys(self) -> set[Key]:
+    def keys(self) -> set[RoundKey]:
         """Of what anything is here or awaited."""
         return {*self._arriving, *self._holders}
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
+from ring_allreduce.ring.buffer_pool import BufferPool
 from ring_allreduce.ring.checks import checked
 from ring_allreduce.ring.executor import RingSpec, require_usable
 from ring_allreduce.ring.flights import Flights
 from ring_allreduce.ring.handover import Handovers, pieces
-from ring_allreduce.ring.uncommitted_rounds import Contribution, KeptRounds, Key, RingResult
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.uncommitted_rounds import RingContribution, RingResult, RoundKey, UncommittedRounds
 from ring_allreduce.ring.wire_forms import why_not_summed
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 from ring_allreduce.transport.outbox import Outbox
@@ -59,10 +59,10 @@ class RingReducer:
             raise InvalidInput(f"a reducer needs max_rounds >= 1, got {max_rounds}")
         self._endpoint = endpoint
         self._specs = require_usable(rings, endpoint.name)
-        self._kept = KeptRounds(self._specs, max_rounds, first_round - 1)
+        self._kept = UncommittedRounds(self._specs, max_rounds, first_round - 1)
         self._handovers = Handovers()
         self._outbox = Outbox(endpoint)
-        self._spare = Spare(endpoint.empty)
+        self._spare = BufferPool(endpoint.empty)
         self._results: list[RingResult] = []
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
@@ -95,7 +95,7 @@ class RingReducer:
         reason = why_not_summed(vector, weight, len(spec.members))
         if reason:
             raise ContributionRefused(self._endpoint.name, ring, round, reason)
-        self._contribute((ring, round), Contribution(vector.detach(), weight, counters))
+        self._contribute((ring, round), RingContribution(vector.detach(), weight, counters))
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take what arrived; False when it is nothing of a ring (and nothing was done).
@@ -155,7 +155,7 @@ class RingReducer:
         self._outbox.clear()
         self._abandon(self._unfinished())
 
-    def holding(self) -> list[Key]:
+    def holding(self) -> list[RoundKey]:
         """(ring, round) of the whole averages that were not committed: what this member can hand on."""
         return self._kept.holding()
 
@@ -202,7 +202,7 @@ class RingReducer:
         """What each ring has cost since this reducer was made."""
         return self._flights.stats
 
-    def progress(self) -> dict[Key, RingProgress]:
+    def progress(self) -> dict[RoundKey, RingProgress]:
         """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
         found = {}
         waiting = Counter(
@@ -216,7 +216,7 @@ class RingReducer:
             found[key] = RingProgress(handover.received, handover.expected, 0, holder)
         return found
 
-    def _contribute(self, key: Key, contribution: Contribution) -> None:
+    def _contribute(self, key: RoundKey, contribution: RingContribution) -> None:
         self._done(self._flights.begin(self._specs[key[0]], key[1], contribution))
         self.pump()
 
@@ -233,7 +233,7 @@ class RingReducer:
         if reason:
             raise InvalidInput(f"round {round} of ring {ring!r} is {reason}")
 
-    def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> Key | None:
+    def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> RoundKey | None:
         """Where an arrival belongs; None when its round or its epoch is over. Raises ContributionRefused."""
         sender, key = delivery.sender, (message.ring, message.round)
         if message.ring not in self._specs:
@@ -270,11 +270,11 @@ class RingReducer:
         self._results.append(result)
         self._handovers.forget((result.ring, result.round))
 
-    def _abandon(self, keys: Iterable[Key]) -> None:
+    def _abandon(self, keys: Iterable[RoundKey]) -> None:
         """What is unfinished of `keys` is given up: nothing more comes, or what comes starts it again."""
         for key in list(keys):
             self._flights.abandon(key)
             self._handovers.forget(key)
 
-    def _unfinished(self) -> list[Key]:
+    def _unfinished(self) -> list[RoundKey]:
         return sorted({*self._flights.keys(), *self._handovers.keys()})

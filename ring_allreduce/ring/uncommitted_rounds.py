@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-Key = tuple[str, int]
+RoundKey = tuple[str, int]
 """Ring and round."""
 
 
@@ -27,7 +27,7 @@ class RingResult:
 
 
 @dataclass
-class Contribution:
+class RingContribution:
     """This member's part in one ring and round. The vector is the caller's own memory."""
 
     vector: Tensor
@@ -39,16 +39,16 @@ class Contribution:
     """What compression took in this round, so far as it went: the next round's carry once this one is committed."""
 
 
-class KeptRounds:
+class UncommittedRounds:
     """The rounds after the last commit, over all rings of one member."""
 
     def __init__(self, rings: Iterable[str], max_rounds: int, committed: int) -> None:
         """`max_rounds`: see RingReducer. `committed`: the round before the first one."""
         self.rings = frozenset(rings)
         self.committed = committed
-        self.contributions: dict[Key, Contribution] = {}
+        self.contributions: dict[RoundKey, RingContribution] = {}
         self._max_rounds = max_rounds
-        self._whole: dict[Key, tuple[RingResult, int]] = {}
+        self._whole: dict[RoundKey, tuple[RingResult, int]] = {}
         self._carry: dict[str, Tensor] = {}
 
     def take_carry(self, ring: str) -> Tensor | None:
@@ -69,7 +69,7 @@ class KeptRounds:
         found = self._whole.pop((ring, round), None)
         return found[0] if found else None
 
-    def holding(self) -> list[Key]:
+    def holding(self) -> list[RoundKey]:
         """(ring, round) of the whole averages, in order."""
         return sorted(self._whole)
 
