@@ -19,9 +19,9 @@ import torch
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
 from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, RavnestError, Rendezvous, ZmqEndpoint
-from ring_allreduce.group import calls as group_call
 from ring_allreduce.group import control_messages as c
-from ring_allreduce.group import entry as module
+from ring_allreduce.group import group_ring
+from ring_allreduce.group import member as module
 from ring_allreduce.group.control_line import ControlLine
 from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.transport import Lane, PeerAddress
@@ -63,8 +63,8 @@ class Member:
         self._endpoint: FaultyEndpoint | None = None
         self._said_struck = False
         torch.set_num_threads(1)
-        group_call.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
-        group_call.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
+        group_ring.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
+        group_ring.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
         if self._is_victim and plan.what != "none":
             module.ZmqEndpoint = self._faulty  # type: ignore[misc, assignment]
         if plan.what == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":

@@ -11,9 +11,16 @@ import time
 from collections import deque
 
 from ring_allreduce.errors import DeadlinePassed, InvalidMessage, PeerLost
-from ring_allreduce.group.control_messages import GREETING, AliveMessage, FrameReader, HeardMessage, framed, keep_alive
+from ring_allreduce.group.control_messages import (
+    GREETING,
+    RENDEZVOUS,
+    AliveMessage,
+    FrameReader,
+    HeardMessage,
+    framed,
+    keep_alive,
+)
 from ring_allreduce.group.liveness import Report
-from ring_allreduce.group.orders import RENDEZVOUS
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.security.keys import Keys
 from ring_allreduce.transport.zmq.encrypted_streams import EncryptedStream

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from ring_allreduce.group.admission import why_not
 from ring_allreduce.group.control_messages import (
     MAX_REASON_CHARACTERS,
+    RING,
     AliveMessage,
     CommittedMessage,
     FinishedMessage,
@@ -43,8 +44,6 @@ from ring_allreduce.rounds.events import (
 )
 from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.transport.message import Message
-
-RING = "group"
 
 Said = tuple[Sequence[str], Message]
 """Members, and what to tell them. After PutOutMessage there is nothing more to say to them."""

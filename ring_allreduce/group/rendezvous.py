@@ -18,6 +18,7 @@ from types import TracebackType
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
 from ring_allreduce.group.admission import COMPLETE, require_size
 from ring_allreduce.group.control_messages import (
+    RENDEZVOUS,
     FrameReader,
     JoinMessage,
     PutOutMessage,
@@ -27,7 +28,6 @@ from ring_allreduce.group.control_messages import (
     keep_alive,
     shortened,
 )
-from ring_allreduce.group.orders import RENDEZVOUS
 from ring_allreduce.group.owner import GroupOwner, Said
 from ring_allreduce.rounds.deadlines import Patience
 from ring_allreduce.transport.envelope import TOKEN_BYTES

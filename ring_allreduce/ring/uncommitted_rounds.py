@@ -1,15 +1,21 @@
-"""What one member keeps of the rounds that are not committed: its contributions, and the averages that are whole.
+"""What one member keeps of the rounds that are not committed: contributions, whole averages, and averages handed on.
 
-Decides which rounds are finished and which are too far ahead. Knows no machine, no peer and no chunk.
+Contributions and whole averages are kept until the commit, since a round may have to start again, and since a member
+that holds an average hands it on, byte for byte and in chunks, to one that misses it. This module says which rounds
+are finished, which are too far ahead, and which handed-on chunks are taken from whom. It sends nothing.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-RoundKey = tuple[str, int]
-"""Ring and round."""
+from ring_allreduce.ring.executor import RingContribution, RingSpec
+from ring_allreduce.ring.messages import HandedOn
+from ring_allreduce.rounds.events import RoundKey
+from ring_timing import Layout
 
 
 @dataclass(frozen=True)
@@ -24,19 +30,6 @@ class RingResult:
     average: Tensor
     total_weight: float
     counters: tuple[int, ...]
-
-
-@dataclass
-class RingContribution:
-    """This member's part in one ring and round. The vector is the caller's own memory."""
-
-    vector: Tensor
-    weight: float
-    counters: tuple[int, ...]
-    carry: Tensor | None = None
-    """What compression took from earlier rounds: added to weight · vector, the same when the round starts again."""
-    residual: Tensor | None = None
-    """What compression took in this round, so far as it went: the next round's carry once this one is committed."""
 
 
 class UncommittedRounds:
@@ -109,3 +102,116 @@ class UncommittedRounds:
                 earlier = self._carry.get(key[0])
                 self._carry[key[0]] = residual if earlier is None else residual.add_(earlier)
         return gone
+
+
+def pieces(result: RingResult, chunk_elements: int) -> Iterator[tuple[HandedOn, Tensor]]:
+    """The messages that carry `result`, each with its span of the average, which is not copied."""
+    for start, stop in Layout(result.average.numel(), 1, chunk_elements).chunks(0):
+        yield (
+            HandedOn(
+                ring=result.ring,
+                round=result.round,
+                start=start,
+                stop=stop,
+                total_weight=result.total_weight,
+                counters=result.counters,
+            ),
+            result.average[start:stop],
+        )
+
+
+class Handover:
+    """One average that arrives from one holder."""
+
+    def __init__(self, spec: RingSpec, round: int) -> None:  # noqa: A002 - our word
+        self._spec = spec
+        self._round = round
+        self._layout = Layout(spec.elements, 1, spec.chunk_elements)
+        self._average = torch.empty(spec.elements, dtype=spec.dtype)
+        self._here: set[int] = set()
+        self._total: tuple[float, tuple[int, ...]] | None = None
+
+    @property
+    def received(self) -> int:
+        """Chunks that are here."""
+        return len(self._here)
+
+    @property
+    def expected(self) -> int:
+        """Chunks in all."""
+        return self._layout.chunk_count()
+
+    def why_not(self, piece: HandedOn) -> str | None:
+        """Why a piece contradicts the ring or the pieces before it; None when it fits."""
+        if not self._layout.has_chunk(0, piece.start, piece.stop):
+            return f"[{piece.start}, {piece.stop}) is no chunk of {self._layout}"
+        if not (math.isfinite(piece.total_weight) and piece.total_weight >= 0):
+            return f"total weight {piece.total_weight}"
+        if self._total not in (None, (piece.total_weight, piece.counters)):
+            return f"a total of {piece.total_weight} {piece.counters}, after {self._total}"
+        return None
+
+    def take(self, piece: HandedOn, span: Tensor) -> bool:
+        """Put in a piece that fits; False when it was there before."""
+        if piece.start in self._here:
+            return False
+        self._here.add(piece.start)
+        self._total = piece.total_weight, piece.counters
+        self._average[piece.start : piece.stop] = span
+        return True
+
+    def result(self) -> RingResult | None:
+        """The average, once it is whole."""
+        if self._total is None or len(self._here) < self._layout.chunk_count():
+            return None
+        return RingResult(self._spec.name, self._round, self._average, *self._total)
+
+
+class Handovers:
+    """The averages that others hand on to one member."""
+
+    def __init__(self) -> None:
+        self._arriving: dict[RoundKey, dict[str, Handover]] = {}
+        self._holders: dict[RoundKey, str] = {}
+
+    def expect(self, spec: RingSpec, round: int, holder: str) -> RingResult | None:  # noqa: A002 - our word
+        """Take this average from `holder` alone; the whole of it, when it came before this was known."""
+        key = spec.name, round
+        early = self._arriving.get(key, {}).get(holder)
+        self._arriving[key] = {holder: early or Handover(spec, round)}
+        self._holders[key] = holder
+        return self._arriving[key][holder].result()
+
+    def why_not(self, spec: RingSpec, sender: str, piece: HandedOn) -> str | None:
+        """Why a piece is refused; None when it can be taken."""
+        key = spec.name, piece.round
+        if sender not in spec.members or self._holders.get(key, sender) != sender:
+            return f"this member takes the average from {self._holders.get(key, 'a member')!r}"
+        if key not in self._holders and any(other != sender for other in self._arriving.get(key, ())):
+            return "another has handed on that average before it was asked for"  # one vector's memory, no more
+        return self._handover(spec, sender, piece.round).why_not(piece)
+
+    def take(self, spec: RingSpec, sender: str, piece: HandedOn, span: Tensor) -> tuple[bool, RingResult | None]:
+        """Put in a piece that fits: whether it was new, and the average once it is whole and its holder known."""
+        key = spec.name, piece.round
+        handover = self._handover(spec, sender, piece.round)
+        # It may come before the holder is known here: the two took different ways.
+        self._arriving.setdefault(key, {})[sender] = handover
+        new = handover.take(piece, span)
+        return new, handover.result() if new and key in self._holders else None
+
+    def awaited(self) -> list[tuple[RoundKey, str, Handover]]:
+        """What is awaited of whom, and what of it is here."""
+        return [(key, holder, self._arriving[key][holder]) for key, holder in sorted(self._holders.items())]
+
+    def forget(self, key: RoundKey) -> None:
+        """The average is whole, starts again, or is given up."""
+        self._arriving.pop(key, None)
+        self._holders.pop(key, None)
+
+    def keys(self) -> set[RoundKey]:
+        """Of what anything is here or awaited."""
+        return {*self._arriving, *self._holders}
+
+    def _handover(self, spec: RingSpec, sender: str, round: int) -> Handover:  # noqa: A002 - our word
+        return self._arriving.get((spec.name, round), {}).get(sender) or Handover(spec, round)

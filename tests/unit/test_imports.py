@@ -41,7 +41,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "planner",
     ),
     "ring_allreduce": (
-        "errors records",
+        "errors",
         "transport rounds",
         "ring",
         "group",

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ring_allreduce.ring.buffer_pool import BufferPool
+from ring_allreduce.ring.executor import BufferPool
 from ring_allreduce.transport import envelope as frames
 
 

@@ -6,8 +6,8 @@ whose parts it is made of. So two averages of a round are equal if and only if t
 
 from collections import defaultdict
 
-from ring_allreduce.group.epoch_member import EpochMember
 from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.member import EpochMember
 from ring_allreduce.rounds.membership import RoundMembership
 
 

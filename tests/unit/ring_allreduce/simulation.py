@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from ring_allreduce.ring.buffer_pool import BufferPool
 from ring_allreduce.ring.events import ChunkArrived, ContributionReady, DropChunk, FinishRing, RefuseChunk, SendChunk
-from ring_allreduce.ring.executor import Payload, RingExecutor, RingSpec
-from ring_allreduce.ring.uncommitted_rounds import RingContribution
+from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, RingExecutor, RingSpec
 
 
 class Case:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.buffer_pool import BufferPool
 from ring_allreduce.ring.events import (
     AddOwn,
     DivideChunk,
@@ -16,8 +15,7 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.executor import Payload, RingExecutor, RingSpec, require_usable
-from ring_allreduce.ring.uncommitted_rounds import RingContribution
+from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, RingExecutor, RingSpec, require_usable
 
 OWN = torch.tensor([1.0, 2.0, 3.0, 4.0])
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from ring_allreduce.ring.uncommitted_rounds import RingContribution, RingResult, UncommittedRounds
+from ring_allreduce.ring.executor import RingContribution
+from ring_allreduce.ring.uncommitted_rounds import RingResult, UncommittedRounds
 
 
 def result(number, ring="r"):

@@ -1,7 +1,7 @@
 """What a member does when an epoch begins. Whole crews, in any order of events: test_membership.py."""
 
-from ring_allreduce.group.epoch_member import EpochMember
 from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.member import EpochMember
 
 RINGS = {"r": ("a", "b"), "s": ("a", "b")}
 FIRST = {"a": 1, "b": 1}

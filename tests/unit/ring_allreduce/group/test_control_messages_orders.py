@@ -6,8 +6,7 @@ import pytest
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput, LeftOut, PeerLost
 from ring_allreduce.group import control_messages as c
-from ring_allreduce.group.orders import order_of, peer_address, welcome_of
-from ring_allreduce.group.owner import RING
+from ring_allreduce.group.control_messages import RING, order_of, peer_address, welcome_of
 from ring_allreduce.rounds import events as ev
 from ring_allreduce.transport.endpoint import PeerAddress
 

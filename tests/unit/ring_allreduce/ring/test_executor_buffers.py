@@ -2,7 +2,7 @@
 
 import torch
 
-from ring_allreduce.ring.buffer_pool import BufferPool
+from ring_allreduce.ring.executor import BufferPool
 
 
 def test_what_comes_back_is_used_again_by_size_and_dtype():
