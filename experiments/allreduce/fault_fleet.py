@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from ring_allreduce import ContributionRefused, InProcessNetwork, RingReducer, RingSpec
-from ring_allreduce.group.epoch_member import EpochMember
 from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.member import EpochMember
 from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.transport import Codec, Lane, LinkShape
 
