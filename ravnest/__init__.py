@@ -1,0 +1,106 @@
+"""Trains PyTorch models on unequal machines that are joined by home internet.
+
+In: machines (nodes.yaml or a `Fleet`) and what to train (job.yaml or a `Job`). Out: a plan, what to expect of it, and
+trained weights. Importing this package loads nothing else; each name is loaded when it is first used.
+
+    plan = ravnest.plan("nodes.yaml")
+    ravnest.save_plan(plan, "plan.yaml")
+    result = ravnest.run(plan)
+    print(result.held_out_loss)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster_planner import Cluster, Fleet, Link, Node, NoFeasiblePlan, Plan, RegionLink, Spare, Stage
+    from ravnest.api import (
+        Exported,
+        evaluate,
+        explain_plan,
+        export,
+        load_fleet,
+        load_job,
+        load_plan,
+        plan,
+        rehearse,
+        run,
+        save_fleet,
+        save_plan,
+        simulate,
+    )
+    from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
+    from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
+    from ravnest.job.config import Job
+    from ravnest.planning.prepare_plan import ExplainedPlan
+    from ravnest.rehearsal.comparison import Rehearsal
+    from ravnest.results.evaluation import Evaluation
+    from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate
+
+_NAMES = {
+    "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
+    "ravnest.api": "Exported evaluate explain_plan export load_fleet load_job load_plan plan rehearse run save_fleet "
+    "save_plan simulate",
+    "ravnest.driver.observe.report": "RunLimit Observer RunEvent RunResult",
+    "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
+    "ravnest.job.config": "Job",
+    "ravnest.planning.prepare_plan": "ExplainedPlan",
+    "ravnest.rehearsal.comparison": "Rehearsal",
+    "ravnest.results.evaluation": "Evaluation",
+    "ravnest.simulator": "BandwidthChange Scenario SimulatedRun Stall StallRate",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = [
+    "BandwidthChange",
+    "Cluster",
+    "Evaluation",
+    "ExplainedPlan",
+    "Exported",
+    "Fleet",
+    "Interrupted",
+    "InvalidInput",
+    "Job",
+    "Link",
+    "ModelNotSplittable",
+    "NoFeasiblePlan",
+    "Node",
+    "NodeLost",
+    "Observer",
+    "Plan",
+    "RavnestError",
+    "RegionLink",
+    "Rehearsal",
+    "RunEvent",
+    "RunFailed",
+    "RunLimit",
+    "RunResult",
+    "Scenario",
+    "SimulatedRun",
+    "Spare",
+    "Stage",
+    "Stall",
+    "StallRate",
+    "evaluate",
+    "explain_plan",
+    "export",
+    "load_fleet",
+    "load_job",
+    "load_plan",
+    "plan",
+    "rehearse",
+    "run",
+    "save_fleet",
+    "save_plan",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -2,7 +2,7 @@
 
 Alone:            Group, Rendezvous (group.py, rendezvous.py)
 Inside a run:     RoundOwner, RoundMember (round_*.py), Progress (progress.py), RingReducer (reducer.py)
-Underneath:       Ring, the sans-I/O machine (ring_machine.py); layout.py; transport/
+Underneath:       RingMachine, the sans-I/O machine (ring_machine.py); layout.py; transport/
 """
 
 from ring_allreduce.errors import (
@@ -20,12 +20,13 @@ from ring_allreduce.errors import (
 )
 from ring_allreduce.group.group import Group
 from ring_allreduce.group.rendezvous import Rendezvous
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.events import parse_line
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
-from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
-from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.reducer import RingProgress, RingReducer
+from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import RingStatistics
-from ring_allreduce.ring.trace_lines import parse_line
+from ring_allreduce.ring.uncommitted_rounds import RingResult
 from ring_allreduce.rounds.deadlines import Patience
 from ring_allreduce.rounds.events import (
     CommitRound,
@@ -105,8 +106,8 @@ __all__ = [
     "Progress",
     "RavnestError",
     "Rendezvous",
-    "Ring",
     "RingFinished",
+    "RingMachine",
     "RingProgress",
     "RingReducer",
     "RingResult",

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from ring_allreduce import ContributionRefused, InProcessNetwork, RingReducer, RingSpec
-from ring_allreduce.group.epoch_member import EpochMember
 from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.rounds import events as ev
-from ring_allreduce.rounds.membership import Membership
+from ring_allreduce.rounds.member import EpochMember
+from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.transport import Codec, Lane, LinkShape
 
 CONTROL_S = 0.01
@@ -67,7 +67,7 @@ class VirtualMember:
             for ring in self.rings:
                 vector = torch.from_numpy(self._fleet.contribution(self.cluster, ring, number))
                 self.reducer.contribute(number, ring, vector, self._fleet.weights[self.cluster])
-            self._follow(self.machine.handle(ev.Contributed(number)))
+            self._follow(self.machine.handle(ev.RoundContributed(number)))
             self._collect()
 
     def take(self, order: ev.MembershipInstruction) -> None:
@@ -149,7 +149,7 @@ class VirtualFleet:
         for index, shape in enumerate(shapes):
             self._add(f"c{index}", shape)
         clusters = {name: member.cluster for name, member in self.members.items()}
-        self.owner = Membership(rings, ahead=self.window, clusters=clusters)
+        self.owner = RoundMembership(rings, ahead=self.window, clusters=clusters)
         self._give(self.owner.begin())
 
     @property

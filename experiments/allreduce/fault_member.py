@@ -19,9 +19,9 @@ import torch
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
 from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, RavnestError, Rendezvous, ZmqEndpoint
-from ring_allreduce.group import calls as group_call
 from ring_allreduce.group import control_messages as c
-from ring_allreduce.group import entry as module
+from ring_allreduce.group import group_ring
+from ring_allreduce.group import member as module
 from ring_allreduce.group.control_line import ControlLine
 from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.transport import Lane, PeerAddress
@@ -42,7 +42,7 @@ def serve_rendezvous(plan: Scenario, tell: Tell) -> None:
         take, heard = Rendezvous._take, [0]
 
         def counted(self: Rendezvous, connection: Any, message: Message) -> None:
-            if isinstance(message, c.Finished):
+            if isinstance(message, c.FinishedMessage):
                 heard[0] += 1
                 if heard[0] > finished - plan.at_chunk % plan.members:
                     strike(signal.SIGKILL if "killed" in plan.what else signal.SIGSTOP)
@@ -63,8 +63,8 @@ class Member:
         self._endpoint: FaultyEndpoint | None = None
         self._said_struck = False
         torch.set_num_threads(1)
-        group_call.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
-        group_call.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
+        group_ring.chunk_elements_for = lambda rate, element_bytes: CHUNK_ELEMENTS  # type: ignore[attr-defined]
+        group_ring.direct_is_faster = lambda n_bytes, members: plan.way == "direct"  # type: ignore[attr-defined]
         if self._is_victim and plan.what != "none":
             module.ZmqEndpoint = self._faulty  # type: ignore[misc, assignment]
         if plan.what == "two killed" and name == f"m{(plan.victim + 1) % plan.members}":
@@ -166,7 +166,7 @@ class Member:
 
         def noticed(line: ControlLine, message: Message) -> None:
             lines[:] = [line]
-            if isinstance(message, c.Finished) and message.round == self._plan.at_round:
+            if isinstance(message, c.FinishedMessage) and message.round == self._plan.at_round:
                 if self._plan.what == "killed as its ring finishes":
                     strike(signal.SIGKILL)
                 if self._endpoint is not None:
@@ -191,7 +191,7 @@ class Member:
         tell = ControlLine.tell
 
         def noticed(line: ControlLine, message: Message) -> None:
-            if isinstance(message, c.Held) and message.epoch > 1:
+            if isinstance(message, c.HeldMessage) and message.epoch > 1:
                 strike(signal.SIGKILL)
             tell(line, message)
 
@@ -212,9 +212,9 @@ def be_a_stranger(plan: Scenario, rendezvous: str, ports: list[int], tell: Tell)
     noise = [
         chance.randbytes(chance.randint(1, 3000)),
         b"\0\0\0\xff",
-        c.framed(c.Join(name="m0", size=plan.members + 1, address=where)),
-        c.framed(c.Finished(epoch=1, round=1)),
-        c.framed(c.PutOut(epoch=9, reason="", refused=True)),
+        c.framed(c.JoinMessage(name="m0", size=plan.members + 1, address=where)),
+        c.framed(c.FinishedMessage(epoch=1, round=1)),
+        c.framed(c.PutOutMessage(epoch=9, reason="", refused=True)),
         b"GET / HTTP/1.1\r\n\r\n",
     ]
     kept = []

@@ -98,8 +98,8 @@ def run(*, quick: bool) -> Part:
             f"Slopes are fitted over the last {OCTAVES} octaves of K, {size.seeds} seeds for each K. The seeds of one "
             "K share the schedule that the machines made and have chance of their own.",
             "Transient (docs/theory-practice.md, section 9): predicted from the descent without noise and the noise "
-            "along it, not from what was measured; delays are left out. Descent bends: the predicted error's slope over K, "
-            "more than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
+            "along it, not from what was measured; delays are left out. Descent bends: the predicted error's slope "
+            "over K, more than −½. Delays bend: by how much their term makes the bound's slope steeper; – where "
             f"they also keep the step small. Over: both at most {BEND}, there and for every longer K. With fewer than "
             f"{LEAST_OCTAVES} octaves beyond it a slope is not judged. Controls, and what is set beside one, are "
             "judged by their last octaves wherever they are.",

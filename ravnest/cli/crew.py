@@ -1,4 +1,7 @@
-"""The crew of `profile` and `doctor`: agents on a Ray cluster's nodes, or this process alone."""
+"""Who measures for `ravnest profile`: an agent on each node of a Ray cluster, or this process alone.
+
+In: the address of a Ray cluster, or None. Out: a crew that answers calls, for the length of a `with` block.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`ravnest doctor`: say by name what would make a run fail, before it does.
 
-Decides the command's options, what is checked without a plan or without a cluster, and the exit codes: 0 when
-nothing would fail, 1 when something would.
+In: the command's options. Out: what was found, as tables or with --json as one document; the exit code is 0 when
+nothing would fail, and 1 when something would. This module decides what is checked without a plan or without a cluster.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def doctor(
     from rich.console import Console
 
     from cluster_planner.files.yaml_files import holds_plan, load_fleet
-    from ravnest.cli.plan_file import read_plan
+    from ravnest.api import read_plan
+    from ravnest.cli.options import note
     from ravnest.job.config import job_from_mapping
 
-    plan = read_plan(file)[1] if file is not None and holds_plan(file) else None
+    plan = read_plan(file, note)[1] if file is not None and holds_plan(file) else None
     fleet = load_fleet(file) if file is not None and plan is None else None
     job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
     from ravnest.cli.views.machines import doctor_document, show_doctor

@@ -1,6 +1,7 @@
 """`ravnest evaluate`: what a run's weights come to on the held-out set, or on the training set.
 
-Decides the command's options and what it prints. What is computed is ravnest.results.evaluation's.
+In: the command's options. Out: the steps as they begin, then the figures, or with --json the result as one document.
+Everything else is `ravnest.evaluate`.
 """
 
 from __future__ import annotations
@@ -49,28 +50,26 @@ def evaluate(
     """
     from rich.console import Console
 
-    from ravnest.results.trained_run import open_run, weights_of_run
-
-    opened = open_run(run, job)
-    weights_path = weights if weights is not None else weights_of_run(opened)
-    from dataclasses import asdict
-
+    import ravnest
     from ravnest.cli.views.steps import Steps
-    from ravnest.json_values import plain
-    from ravnest.results.evaluation import evaluate as launch_evaluate
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     # The job's own code may print: with --json, stdout holds the result alone.
     with steps, redirect_stdout(sys.stderr) if as_json else nullcontext():
-        result = launch_evaluate(
-            opened,
-            weights_path,
+        result = ravnest.evaluate(
+            run,
+            weights=weights,
             data=data.value,
             device=device,
+            job=job,
             step=steps.begin,
             progress=lambda part: steps.say(f"{part:.0%}"),
         )
     if as_json:
+        from dataclasses import asdict
+
+        from ravnest.json_values import plain
+
         json.dump(plain(asdict(result)), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return

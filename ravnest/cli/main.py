@@ -1,8 +1,8 @@
 """The `ravnest` command: its subcommands, and what an error looks like to the user.
 
-Decides how errors become one clear line and an exit code: 2 for input the user can mend, 1 for a run that
-failed, 130 when interrupted. Set RAVNEST_TRACEBACK=1 to see the traceback instead. Heavy modules are
-imported by the commands that need them, so that --help is fast.
+In: the command line. Out: what a subcommand prints, or an error as clear lines and an exit code: 2 for input that the
+user can mend, 1 for a run that failed, 130 when interrupted. RAVNEST_TRACEBACK=1 shows the traceback instead. Heavy
+modules are imported by the commands that need them, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from ravnest.cli.doctor import doctor
 from ravnest.cli.evaluate import evaluate
 from ravnest.cli.export import export
-from ravnest.cli.options import as_invalid_input
+from ravnest.cli.options import Command, as_invalid_input
 from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
@@ -30,9 +30,9 @@ INTERRUPTED = 130
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """The one place where Ctrl-C is answered: typer itself would end with the same code, and without a word.
+        """Answers Ctrl-C, where typer itself would end without a word.
 
-        A value that cannot be is told as ravnest tells it; what is missing or unknown as typer does, with the usage.
+        A value that cannot be is told in ravnest's words; what is missing or unknown in typer's, with the usage.
         """
         try:
             return super().invoke(ctx)
@@ -55,14 +55,14 @@ app = typer.Typer(
     help="Train PyTorch models on the unequal machines you have, joined by home internet.",
     epilog="Example: ravnest plan examples/home/nodes.yaml && ravnest run",
 )
-app.command(epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
-app.command(epilog="Example: ravnest simulate plan.yaml --hours 24 --jitter 0.1")(simulate)
-app.command(epilog="Example: ravnest run plan.yaml --out runs/first")(run)
-app.command(epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
-app.command(epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)
-app.command(epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
-app.command(epilog="Example: ravnest evaluate runs/first")(evaluate)
-app.command(epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
+app.command(cls=Command, epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
+app.command(cls=Command, epilog="Example: ravnest simulate plan.yaml --hours 24 --jitter 0.1")(simulate)
+app.command(cls=Command, epilog="Example: ravnest run plan.yaml --out runs/first")(run)
+app.command(cls=Command, epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
+app.command(cls=Command, epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)
+app.command(cls=Command, epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
+app.command(cls=Command, epilog="Example: ravnest evaluate runs/first")(evaluate)
+app.command(cls=Command, epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """`ravnest profile`: measure this machine, or every node of a Ray cluster, and write nodes.yaml.
 
-Decides the command's options, and that no file of a user's is replaced unasked. What is measured is
-ravnest.profiling's.
+In: the command's options. Out: nodes.yaml, and what was measured as tables or with --json as one document. A file of
+the user's is never replaced unasked.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def profile(
 
     fleet = found.fleet if known is None else merged(found.measured, known)
     if not output.parent.is_dir():
-        raise InvalidInput("there is no such folder", path=str(output.parent), key="--output")
+        raise InvalidInput("there is no such folder", path=str(output.parent), key="output")
     save_fleet(fleet, output, comments(found))
     if as_json:
         json.dump(profile_document(found, output), sys.stdout, indent=2, allow_nan=False)
@@ -92,7 +92,7 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     if merge and force:
         raise InvalidInput("give one of --merge and --force")
     if output.is_dir():
-        raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="--output")
+        raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="output")
     if not output.exists():
         return None
     if merge:
@@ -102,5 +102,5 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     raise InvalidInput(
         "is there already: --merge writes what is measured into it, --force replaces it, -o names another file",
         path=str(output),
-        key="--output",
+        key="output",
     )

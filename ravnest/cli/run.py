@@ -1,7 +1,7 @@
 """`ravnest run`: train as a plan says, show how it goes, and say what came of it.
 
-Decides the command's options and which of three views watches the run. What happens in a run is
-ravnest.driver's.
+In: the command's options. Out: a live view on a terminal, or plain lines elsewhere; at the end a summary, or with
+--json the result as one document. Everything else is `ravnest.run`.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ def run(
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
     from rich.console import Console
 
-    from ravnest.cli.plan_file import read_plan
-
-    made, _ = read_plan(plan)  # before torch and Ray are imported: what is wrong with the file is told at once
+    import ravnest
+    from ravnest.cli.options import note
     from ravnest.cli.views.progress import LiveView, PlainView
-    from ravnest.cli.views.result import show_result
-    from ravnest.driver import run as launch_run
-    from ravnest.driver.observe.report import as_plain
 
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     # Ray and the job's own code may print: with --json, stdout holds the result alone.
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
-        result = launch_run(
-            made,
+        result = ravnest.run(
             plan,
             address=address,
             resume=resume,
             encrypt=encrypt,
             timeline=timeline,
-            out_dir=out,
+            out=out,
             observer=view,
+            warn=note,
         )
     if as_json:
+        from ravnest.driver.observe.report import as_plain
+
         json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
+        from ravnest.cli.views.result import show_result
+
         show_result(result, plan, console)
     if result.stopped_early:
         raise typer.Exit(STOPPED_EARLY)

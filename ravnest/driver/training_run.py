@@ -1,9 +1,15 @@
-"""`run`: from a plan to trained weights. The story of a run; each chapter lives in a module of its own."""
+"""One run, from a plan to trained weights.
+
+In: a plan, where to write, and who watches. Out: a RunResult, or the error that ended the run, with what to do about
+it. Preparing, training and finishing each stand in a module of their own.
+"""
 
 import shlex
+import tempfile
 from pathlib import Path
 
-from cluster_planner import Plan
+from cluster_planner import Plan, save_plan
+from ravnest.checkpoints.run_folder import choose_folder
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.initial_state import ResumedRun
 from ravnest.driver.observe import report
@@ -16,7 +22,7 @@ from ravnest.errors import Interrupted, InvalidInput, RavnestError, RunFailed
 
 def run(
     plan: Plan,
-    plan_path: Path,
+    plan_path: Path | None = None,
     *,
     address: str | None = None,
     resume: bool = False,
@@ -29,17 +35,27 @@ def run(
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
-    `plan_path`: where the plan was read; a copy goes into the run's folder. `address`: a running Ray cluster; None
-    starts one on this machine and places every stage on it. `imitate`: what of the plan's machines is imitated;
-    None: nothing. `encrypt`: with keys made for this run; tensors travel encrypted, among its own processes alone.
-    `timeline`: write trace.json. `limit`: an earlier end than the job's own. Raises InvalidInput, RunFailed, NodeLost
-    or Interrupted.
+    Arguments:
+        plan_path: the file that the plan was read from, which is copied into the run's folder; None for a plan that was
+            made in Python, which is written there.
+        address: HOST:PORT of a running Ray cluster; None starts one on this machine and places every stage on it.
+        resume: go on from the last checkpoint in the run's folder.
+        out_dir: the run's folder; None: a new one in runs/, or the newest there for a resume.
+        observer: is told of each event.
+        imitate: what of the plan's machines is imitated; None: nothing.
+        encrypt: tensors travel encrypted, with keys of this run and among its own processes alone.
+        timeline: write trace.json.
+        limit: an earlier end than the job's own.
+
+    Raises:
+        InvalidInput, RunFailed, NodeLost or Interrupted.
     """
     with StopOnInterrupt() as interrupt:
         if address is not None:
             check_address(address)
-        prepared = prepare(plan, plan_path, out_dir, resume=resume, observer=observer)
-        prepared.folder.begin(plan_path)
+        folder = choose_folder(out_dir, resume=resume)
+        prepared = prepare(plan, plan_path or folder.plan, folder.path, resume=resume, observer=observer)
+        _begin(prepared, plan_path)
         watched = _Watched(observer)
         try:
             record, control = train(
@@ -61,8 +77,19 @@ def run(
         return finish(prepared, record, control, encrypted=encrypt)
 
 
+def _begin(prepared: Prepared, plan_path: Path | None) -> None:
+    """Makes the run's folder with its plan."""
+    if plan_path is not None:
+        prepared.folder.begin(plan_path)
+        return
+    with tempfile.TemporaryDirectory(prefix="ravnest-plan-") as folder:
+        written = Path(folder) / "plan.yaml"
+        save_plan(prepared.plan, written)
+        prepared.folder.begin(written)
+
+
 class _Watched:
-    """Tells the observer all, and remembers whether `training` has begun."""
+    """Passes every event to the observer, and remembers whether `training` has begun."""
 
     def __init__(self, observer: report.Observer) -> None:
         self._observer = observer

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cluster_planner.inputs.model_costs import SplitBackward
-from ring_allreduce.records import record
+from ring_allreduce.ring.events import record
 
 MARGIN = 1.05
 LEAST_SPARE = 2

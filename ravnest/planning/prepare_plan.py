@@ -1,14 +1,15 @@
-"""Makes a plan for a fleet: loads the job and its data, captures and checks the model, and asks the planner.
+"""Makes a plan for a fleet and a job.
 
-Decides the order of these steps and what the planner is told about the job. Knows neither the terminal nor
-where the plan is written. Errors are those of the packages it calls.
+In: a fleet and a job. Out: an `ExplainedPlan`, which is the plan and what is needed to explain it. The steps, in this
+order, are: load the data, run the model once, capture it, check that the captured units reproduce it, ask the planner.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 
@@ -16,11 +17,11 @@ from cluster_planner.advice.job_changes import most_of_a_round
 from cluster_planner.formatting import counted
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.plan import Plan
-from cluster_planner.planner import make_plan
+from cluster_planner.planner import Relaxed, make_plan, without_constraints
 from cluster_planner.search.cluster_search import Step
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
-from ravnest.job.config import load_job
+from ravnest.job.config import Job
 from ravnest.job.materials import (
     capture_job,
     check_shares,
@@ -35,23 +36,51 @@ from ravnest.planning.workload import workload
 from ravnest.splitting import verify
 from ravnest.training.batches import arguments
 
+MOST_SEED = 2**32 - 1
+"""The largest seed that k-means takes."""
+
+
+NOTHING_RELAXED = Relaxed()
+
+
+@dataclass(frozen=True)
+class ExplainedPlan:
+    """A plan, how it was found, and what would change it."""
+
+    plan: Plan
+    search: tuple[Step, ...]
+    """The steps of the planner's search, in order."""
+    largest_round: float
+    """The largest `average_every` to advise, in samples, for a training as long as the job's `stop` says."""
+    relaxed: Relaxed = NOTHING_RELAXED
+    """What the plan would gain without single constraints of nodes.yaml, where that was asked for."""
+
 
 def prepare_plan(
     fleet: Fleet,
-    nodes_path: Path,
-    job_path: Path,
+    job: Job,
     *,
-    seed: int,
+    fleet_path: str | None = None,
+    seed: int = 0,
+    explain: bool = False,
     step: Callable[[str], None],
-    searched: Callable[[Step], None] | None = None,
-) -> tuple[Plan, float]:
-    """The plan for `fleet`, read from `nodes_path`, and the job of `job_path`; and the largest average_every to advise,
-    in samples, for training that is as long as the job's `stop` says.
+) -> ExplainedPlan:
+    """The plan for a fleet and a job.
 
-    `step` hears of each slow step as it begins, `searched` of each step of the planner's search.
+    Arguments:
+        fleet_path: the file that the fleet was read from, for errors; None for a fleet made in Python.
+        seed: of the planner's search, from 0 to MOST_SEED.
+        explain: whether to plan again without single constraints, to see what each of them costs.
+        step: is told of each slow step as it begins.
+
+    Raises:
+        InvalidInput: at a key of the job or the fleet. NoFeasiblePlan where the two do not fit each other.
     """
-    _check_devices(fleet, nodes_path)
-    job = load_job(job_path)
+    if not 0 <= seed <= MOST_SEED:
+        raise InvalidInput(f"must be from 0 to {MOST_SEED}, not {seed}", key="seed")
+    job_path = job.file
+    searched: list[Step] = []
+    _check_devices(fleet, fleet_path)
     step("loading the data")
     check_sample(job, job_path)
     data = load_data(job, job_path)
@@ -72,26 +101,28 @@ def prepare_plan(
     with naming(job_path, "model"):
         verify(captured, model, args, kwargs)
     step(f"planning for {counted(len(fleet.nodes), 'node')}")
-    with naming(nodes_path, "nodes"):
+    with nullcontext() if fleet_path is None else naming(fleet_path, "nodes"):
         plan = make_plan(
             fleet,
             captured.costs,
             workload(job),
             job=job.model_dump(mode="json"),
-            job_file=str(job_path.resolve()),
+            job_file=str(job_path),
             seed=seed,
             trained_samples=trained_samples,
             trained_s=trained_s,
-            progress=searched,
+            progress=searched.append,
         )
     check_shares(job, job_path, plan, len(data.train))
-    return plan, most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
+    largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
+    relaxed = without_constraints(plan, tell=step) if explain else NOTHING_RELAXED
+    return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
 
 
-def _check_devices(fleet: Fleet, nodes_path: Path) -> None:
+def _check_devices(fleet: Fleet, fleet_path: str | None) -> None:
     for i, node in enumerate(fleet.nodes):
         try:
             torch.device(node.device)
         except RuntimeError:
             message = f"torch knows no device {node.device!r}; expected one such as cpu, cuda or cuda:1"
-            raise InvalidInput(message, path=str(nodes_path), key=f"nodes[{i}].device") from None
+            raise InvalidInput(message, path=fleet_path, key=f"nodes[{i}].device") from None

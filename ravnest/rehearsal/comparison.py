@@ -1,7 +1,8 @@
 """What a rehearsal shows: what the plan predicted beside what the run achieved, in the plan's own time. Pure.
 
-Decides how long a rehearsal goes on unless told, which figures are compared, and when this machine was too small for
-it. Knows nothing of how a run is imitated, nor of how figures are shown.
+In: a plan, and the result of its rehearsed run. Out: a `Rehearsal`, which compares the fleet, each cluster and each
+stage, and says whether this machine was fast enough to imitate the plan. The module also fixes how long a rehearsal
+goes on.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan
 from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures
+from ravnest.errors import InvalidInput
 from ravnest.json_values import plain
 from ravnest.pipeline import stage_name
 
@@ -22,6 +24,20 @@ MOST_LATE = 0.02
 snapshots and merges, which it may make too early too, of a stage's time."""
 _SPARE = 0.8
 """Of the speed at which the latest stage would just be in time."""
+
+
+def check_extent(speed: float, samples: int | None, minutes: float | None, *, whole: bool) -> None:
+    """Raises InvalidInput for a speed or an end that makes no sense."""
+    if not (math.isfinite(speed) and speed > 0):
+        raise InvalidInput(f"must be a finite number above 0, not {speed:g}", key="speed")
+    if samples is not None and samples < 1:
+        raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
+    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
+        raise InvalidInput(f"must be a finite number above 0, not {minutes:g}", key="minutes")
+    given = {"samples": samples is not None, "minutes": minutes is not None, "whole": whole}
+    if sum(given.values()) > 1:
+        named = " and ".join(name for name, there in given.items() if there)
+        raise InvalidInput(f"{named} say when to end: give one of them", key="samples")
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,8 @@ class Rehearsal:
     rounds: int
     staleness_bound: int
     clusters: tuple[ClusterRehearsal, ...]
+    run: RunResult
+    """What came of the run itself, in this machine's time."""
     links_late_s: float | None = None
     """By how much later than imitated messages came, the mean of the stage where it was most. None: no links."""
 
@@ -190,6 +208,7 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
         rounds=result.rounds,
         staleness_bound=plan.workload.max_staleness,
         clusters=clusters,
+        run=result,
         merges_late_share=(1.0 - 1.0 / speed)
         * max((each.steady.averaging for each in result.stages if each.steady is not None), default=0.0),
         links_late_s=max((each.link_late_s * speed for each in result.stages if each.link_late_s), default=None),
@@ -204,13 +223,13 @@ def slower(speed: float, late_share: float) -> float:
 
 
 def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
-    """The fields, and whether to believe them, as JSON takes them."""
+    """The comparison, and whether to believe it, as JSON takes them; without the run, whose result is told apart."""
     judged = {
         "faithful": rehearsal.faithful,
         "unfaithful_in": list(rehearsal.unfaithful_in),
         "links_late_share": rehearsal.links_late_share,
     }
-    return {**judged, **{name: plain(item) for name, item in asdict(rehearsal).items()}}
+    return {**judged, **{name: plain(item) for name, item in asdict(rehearsal).items() if name != "run"}}
 
 
 def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed: float) -> ClusterRehearsal:

@@ -17,7 +17,7 @@ from ravnest.simulator.fleet import VirtualFleet, VirtualRing
 from ravnest.simulator.network import Path, VirtualNetwork
 from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualTrace
-from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.ring.direct_machine import DirectMachine
 from ring_allreduce.ring.events import (
     ChunkArrived,
     ContributionReady,
@@ -27,7 +27,7 @@ from ring_allreduce.ring.events import (
     RingEvent,
     SendChunk,
 )
-from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.transport.stats import Lane
 
 
@@ -175,7 +175,7 @@ class _Part:
         self.trace = trace
         self.others: Mapping[str, _Part] = {}
         self.paths: dict[str, Path] = {}
-        self.machines: dict[int, Ring | Direct] = {}
+        self.machines: dict[int, RingMachine | DirectMachine] = {}
 
     def came(self, chunk: ChunkArrived) -> None:
         if self.member.stage.receive(self.came, chunk):
@@ -196,11 +196,11 @@ class _Part:
                 raise RunFailed(f"{self.who} refuses {what}")
             # The others are arithmetic, which takes no time here.
 
-    def _machine(self, number: int) -> Ring | Direct:
+    def _machine(self, number: int) -> RingMachine | DirectMachine:
         ring = self.ring
         if ring.direct:
-            return Direct(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0)
-        return Ring(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0, ring.shares)
+            return DirectMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0)
+        return RingMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0, ring.shares)
 
     def _send(self, number: int, chunk: SendChunk) -> None:
         start, stop = chunk.start, chunk.stop

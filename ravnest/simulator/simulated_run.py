@@ -76,6 +76,12 @@ class SimulatedRun:
     """(end of a span of equal length, samples/s in it) from the start to the drain."""
     events: int
     wall_s: float
+    ended: str = ""
+    """Why it ended where nobody said when, in words."""
+    too_short: str | None = None
+    """Why it has shown no steady state, in words; None where it has."""
+    unreached: tuple[str, ...] = ()
+    """What of the scenario would have happened after its end, in words."""
 
     @property
     def events_per_minute(self) -> float:

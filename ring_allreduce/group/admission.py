@@ -1,10 +1,10 @@
-"""Who may join a group: what a Join from the network has to say before anyone uses it. Knows no socket."""
+"""Who may join a group: what a JoinMessage from the network has to say before anyone uses it. Knows no socket."""
 
 import ipaddress
 from collections.abc import Mapping
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.group.control_messages import MOST_MEMBERS, Join
+from ring_allreduce.group.control_messages import MOST_MEMBERS, JoinMessage
 from ring_allreduce.transport.endpoint import PeerAddress
 
 MAX_NAME_CHARACTERS = 100
@@ -19,10 +19,12 @@ def require_size(size: object) -> None:
         raise InvalidInput(f"a group's size is a whole number from 1 to {MOST_MEMBERS}, got {size!r}")
 
 
-def why_not(join: Join, size: int, members: Mapping[str, Join], allowed: Mapping[str, str] | None = None) -> str | None:
+def why_not(
+    join: JoinMessage, size: int, members: Mapping[str, JoinMessage], allowed: Mapping[str, str] | None = None
+) -> str | None:
     """Why `join` is refused by a group of `size` that has `members` now; None when it is welcome.
 
-    `allowed`: the rendezvous's allow-list, as a Join has it; None without keys.
+    `allowed`: the rendezvous's allow-list, as a JoinMessage has it; None without keys.
     """
     if join.size != size:
         return f"it expects {join.size} members, the rendezvous {size}"
@@ -50,7 +52,7 @@ def is_loopback(host: str) -> bool:
         return False  # a name
 
 
-def _unreachable(join: Join, members: Mapping[str, Join]) -> str | None:
+def _unreachable(join: JoinMessage, members: Mapping[str, JoinMessage]) -> str | None:
     """Why some member could not connect to who joins, or it to that one: what each says of its machine is compared."""
     local = f"its host {join.address.host!r} means each machine itself"
     advice = "give join() host=, this machine's address as the others reach it"

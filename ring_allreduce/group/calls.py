@@ -1,46 +1,27 @@
-"""What a member of a group was asked for: when it joined, and in one call of average(). Knows times, not clocks."""
+"""One call of average(): its tensors as one flat vector and back, its form, and when its time is up.
+
+In: the tensors that a caller gives, and the times of a clock that is not read here. Out: the flat vector that is
+averaged, and the tensors filled from the mean. Numbers are copied only where they must be.
+"""
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.reducer import RingResult
-from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
-from ring_allreduce.transport.security.keys import Keys
-from ring_timing import chunk_elements_for, direct_is_faster
-
-OnLoss = Literal["continue", "fail"]
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.executor import Empty, ordinary
+from ring_allreduce.ring.uncommitted_rounds import RingResult
 
 OVERTIME = 2.0
 """A call of one who goes on without the lost ends after so many times its time-out: by then they are left out."""
 
 VERDICT_SIGNS = 6
 """So many signs of life after its time-out at the latest a member has heard who was late (liveness.py)."""
-
-
-@dataclass(frozen=True)
-class GroupOptions:
-    """What `Group.join` was asked for."""
-
-    name: str
-    size: int
-    host: str
-    timeout_s: float
-    wire: Wire
-    on_loss: OnLoss
-    keys: Keys | None = None
-
-    @property
-    def patient(self) -> bool:
-        """Whether the group goes on without those who are lost."""
-        return self.on_loss == "continue"
 
 
 @dataclass
@@ -75,12 +56,58 @@ class Call:
         return f"{self.vector.numel()} numbers, {self.vector.dtype}, as {words} [{digest}]"
 
 
-def ring_spec(ring: str, members: tuple[str, ...], elements: int, dtype: torch.dtype, wire: Wire) -> RingSpec:
-    """The ring that averages vectors of `elements` numbers among `members`, the same at all of them.
+def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`tensors` as a list: an iterator would be empty when it is looked at again.
 
-    Chunks, and whether everyone sends to everyone, are those of links that nobody measured (layout.py).
+    Raises InvalidInput for what is no collection of dense tensors with numbers in them.
     """
-    element_bytes = torch.empty((), dtype=dtype).element_size()
-    direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
-    chunk_elements = chunk_elements_for(None, element_bytes)
-    return RingSpec(ring, members, elements, chunk_elements, dtype, wire, direct=direct)
+    found = tensors if isinstance(tensors, Tensor | str | Mapping) or not isinstance(tensors, Iterable) else [*tensors]
+    if not isinstance(found, list):
+        raise InvalidInput(f"a list of tensors is averaged, not a {type(found).__name__}")
+    for one in found:
+        if not isinstance(one, Tensor):
+            raise InvalidInput(f"a list of tensors is averaged; it holds a {type(one).__name__}")
+        if one.layout != torch.strided or one.is_meta:
+            raise InvalidInput(f"a tensor to average is dense and holds numbers; got {one.layout} on {one.device}")
+    return found
+
+
+def flatten(tensors: Sequence[Tensor], empty: Empty = ordinary) -> Tensor:
+    """All numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
+
+    `empty`: makes the vector that several are put into.
+
+    Raises InvalidInput for tensors that are not floating, or that have several numbers in one place: those cannot be
+    written.
+    """
+    if any(not tensor.dtype.is_floating_point for tensor in tensors):
+        raise InvalidInput(f"only floating tensors can be averaged; got {[str(t.dtype) for t in tensors]}")
+    if any(_overlaps(tensor) for tensor in tensors):
+        raise InvalidInput("a tensor that is expanded has several numbers in one place, and cannot be written")
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    dtype = torch.float64 if wide else torch.float32
+    parts = [tensor.detach().to("cpu", dtype).reshape(-1) for tensor in tensors]
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    vector = empty(sum(part.numel() for part in parts), dtype)
+    return torch.cat(parts, out=vector) if parts else vector
+
+
+def unflatten(vector: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Write the numbers of `vector` into `tensors`, each in its own dtype, shape and place."""
+    parts = torch.split(vector, [tensor.numel() for tensor in tensors])
+    with torch.no_grad():
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether two indices of `tensor` may mean one place in memory, as far as strides tell."""
+    reach = 0
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        if stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False

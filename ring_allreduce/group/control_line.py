@@ -11,9 +11,16 @@ import time
 from collections import deque
 
 from ring_allreduce.errors import DeadlinePassed, InvalidMessage, PeerLost
-from ring_allreduce.group.control_messages import GREETING, Alive, FrameReader, Heard, framed, keep_alive
+from ring_allreduce.group.control_messages import (
+    GREETING,
+    RENDEZVOUS,
+    AliveMessage,
+    FrameReader,
+    HeardMessage,
+    framed,
+    keep_alive,
+)
 from ring_allreduce.group.liveness import Report
-from ring_allreduce.group.orders import RENDEZVOUS
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.security.keys import Keys
 from ring_allreduce.transport.zmq.encrypted_streams import EncryptedStream
@@ -128,7 +135,7 @@ class ControlLine:
         try:
             data = self._connection.recv(65536)
             self.heard_s = time.monotonic()
-            self._inbox += [message for message in self._reader.feed(data) if not isinstance(message, Heard)]
+            self._inbox += [message for message in self._reader.feed(data) if not isinstance(message, HeardMessage)]
             if not data:
                 self._dead = PeerLost(RENDEZVOUS, "its connection closed")
         except (OSError, InvalidMessage) as error:
@@ -137,4 +144,4 @@ class ControlLine:
     def _give_signs(self, every_s: float) -> None:
         with contextlib.suppress(OSError):  # who reads the line hears that it is dead
             while not self._over.wait(every_s):
-                self._send(Alive(report=self.report))
+                self._send(AliveMessage(report=self.report))

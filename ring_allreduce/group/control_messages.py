@@ -1,19 +1,28 @@
-"""What a group's members and their rendezvous say to each other, and how it is framed on a TCP connection.
+"""What a group's members and their rendezvous say to each other, how it is framed, and what it orders a member to do.
 
-A frame is four bytes of length (big-endian) and one msgpack message. Tensors never travel here. When the
-other side dies its connection closes, which is how a death is noticed at once.
+A frame on the TCP connection is four bytes of length (big-endian) and one msgpack message. Tensors never travel here.
+When the other side dies its connection closes, which is how a death is noticed at once. A member takes what its
+rendezvous says as events of rounds/member.py, or as the error that ends the group here (`order_of`). Nothing that comes
+over the network is used before it was checked.
 """
 
+import math
 import socket
 import struct
 from collections.abc import Mapping
 
 import msgspec
 
-from ring_allreduce.errors import InvalidMessage, MessageTooLarge
+from ring_allreduce.errors import ContributionRefused, InvalidInput, InvalidMessage, LeftOut, MessageTooLarge, PeerLost
 from ring_allreduce.group.liveness import Report
-from ring_allreduce.transport.message import Codec, Message
-from ring_allreduce.transport.stats import DropCause
+from ring_allreduce.rounds.events import CommitRound, Reform, Resume
+from ring_allreduce.transport import Codec, DropCause, Message, PeerAddress
+
+RENDEZVOUS = "rendezvous"
+"""The rendezvous's own name, in errors and in allow-lists."""
+
+RING = "group"
+"""The name of a group's only ring."""
 
 MAX_FRAME_BYTES = 1024 * 1024
 """A frame is held whole by who reads it, also when a stranger sends it."""
@@ -46,7 +55,7 @@ class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # From a member.
 
 
-class Join(Message, frozen=True, kw_only=True, tag="join"):
+class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
     """Its name, its address, and how many members it expects at the start.
 
     `comes_from`: its own address on the way to the rendezvous, empty when that is on the same machine. `allowed`: the
@@ -60,7 +69,7 @@ class Join(Message, frozen=True, kw_only=True, tag="join"):
     allowed: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
 
 
-class Held(Message, frozen=True, kw_only=True, tag="held"):
+class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
     """It is in `epoch` and has stopped; `rounds`: those whose average it holds. `form`: what it averages."""
 
     epoch: int
@@ -68,7 +77,7 @@ class Held(Message, frozen=True, kw_only=True, tag="held"):
     form: str
 
 
-class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+class FinishedMessage(Message, frozen=True, kw_only=True, tag="finished"):
     """It holds the average of `round`. `form`: what it averages there."""
 
     epoch: int
@@ -76,7 +85,7 @@ class Finished(Message, frozen=True, kw_only=True, tag="finished"):
     form: str = ""
 
 
-class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
+class SuspectedMessage(Message, frozen=True, kw_only=True, tag="suspected"):
     """What `member` sent it cannot be averaged."""
 
     epoch: int
@@ -84,20 +93,20 @@ class Suspected(Message, frozen=True, kw_only=True, tag="suspected"):
     reason: str
 
 
-class Overdue(Message, frozen=True, kw_only=True, tag="overdue"):
+class OverdueMessage(Message, frozen=True, kw_only=True, tag="overdue"):
     """It has waited in average() for `waited_s`, as long as it was told to. The rendezvous measures that itself."""
 
     round: int
     waited_s: float
 
 
-class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
     """A sign of life, and how far it is."""
 
     report: Report
 
 
-class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
     """It leaves, and why."""
 
     reason: str
@@ -106,25 +115,25 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
 # From the rendezvous.
 
 
-class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
     """To a new connection: the token of this group's transport, and how often to give a sign of life."""
 
     token: bytes
     alive_every_s: float
 
 
-class Heard(Message, frozen=True, kw_only=True, tag="heard"):
+class HeardMessage(Message, frozen=True, kw_only=True, tag="heard"):
     """To one inside average(): its sign of life came, and the rendezvous lives."""
 
 
-class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
     """To one who wanted to join and cannot."""
 
     reason: str
 
 
-class Reformed(Message, frozen=True, kw_only=True, tag="reformed"):
-    """To all: stop, `epoch` begins with these members, in passing order; answer with Held."""
+class ReformedMessage(Message, frozen=True, kw_only=True, tag="reformed"):
+    """To all: stop, `epoch` begins with these members, in passing order; answer with HeldMessage."""
 
     epoch: int
     members: dict[str, MemberAddress]
@@ -140,7 +149,7 @@ class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: list[str]
 
 
-class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
+class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
     """To all: everybody is in `epoch`; what is not `kept` starts again. `first_round`: the receiver's first."""
 
     epoch: int
@@ -149,14 +158,14 @@ class Resumed(Message, frozen=True, kw_only=True, tag="resumed"):
     first_round: int
 
 
-class Committed(Message, frozen=True, kw_only=True, tag="committed"):
+class CommittedMessage(Message, frozen=True, kw_only=True, tag="committed"):
     """To all: everyone holds the average of `round`."""
 
     epoch: int
     round: int
 
 
-class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
+class PutOutMessage(Message, frozen=True, kw_only=True, tag="put_out"):
     """To one without whom `epoch` begins. `refused`: for what it contributed."""
 
     epoch: int
@@ -164,8 +173,24 @@ class PutOut(Message, frozen=True, kw_only=True, tag="put_out"):
     refused: bool
 
 
-FROM_MEMBERS: tuple[type[Message], ...] = (Join, Held, Finished, Suspected, Overdue, Alive, Leaving)
-FROM_RENDEZVOUS: tuple[type[Message], ...] = (Welcome, Heard, Refused, Reformed, Resumed, Committed, PutOut)
+FROM_MEMBERS: tuple[type[Message], ...] = (
+    JoinMessage,
+    HeldMessage,
+    FinishedMessage,
+    SuspectedMessage,
+    OverdueMessage,
+    AliveMessage,
+    LeavingMessage,
+)
+FROM_RENDEZVOUS: tuple[type[Message], ...] = (
+    WelcomeMessage,
+    HeardMessage,
+    RefusedMessage,
+    ReformedMessage,
+    ResumedMessage,
+    CommittedMessage,
+    PutOutMessage,
+)
 
 CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
 
@@ -179,7 +204,7 @@ def framed(message: Message) -> bytes:
 
 
 def shortened(allowed: Mapping[str, str]) -> dict[str, str]:
-    """An allow-list as a Join has it."""
+    """An allow-list as a JoinMessage has it."""
     return {name: public[:KEY_DIGITS] for name, public in allowed.items()}
 
 
@@ -216,3 +241,44 @@ class FrameReader:
             messages.append(CONTROL.decode(bytes(self._buffer[_LENGTH.size : end])))
             del self._buffer[:end]
         return messages
+
+
+def welcome_of(message: Message, me: str) -> WelcomeMessage:
+    """The first answer to `me`. Raises InvalidInput for a refusal, PeerLost for what no rendezvous of ours says."""
+    if not isinstance(message, WelcomeMessage):
+        order_of(message, me, 1)
+        raise PeerLost(RENDEZVOUS, f"it answered with {message}")
+    if not 0 < message.alive_every_s < math.inf:
+        raise PeerLost(RENDEZVOUS, f"it wants a sign of life every {message.alive_every_s} s")
+    return message
+
+
+def order_of(message: Message, me: str, next_round: int) -> Reform | Resume | CommitRound:
+    """What `message` orders `me`, whose `next_round` is under way.
+
+    Raises LeftOut or ContributionRefused when the others go on without me, InvalidInput when I cannot join, PeerLost
+    for what no rendezvous of ours says.
+    """
+    match message:
+        case ReformedMessage():
+            if me not in message.members:
+                raise PeerLost(RENDEZVOUS, f"it told {me!r} of epoch {message.epoch}, in which it is not")
+            return Reform(message.epoch, {RING: tuple(message.members)}, message.committed, message.lost)
+        case ResumedMessage():
+            hand_on = tuple((RING, order.round, order.holder, tuple(order.to)) for order in message.hand_on)
+            return Resume(message.epoch, tuple(message.kept), hand_on, {me: message.first_round})
+        case CommittedMessage():
+            return CommitRound(message.round, message.epoch)
+        case PutOutMessage(refused=True):
+            raise ContributionRefused(me, RING, next_round, message.reason)
+        case PutOutMessage():
+            raise LeftOut(me, message.epoch, message.reason)
+        case RefusedMessage():
+            raise InvalidInput(f"the rendezvous refused {me!r}: {message.reason}")
+        case _:
+            raise PeerLost(RENDEZVOUS, f"it sent {type(message).__name__} out of turn")
+
+
+def peer_address(where: MemberAddress) -> PeerAddress:
+    """Where a member listens, as the transport has it."""
+    return PeerAddress(where.host, where.pipeline_port, where.bulk_port)

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.group.admission import MAX_NAME_CHARACTERS, require_size
-from ring_allreduce.group.calls import Call, GroupOptions, OnLoss
-from ring_allreduce.group.flattening import flatten, listed
-from ring_allreduce.group.member import GroupMember
-from ring_allreduce.group.owner import RING
+from ring_allreduce.group.calls import Call, flatten, listed
+from ring_allreduce.group.control_messages import RING
+from ring_allreduce.group.member import GroupMember, GroupOptions, OnLoss
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import WIRES, Wire, check_wire
 from ring_allreduce.transport.endpoint import PeerAddress

@@ -1,27 +1,120 @@
 """The ring of a group at one member: a reducer for what is averaged, and the chunks that came before it was called for.
 
-A reducer averages vectors of one form. Who averages lists of several forms in turn has a reducer for each of them, so
-that what compression took from one list comes back with the next list of its form. Decides nothing about members and
-rounds, and knows no rendezvous.
+In: calls of average(), and deliveries of the endpoint. Out: the averages that became whole. It decides nothing about
+members and rounds, and knows no rendezvous.
 """
 
+from collections import Counter
+from collections.abc import Collection
+
+import torch
+
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.group.calls import Call, ring_spec
-from ring_allreduce.group.early_chunks import Early, rounds_begun
-from ring_allreduce.group.owner import RING
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.group.calls import Call
+from ring_allreduce.group.control_messages import RING
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.ring.reducer import RingProgress, RingReducer, RingResult
+from ring_allreduce.ring.reducer import RingProgress, RingReducer
 from ring_allreduce.ring.statistics import RingStatistics, added
-from ring_allreduce.ring.wire_forms import Wire
-from ring_allreduce.transport.endpoint import Delivery, Endpoint
+from ring_allreduce.ring.uncommitted_rounds import RingResult
+from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
+from ring_allreduce.transport import Delivery, Endpoint
+from ring_timing import chunk_elements_for, direct_is_faster
 
 MOST_FORMS = 4
 """So many forms of lists are remembered where numbers travel compressed: each takes two vectors of memory."""
 
 
+def ring_spec(ring: str, members: tuple[str, ...], elements: int, dtype: torch.dtype, wire: Wire) -> RingSpec:
+    """The ring that averages vectors of `elements` numbers among `members`, the same at all of them.
+
+    Chunks, and whether everyone sends to everyone, are those of links that nobody measured (layout.py).
+    """
+    element_bytes = torch.empty((), dtype=dtype).element_size()
+    direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
+    chunk_elements = chunk_elements_for(None, element_bytes)
+    return RingSpec(ring, members, elements, chunk_elements, dtype, wire, direct=direct)
+
+
+LEAST_EARLY_BYTES = 256 << 20
+"""So much of a round may always be here before it is called for: it may be larger than the round before."""
+
+MESSAGE_BYTES = 1024
+"""What a message takes besides its numbers."""
+
+_ChunkKey = tuple[str, int, str, int, int]
+"""Sender, round, phase, block, start."""
+
+
+def rounds_begun(current: int, *, newcomer: bool) -> range:
+    """The rounds after `current` that others may have begun. A newcomer may not know yet of one commit more, in which
+    it had no part."""
+    return range(current + 1, current + (3 if newcomer else 2))
+
+
+class EarlyChunks:
+    """Chunks of a round that this member has not called for yet: each once, in the order in which they came.
+
+    Only the call says what form that round has here, so they cannot be checked before. Others are one round ahead at
+    most, since a commit needs everybody. They come in only while this member is inside average(), between the others'
+    hearing of a commit and its own. What is beyond the bounds is dropped, and its round is tried again.
+    """
+
+    def __init__(self, ring: str, least_bytes: int = LEAST_EARLY_BYTES) -> None:
+        self._ring = ring
+        self._least_bytes = least_bytes
+        self._bytes = 0
+        self._kept: dict[_ChunkKey, Delivery] = {}
+        self.drops: Counter[str] = Counter()
+        """What was not kept, by reason."""
+
+    def keep(
+        self,
+        delivery: Delivery,
+        message: Chunk | HandedOn,
+        rounds: Collection[int],
+        peers: Collection[str],
+        round_bytes: int,
+    ) -> None:
+        """Keep it if it is of one of `rounds`, which others may have begun, and from one of `peers`.
+
+        `round_bytes`: what all of them send in the round under way at most; no more is kept, or LEAST_EARLY_BYTES.
+        """
+        phase, block = (message.phase, message.block) if isinstance(message, Chunk) else ("handed on", 0)
+        key = delivery.sender, message.round, phase, block, message.start
+        n_bytes = MESSAGE_BYTES + sum(tensor.nbytes for tensor in delivery.tensors)
+        reason = self._why_not(message, rounds, delivery.sender in peers, key)
+        if not reason and self._bytes + n_bytes > max(round_bytes, self._least_bytes):
+            reason = "early, and too much"
+        if reason:
+            self.drops[reason] += 1
+            return
+        self._bytes += n_bytes
+        self._kept[key] = delivery
+
+    def take(self) -> list[Delivery]:
+        """All that is kept, which is forgotten here."""
+        kept = list(self._kept.values())
+        self._kept.clear()
+        self._bytes = 0
+        return kept
+
+    def _why_not(self, message: Chunk | HandedOn, rounds: Collection[int], from_peer: bool, key: _ChunkKey) -> str:
+        if message.ring != self._ring:
+            return "early, of another ring"
+        if message.round not in rounds:
+            return "of a round that nobody can have begun"
+        if not from_peer:
+            return "early, from no member"
+        return "early, and there before" if key in self._kept else ""
+
+
 class GroupRing:
-    """Belongs to the thread that owns `endpoint`."""
+    """A reducer for each form of list that is averaged in turn. Belongs to the thread that owns `endpoint`.
+
+    A reducer averages vectors of one form. A member that averages lists of several forms has a reducer for each of
+    them, so that what compression took from one list comes back with the next list of its form.
+    """
 
     def __init__(self, endpoint: Endpoint, wire: Wire) -> None:
         self._endpoint = endpoint
@@ -29,7 +122,7 @@ class GroupRing:
         self._reducers: dict[str, RingReducer] = {}  # by form, the one in use last
         self._specs: dict[str, RingSpec] = {}
         self._before = RingStatistics()
-        self._early = Early(RING)
+        self._early = EarlyChunks(RING)
         self.members: tuple[str, ...] = ()
         """Who is in the ring, in passing order."""
 

@@ -1,31 +1,117 @@
-"""One member of a stand-alone group: its ring and its line to the rendezvous, in the thread that joined.
+"""One member of a stand-alone group: how it comes in, its ring, and its line to the rendezvous.
 
-Carries out what epoch_member.py says and decides nothing about members and rounds itself; what it averages, and with
-which memory, is group_ring.py's.
+In: the options of `Group.join`, then calls of average(). Out: tensors that hold the mean, or an error that names who is
+to blame. All of it runs in the thread that joined. It carries out what rounds/member.py says, and decides nothing about
+members and rounds itself: whether it may come in is the rendezvous's decision (admission.py). What it averages, and
+with which memory, is group_ring.py's.
 """
 
+import contextlib
 import math
+import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ring_allreduce.errors import ContributionRefused, DeadlinePassed, InvalidInput, PeerLost, RavnestError
 from ring_allreduce.group import control_messages as c
-from ring_allreduce.group.calls import Call, GroupOptions
-from ring_allreduce.group.entry import enter, next_message
-from ring_allreduce.group.epoch_member import EpochMember
-from ring_allreduce.group.flattening import unflatten
+from ring_allreduce.group.admission import is_loopback
+from ring_allreduce.group.calls import Call, unflatten
+from ring_allreduce.group.control_line import ControlLine, reach
+from ring_allreduce.group.control_messages import (
+    RENDEZVOUS,
+    RING,
+    JoinMessage,
+    MemberAddress,
+    order_of,
+    peer_address,
+    shortened,
+    welcome_of,
+)
 from ring_allreduce.group.group_ring import GroupRing
 from ring_allreduce.group.liveness import LATE_SIGNS, Report
-from ring_allreduce.group.orders import RENDEZVOUS, order_of, peer_address
-from ring_allreduce.group.owner import RING
+from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.wire_forms import Wire
 from ring_allreduce.rounds import events as ev
-from ring_allreduce.transport.endpoint import Delivery
-from ring_allreduce.transport.message import Message
-from ring_allreduce.transport.zmq.zmq_endpoint import ZmqEndpoint
+from ring_allreduce.rounds.member import EpochMember
+from ring_allreduce.transport import Codec, Delivery, Keys, Message, ZmqEndpoint
+
+OnLoss = Literal["continue", "fail"]
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What `Group.join` was asked for."""
+
+    name: str
+    size: int
+    host: str
+    timeout_s: float
+    wire: Wire
+    on_loss: OnLoss
+    keys: Keys | None = None
+
+    @property
+    def patient(self) -> bool:
+        """Whether the group goes on without those who are lost."""
+        return self.on_loss == "continue"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a member that has asked to come in has; it waits for the first epoch."""
+
+    line: ControlLine
+    endpoint: ZmqEndpoint
+    alive_every_s: float
+    """How often it gives a sign of life."""
+
+
+def enter(options: GroupOptions, rendezvous: tuple[str, int], deadline_s: float) -> Entry:
+    """Reach the rendezvous and ask to come in. Raises what `Group.join` raises; nothing is left open then."""
+    with contextlib.ExitStack() as opened:
+        line = ControlLine(reach(*rendezvous, options.timeout_s, options.keys))
+        opened.callback(line.close)
+        welcome = welcome_of(next_message(line, options, deadline_s, "an answer of the rendezvous"), options.name)
+        endpoint = ZmqEndpoint(
+            options.name, codec=Codec(RING_KINDS), token=welcome.token, host=options.host, keys=options.keys
+        )
+        opened.callback(endpoint.close)
+        endpoint.wake_on(line.fileno())
+        opened.callback(endpoint.wake_on, None)
+        here = endpoint.address
+        address = MemberAddress(here.host, here.pipeline_port, here.bulk_port)
+        allowed = shortened(options.keys.allowed) if options.keys else {}
+        from_ = address_towards(*rendezvous)
+        line.tell(JoinMessage(name=options.name, size=options.size, address=address, comes_from=from_, allowed=allowed))
+        line.give_signs(welcome.alive_every_s)
+        opened.pop_all()
+    return Entry(line, endpoint, welcome.alive_every_s)
+
+
+def next_message(line: ControlLine, options: GroupOptions, deadline_s: float, waited_for: str) -> Message:
+    """What the rendezvous says next. Raises DeadlinePassed."""
+    message = line.next(max(0.0, deadline_s - time.monotonic()))
+    if message is None:
+        raise DeadlinePassed(waited_for, options.timeout_s)
+    return message
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to `host`; empty when that is this machine, or unknown. Sends nothing."""
+    try:
+        family, *_, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(there)
+            here = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    return "" if is_loopback(here) or here == there[0] else here
 
 
 class GroupMember:
@@ -113,7 +199,7 @@ class GroupMember:
             self._wait(call)
         self._ring.contribute(call, number)
         call.round = number
-        self._machine.handle(ev.Contributed(number))
+        self._machine.handle(ev.RoundContributed(number))
         for delivery in self._ring.take_early():
             self._deliver(call, delivery)
         while True:
@@ -137,7 +223,7 @@ class GroupMember:
             raise DeadlinePassed(self._missing(now_s), call.most_s)
         if now_s >= call.overdue_at_s:
             call.overdue_at_s = math.inf
-            self._tell(c.Overdue(round=self._machine.committed + 1, waited_s=call.limit_s))
+            self._tell(c.OverdueMessage(round=self._machine.committed + 1, waited_s=call.limit_s))
         until_s = min(call.deadline_s, call.overdue_at_s, self._report_at_s)
         for delivery in self._endpoint.poll(max(0.0, until_s - now_s)):
             self._deliver(call, delivery)
@@ -157,7 +243,7 @@ class GroupMember:
             if error.member == self._options.name:
                 raise
             # It may be this member that is wrong: the rendezvous asks all.
-            self._tell(c.Suspected(epoch=self.epoch, member=error.member, reason=error.reason))
+            self._tell(c.SuspectedMessage(epoch=self.epoch, member=error.member, reason=error.reason))
 
     def _report(self) -> Report:
         number = self._machine.committed + 1
@@ -192,7 +278,7 @@ class GroupMember:
 
     def _take(self, message: Message) -> None:
         order = order_of(message, self._options.name, self._machine.committed + 1)
-        if isinstance(message, c.Reformed):
+        if isinstance(message, c.ReformedMessage):
             self._addresses = message.members
             if self._machine.epoch and not self._options.patient:
                 for member, reason in message.lost.items():
@@ -206,14 +292,14 @@ class GroupMember:
         for order in orders:
             match order:
                 case ev.ReportFinished():
-                    self._tell(c.Finished(epoch=order.epoch, round=order.round, form=self._form_here()))
+                    self._tell(c.FinishedMessage(epoch=order.epoch, round=order.round, form=self._form_here()))
                 case ev.MergeRound():
                     self._merge(order.round)
                 case ev.ReformRings():
                     self._reform(order)
                 case ev.ReportHeld():
                     rounds = [number for _, number in order.holding]
-                    self._tell(c.Held(epoch=order.epoch, rounds=rounds, form=self._form_here()))
+                    self._tell(c.HeldMessage(epoch=order.epoch, rounds=rounds, form=self._form_here()))
                 case ev.RestartRound() | ev.SendAverage() | ev.AcceptAverage():
                     self._recover(order)
 
@@ -252,12 +338,12 @@ class GroupMember:
         except PeerLost:
             # Why the line is dead may have come before it died.
             while (last := self._line.next(self._alive_every_s)) is not None:
-                if isinstance(last, c.PutOut):
+                if isinstance(last, c.PutOutMessage):
                     self._take(last)
             raise
 
     def _leave(self, error: BaseException) -> None:
         """Let the others hear at once, and why, instead of when they see the connection closed."""
         if isinstance(error, RavnestError) and not isinstance(error, PeerLost):
-            self._line.farewell(c.Leaving(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
+            self._line.farewell(c.LeavingMessage(reason=str(error)[: c.MAX_REASON_CHARACTERS]))
         self.close()

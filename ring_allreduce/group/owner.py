@@ -11,19 +11,20 @@ from collections.abc import Mapping, Sequence
 from ring_allreduce.group.admission import why_not
 from ring_allreduce.group.control_messages import (
     MAX_REASON_CHARACTERS,
-    Alive,
-    Committed,
-    Finished,
+    RING,
+    AliveMessage,
+    CommittedMessage,
+    FinishedMessage,
     HandingOn,
-    Heard,
-    Held,
-    Join,
-    Leaving,
-    Overdue,
-    PutOut,
-    Reformed,
-    Resumed,
-    Suspected,
+    HeardMessage,
+    HeldMessage,
+    JoinMessage,
+    LeavingMessage,
+    OverdueMessage,
+    PutOutMessage,
+    ReformedMessage,
+    ResumedMessage,
+    SuspectedMessage,
 )
 from ring_allreduce.group.liveness import Watch
 from ring_allreduce.rounds.deadlines import Patience
@@ -41,13 +42,11 @@ from ring_allreduce.rounds.events import (
     Reform,
     Resume,
 )
-from ring_allreduce.rounds.membership import Membership
+from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.transport.message import Message
 
-RING = "group"
-
 Said = tuple[Sequence[str], Message]
-"""Members, and what to tell them. After PutOut there is nothing more to say to them."""
+"""Members, and what to tell them. After PutOutMessage there is nothing more to say to them."""
 
 
 class GroupOwner:
@@ -55,11 +54,11 @@ class GroupOwner:
 
     def __init__(self, size: int, patience: Patience, allowed: Mapping[str, str] | None = None) -> None:
         """`size`: how many meet before the group begins, and how many it has at most. `allowed`: the allow-list that
-        all members need, as a Join has it; None without keys."""
+        all members need, as a JoinMessage has it; None without keys."""
         self._size = size
         self._allowed = allowed
-        self._joined: dict[str, Join] = {}
-        self._membership: Membership | None = None
+        self._joined: dict[str, JoinMessage] = {}
+        self._membership: RoundMembership | None = None
         self._watch = Watch(patience)
 
     @property
@@ -77,7 +76,7 @@ class GroupOwner:
         """Whether no place is free."""
         return len(self._joined) >= self._size
 
-    def join(self, join: Join, now_s: float) -> tuple[str | None, list[Said]]:
+    def join(self, join: JoinMessage, now_s: float) -> tuple[str | None, list[Said]]:
         """Why `join` is refused, or None; and what to tell whom."""
         reason = why_not(join, self._size, self._joined, self._allowed)
         if reason:
@@ -88,7 +87,7 @@ class GroupOwner:
             return None, self._follow(self._membership.handle(ClusterJoined(join.name, {join.name: (RING,)})), now_s)
         if not self.full:
             return None, []
-        self._membership = Membership({RING: sorted(self._joined)}, ahead=1)
+        self._membership = RoundMembership({RING: sorted(self._joined)}, ahead=1)
         return None, self._follow(self._membership.begin(), now_s)
 
     def lost(self, member: str, reason: str, now_s: float) -> list[Said]:
@@ -101,26 +100,26 @@ class GroupOwner:
     def take(self, member: str, message: Message, now_s: float) -> list[Said] | None:
         """What follows from what `member`, who has joined, says; None when it is not its turn to say it."""
         self._watch.heard(member, now_s)
-        if isinstance(message, Alive):
+        if isinstance(message, AliveMessage):
             self._watch.reported(member, message.report, now_s)
             # Who is inside average() reads, and so hears that the rendezvous lives.
-            return [([member], Heard())] if message.report.round else []
-        if isinstance(message, Leaving):
+            return [([member], HeardMessage())] if message.report.round else []
+        if isinstance(message, LeavingMessage):
             return self.lost(member, f"it left: {message.reason}", now_s)
         if self._membership is None:
             return None
         event: MembershipEvent
         match message:
-            case Finished():
+            case FinishedMessage():
                 form = message.form[:MAX_REASON_CHARACTERS]
                 event = MemberFinished(message.round, member, RING, message.epoch, form)
-            case Held():
+            case HeldMessage():
                 holding = tuple((RING, number) for number in message.rounds)
                 event = MemberHeld(message.epoch, member, holding, message.form[:MAX_REASON_CHARACTERS])
-            case Suspected():
+            case SuspectedMessage():
                 reason = f"refused by {member!r}: {message.reason[:MAX_REASON_CHARACTERS]}"
                 event = MemberSuspected(message.epoch, message.member, reason, refused=True)
-            case Overdue():
+            case OverdueMessage():
                 if message.round == self._membership.committed + 1 and math.isfinite(message.waited_s):
                     self._watch.overdue(member, message.round, message.waited_s, now_s)
                 return []
@@ -147,24 +146,28 @@ class GroupOwner:
             match order:
                 case LeaveOut():
                     self._forget(order.member)
-                    said.append(([order.member], PutOut(epoch=order.epoch, reason=order.reason, refused=order.refused)))
+                    said.append(
+                        ([order.member], PutOutMessage(epoch=order.epoch, reason=order.reason, refused=order.refused))
+                    )
                 case Reform():
                     self._watch.epoch_began(now_s)
                     members = order.rings[RING]
                     addresses = {name: self._joined[name].address for name in members}
                     lost = {name: reason[:MAX_REASON_CHARACTERS] for name, reason in order.lost.items()}
-                    reformed = Reformed(epoch=order.epoch, members=addresses, committed=order.committed, lost=lost)
+                    reformed = ReformedMessage(
+                        epoch=order.epoch, members=addresses, committed=order.committed, lost=lost
+                    )
                     said.append((members, reformed))
                 case Resume():
                     said += [([name], _resumed(order, first)) for name, first in order.first_rounds.items()]
                 case CommitRound():
                     self._watch.committed(order.round)
-                    said.append((self.members, Committed(epoch=order.epoch, round=order.round)))
+                    said.append((self.members, CommittedMessage(epoch=order.epoch, round=order.round)))
                 case FailRun():
                     pass  # nobody is left to be told
         return said
 
 
-def _resumed(order: Resume, first_round: int) -> Resumed:
+def _resumed(order: Resume, first_round: int) -> ResumedMessage:
     hand_on = [HandingOn(number, holder, list(to)) for _, number, holder, to in order.hand_on]
-    return Resumed(epoch=order.epoch, kept=list(order.kept), hand_on=hand_on, first_round=first_round)
+    return ResumedMessage(epoch=order.epoch, kept=list(order.kept), hand_on=hand_on, first_round=first_round)

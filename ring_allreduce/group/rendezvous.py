@@ -18,16 +18,16 @@ from types import TracebackType
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
 from ring_allreduce.group.admission import COMPLETE, require_size
 from ring_allreduce.group.control_messages import (
+    RENDEZVOUS,
     FrameReader,
-    Join,
-    PutOut,
-    Refused,
-    Welcome,
+    JoinMessage,
+    PutOutMessage,
+    RefusedMessage,
+    WelcomeMessage,
     framed,
     keep_alive,
     shortened,
 )
-from ring_allreduce.group.orders import RENDEZVOUS
 from ring_allreduce.group.owner import GroupOwner, Said
 from ring_allreduce.rounds.deadlines import Patience
 from ring_allreduce.transport.envelope import TOKEN_BYTES
@@ -178,7 +178,7 @@ class Rendezvous:
         if self._owner.full:
             self._refuse(connection, COMPLETE)
         else:
-            self._send(connection, Welcome(token=self._token, alive_every_s=self._patience.alive_every_s))
+            self._send(connection, WelcomeMessage(token=self._token, alive_every_s=self._patience.alive_every_s))
 
     def _read_closed(self) -> None:
         """Hear what the members have said before it is decided whether a place is free: one may just have left."""
@@ -215,7 +215,7 @@ class Rendezvous:
         now_s = time.monotonic()
         if connection.name is not None:
             said = self._owner.take(connection.name, message, now_s)
-        elif isinstance(message, Join):
+        elif isinstance(message, JoinMessage):
             if connection.proven not in (None, message.name):
                 self._refuse(connection, f"its key is that of {connection.proven!r}")
                 return
@@ -234,7 +234,7 @@ class Rendezvous:
             self._say(said)
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
-        self._send(connection, Refused(reason=reason))
+        self._send(connection, RefusedMessage(reason=reason))
         self._drop(connection, reason)
 
     def _drop(self, connection: _Connection, reason: str) -> None:
@@ -268,7 +268,7 @@ class Rendezvous:
             connection = self._named.get(name)
             if connection is not None:
                 self._send_frame(connection, frame)
-                if isinstance(message, PutOut):
+                if isinstance(message, PutOutMessage):
                     self._drop(connection, "it was put out")
 
     def _send(self, connection: _Connection, message: Message) -> None:

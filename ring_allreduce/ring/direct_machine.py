@@ -26,7 +26,7 @@ from ring_allreduce.ring.events import (
 from ring_timing import layout_of
 
 
-class Direct:
+class DirectMachine:
     """One member of one direct exchange in one round. The same methods as `Ring`."""
 
     def __init__(

@@ -1,42 +1,56 @@
-"""The rings of one member in motion: buffers, arithmetic and sending for the ring machines, on one endpoint.
+"""All rings of one member in motion: what the ring machines instruct is carried out here, on one endpoint.
 
-Owns the memory of every (ring, round) in flight and does what the machines instruct; decides nothing about rounds
-(when they open, when they are merged) or members (who is lost, what starts again). It never waits: the owner of the
-endpoint polls, hands in what arrived, and calls pump() after each poll.
+In: this member's contributions, and the chunks that arrived. Out: the whole averages, in the order in which they became
+whole. The reducer owns the memory of every (ring, round) in flight. It decides nothing about rounds (when they open,
+when they are merged) or members (who is lost, what starts again): rounds/ does. It never waits: the owner of the
+endpoint polls it, hands in what arrived, and calls pump() after each poll.
 """
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
-from ring_allreduce.ring.checks import checked
-from ring_allreduce.ring.flight import RingSpec, require_usable
-from ring_allreduce.ring.flights import Flights
-from ring_allreduce.ring.handover import Handovers, pieces
-from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, Key, RingResult
+from ring_allreduce.ring.events import (
+    ChunkArrived,
+    ContributionReady,
+    DropChunk,
+    FinishRing,
+    RefuseChunk,
+    RingInstruction,
+    SendChunk,
+)
+from ring_allreduce.ring.executor import (
+    Arithmetic,
+    BufferPool,
+    RingContribution,
+    RingExecutor,
+    RingSpec,
+    checked,
+    require_usable,
+)
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.statistics import Burst, RingStatistics
+from ring_allreduce.ring.uncommitted_rounds import Handovers, RingResult, UncommittedRounds, pieces
 from ring_allreduce.ring.wire_forms import why_not_summed
+from ring_allreduce.rounds.events import RoundKey
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 from ring_allreduce.transport.outbox import Outbox
-
-__all__ = ["RingProgress", "RingReducer", "RingResult"]
 
 
 @dataclass(frozen=True)
 class RingProgress:
-    """How far one ring is in one round, in chunks; `waits_for` is whose chunks are missing, None for nobody's."""
+    """How far one ring is in one round, in chunks."""
 
     received: int
     expected: int
     sent: int
     waits_for: str | None
+    """The member whose chunks are missing; None for nobody's."""
 
 
 class RingReducer:
@@ -51,22 +65,25 @@ class RingReducer:
         first_round: int = 1,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_rounds`: how many rounds of a ring may be in flight (max_lag): what bounds the memory.
+        """Take part in `rings`, which must be the same at all their members, from the round `first_round` on.
 
-        `endpoint`'s codec knows RING_KINDS, and its peers are connected before the first contribution.
+        `max_rounds` says how many rounds of a ring may be in flight (max_lag), which bounds the memory. `endpoint`'s
+        codec knows RING_KINDS, and its peers are connected before the first contribution. Raises InvalidInput.
         """
         if max_rounds < 1:
             raise InvalidInput(f"a reducer needs max_rounds >= 1, got {max_rounds}")
         self._endpoint = endpoint
         self._specs = require_usable(rings, endpoint.name)
-        self._kept = KeptRounds(self._specs, max_rounds, first_round - 1)
+        self._kept = UncommittedRounds(self._specs, max_rounds, first_round - 1)
         self._handovers = Handovers()
         self._outbox = Outbox(endpoint)
-        self._spare = Spare(endpoint.empty)
+        self._pool = BufferPool(endpoint.empty)
+        self._now = now
+        self._in_flight: dict[RoundKey, RingExecutor] = {}
+        self._stats: defaultdict[str, RingStatistics] = defaultdict(RingStatistics)
         self._results: list[RingResult] = []
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
-        self._flights = Flights(endpoint, self._kept, self._outbox, self._spare, self.drops, now)
 
     def contribute(
         self,
@@ -95,7 +112,7 @@ class RingReducer:
         reason = why_not_summed(vector, weight, len(spec.members))
         if reason:
             raise ContributionRefused(self._endpoint.name, ring, round, reason)
-        self._contribute((ring, round), Contribution(vector.detach(), weight, counters))
+        self._begin((ring, round), RingContribution(vector.detach(), weight, counters))
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take what arrived; False when it is nothing of a ring (and nothing was done).
@@ -107,7 +124,7 @@ class RingReducer:
         if isinstance(message, Chunk):
             key = self._admitted(delivery, message)
             if key is not None:
-                self._done(self._flights.take(self._specs[message.ring], delivery, message))
+                self._take_chunk(key, delivery, message)
         elif isinstance(message, HandedOn):
             self._take_piece(delivery, message)
         else:
@@ -135,7 +152,7 @@ class RingReducer:
             raise InvalidInput(f"round {round} cannot be committed: not whole here are {sorted(open_keys)}")
         self._abandon(key for key in self._unfinished() if key[1] <= round)
         for result in self._kept.commit(round):
-            self._spare.give(result.average)
+            self._pool.give(result.average)
         self._results = [result for result in self._results if result.round > round]
 
     # Membership: an epoch begins. The caller sets endpoint.epoch, calls reform(), and calls nothing that sends
@@ -155,7 +172,7 @@ class RingReducer:
         self._outbox.clear()
         self._abandon(self._unfinished())
 
-    def holding(self) -> list[Key]:
+    def holding(self) -> list[RoundKey]:
         """(ring, round) of the whole averages that were not committed: what this member can hand on."""
         return self._kept.holding()
 
@@ -171,10 +188,10 @@ class RingReducer:
         for ring in sorted(self._specs):
             whole = self._kept.forget(ring, round)
             if whole:
-                self._spare.forget(whole.average)
+                self._pool.forget(whole.average)
             contribution = self._kept.contributions.get((ring, round))
             if contribution:
-                self._contribute((ring, round), contribution)
+                self._begin((ring, round), contribution)
 
     def hand_on(self, round: int, ring: str, to: Sequence[str]) -> None:  # noqa: A002 - our word
         """Send the whole average, byte for byte, to those members that miss it. Raises InvalidInput if I do, too."""
@@ -195,34 +212,136 @@ class RingReducer:
         if holder not in self._specs[ring].members or holder == self._endpoint.name:
             raise InvalidInput(f"{holder!r} is no other member of ring {ring!r}: {self._specs[ring].members}")
         result = self._handovers.expect(self._specs[ring], round, holder)
-        self._done(result)
+        if result:
+            self._finish(result)
 
     @property
     def stats(self) -> Mapping[str, RingStatistics]:
         """What each ring has cost since this reducer was made."""
-        return self._flights.stats
+        return self._stats
 
-    def progress(self) -> dict[Key, RingProgress]:
+    def progress(self) -> dict[RoundKey, RingProgress]:
         """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
-        found = {}
         waiting = Counter(
             (message.ring, message.round) for message in self._outbox.waiting if isinstance(message, Chunk | HandedOn)
         )
-        for key, flight in self._flights.items():
-            machine = flight.machine
-            sent = flight.sent - waiting[key]
+        found = {}
+        for key, executor in sorted(self._in_flight.items(), key=lambda item: item[0]):
+            machine, sent = executor.machine, executor.sent - waiting[key]
             found[key] = RingProgress(machine.received, machine.expected, sent, machine.waits_for)
         for key, holder, handover in self._handovers.awaited():
             found[key] = RingProgress(handover.received, handover.expected, 0, holder)
         return found
 
-    def _contribute(self, key: Key, contribution: Contribution) -> None:
-        self._done(self._flights.begin(self._specs[key[0]], key[1], contribution))
+    # One ring in one round.
+
+    def _begin(self, key: RoundKey, contribution: RingContribution) -> None:
+        """Contribute, for the first time or again after a restart."""
+        executor = self._executor(key)
+        event = ContributionReady(contribution.weight, contribution.counters)
+        executor.begun_s = now_s = self._now()
+        instructions = executor.machine.handle(event, now_s)
+        if key not in self._kept.contributions:
+            contribution.carry = self._kept.take_carry(key[0])
+            self._kept.contributions[key] = contribution
+        executor.begin(contribution)
+        self._follow(key, executor, instructions)
         self.pump()
 
-    def _done(self, result: RingResult | None) -> None:
+    def _take_chunk(self, key: RoundKey, delivery: Delivery, chunk: Chunk) -> None:
+        spec = self._specs[chunk.ring]
+        weight = 1.0 if chunk.phase == "gather" else chunk.weight
+        payload = checked(delivery, chunk, spec.wire, spec.dtype, weight)
+        executor = self._executor(key)
+        event = ChunkArrived(
+            delivery.sender,
+            delivery.epoch,
+            chunk.round,
+            chunk.phase,
+            chunk.block,
+            chunk.start,
+            chunk.stop,
+            chunk.weight,
+            chunk.counters,
+        )
+        executor.arrive(payload)
+        now_s, before = self._now(), executor.machine.received
+        self._follow(key, executor, executor.machine.handle(event, now_s))
+        if executor.machine.received > before:
+            self._count(executor, delivery, chunk, now_s)
+
+    def _executor(self, key: RoundKey) -> RingExecutor:
+        executor = self._in_flight.get(key)
+        if executor is None:
+            spec = self._specs[key[0]]
+            machine = spec.machine(self._endpoint.name, key[1], self._endpoint.epoch)
+            executor = self._in_flight[key] = RingExecutor(spec, machine, self._pool)
+        return executor
+
+    def _follow(self, key: RoundKey, executor: RingExecutor, instructions: Sequence[RingInstruction]) -> None:
+        """Do what the machine says. Raises ContributionRefused, which names the sender, once all of it is done."""
+        result: RingResult | None = None
+        refused: RefuseChunk | None = None
+        for instruction in instructions:
+            if isinstance(instruction, FinishRing):
+                result = self._whole(key, executor, instruction)
+            elif isinstance(instruction, DropChunk):
+                self.drops[instruction.reason] += 1
+            elif isinstance(instruction, RefuseChunk):
+                refused = instruction
+            else:
+                self._do(key, executor, instruction)
+        if refused:
+            raise ContributionRefused(refused.sender, *key, refused.reason)
         if result:
             self._finish(result)
+
+    def _do(self, key: RoundKey, executor: RingExecutor, instruction: Arithmetic | SendChunk) -> None:
+        try:
+            if isinstance(instruction, SendChunk):
+                self._send(key, executor, instruction)
+            else:
+                executor.compute(instruction)
+        except InvalidInput as error:
+            # What came was checked, so these are numbers of this member that the wire cannot carry.
+            raise ContributionRefused(self._endpoint.name, *key, str(error)) from None
+
+    def _send(self, key: RoundKey, executor: RingExecutor, send: SendChunk) -> None:
+        header = Chunk(
+            ring=key[0],
+            round=key[1],
+            phase=send.phase,
+            block=send.block,
+            start=send.start,
+            stop=send.stop,
+            weight=send.weight,
+            counters=send.counters,
+        )
+        tensors = executor.tensors(send)
+        executor.sent += 1
+        self._stats[key[0]].bytes_sent += sum(tensor.nbytes for tensor in tensors)
+        self._outbox.put(send.to, header, tensors)
+
+    def _whole(self, key: RoundKey, executor: RingExecutor, finish: FinishRing) -> RingResult:
+        now_s = self._now()
+        begun_s = now_s if executor.begun_s is None else executor.begun_s
+        begun = (each.begun_s for (ring, _), each in self._in_flight.items() if ring == key[0])
+        first_s = min((each_s for each_s in begun if each_s is not None), default=begun_s)
+        self._stats[key[0]].finish(begun_s, first_s, now_s)
+        del self._in_flight[key]
+        self._kept.contributions[key].residual = executor.residual
+        return RingResult(*key, executor.room(), finish.total_weight, finish.counters)
+
+    def _count(self, executor: RingExecutor, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
+        stats, n_bytes = self._stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)
+        stats.bytes_received += n_bytes
+        sender = delivery.sender
+        if chunk.phase == "direct" or (chunk.phase == "reduce" and executor.spec.members[chunk.block] == sender):
+            rate = executor.bursts.setdefault(sender, Burst()).add(n_bytes, now_s)
+            if rate is not None:
+                stats.hops[sender] = rate
+
+    # What is admitted, finished and given up.
 
     def _require_open(self, round: int, ring: str) -> None:  # noqa: A002 - our word
         if ring not in self._specs:
@@ -233,7 +352,7 @@ class RingReducer:
         if reason:
             raise InvalidInput(f"round {round} of ring {ring!r} is {reason}")
 
-    def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> Key | None:
+    def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> RoundKey | None:
         """Where an arrival belongs; None when its round or its epoch is over. Raises ContributionRefused."""
         sender, key = delivery.sender, (message.ring, message.round)
         if message.ring not in self._specs:
@@ -270,11 +389,19 @@ class RingReducer:
         self._results.append(result)
         self._handovers.forget((result.ring, result.round))
 
-    def _abandon(self, keys: Iterable[Key]) -> None:
+    def _abandon(self, keys: Iterable[RoundKey]) -> None:
         """What is unfinished of `keys` is given up: nothing more comes, or what comes starts it again."""
         for key in list(keys):
-            self._flights.abandon(key)
             self._handovers.forget(key)
+            executor = self._in_flight.pop(key, None)
+            if executor is None:
+                continue
+            contribution = self._kept.contributions.get(key)
+            if contribution:
+                # If others complete the round without this member, everything that it had to send was sent.
+                contribution.residual = executor.residual
+            if executor.average is not None:
+                self._pool.forget(executor.average)  # peers of the ended epoch may still read what it lent them
 
-    def _unfinished(self) -> list[Key]:
-        return sorted({*self._flights.keys(), *self._handovers.keys()})
+    def _unfinished(self) -> list[RoundKey]:
+        return sorted({*self._in_flight, *self._handovers.keys()})

@@ -34,7 +34,7 @@ from ring_allreduce.ring.events import (
 from ring_timing import layout_of
 
 
-class Ring:
+class RingMachine:
     """One member of one ring in one round."""
 
     def __init__(

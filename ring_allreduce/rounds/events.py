@@ -6,7 +6,7 @@ A cluster is what is lost together: all members of it leave their rings at once.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Key = tuple[str, int]
+RoundKey = tuple[str, int]
 """Ring and round."""
 
 HandOn = tuple[str, int, str, tuple[str, ...]]
@@ -70,7 +70,7 @@ class MemberHeld:
 
     epoch: int
     member: str
-    holding: tuple[Key, ...] = ()
+    holding: tuple[RoundKey, ...] = ()
     form: str = ""
 
 
@@ -157,7 +157,7 @@ OwnerInstruction = OpenRound | MembershipInstruction
 
 
 @dataclass(frozen=True)
-class Contributed:
+class RoundContributed:
     """This member has contributed to `round`, in all its rings."""
 
     round: int
@@ -213,7 +213,7 @@ class ReportHeld:
     """Tell the owner: stopped, in `epoch`, holding these averages."""
 
     epoch: int
-    holding: tuple[Key, ...]
+    holding: tuple[RoundKey, ...]
 
 
 @dataclass(frozen=True)

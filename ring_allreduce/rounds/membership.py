@@ -44,7 +44,7 @@ Finished = dict[tuple[str, str], str]
 """(ring, member) that has finished, and what it averages; empty where that is given beforehand."""
 
 
-class Membership:
+class RoundMembership:
     """Members, epochs and commits of one set of rings."""
 
     def __init__(

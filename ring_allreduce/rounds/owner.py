@@ -14,7 +14,7 @@ from ring_allreduce.rounds.events import (
     OwnerInstruction,
     SamplesReported,
 )
-from ring_allreduce.rounds.membership import Membership, OnLoss
+from ring_allreduce.rounds.membership import OnLoss, RoundMembership
 
 
 class RoundOwner:
@@ -30,7 +30,7 @@ class RoundOwner:
         on_loss: OnLoss = "fail",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
-        """`rings`, `on_loss`, `clusters`: Membership's. `average_every`: samples of the whole fleet that make one
+        """`rings`, `on_loss`, `clusters`: RoundMembership's. `average_every`: samples of the whole fleet that make one
         round.
 
         `max_lag`: rounds, that of the members: at most max_lag + 1 are open at once, the last of them the one at
@@ -40,7 +40,7 @@ class RoundOwner:
             raise InvalidInput(f"average_every must be at least 1 sample, got {average_every}")
         if max_lag < 1:
             raise InvalidInput(f"max_lag must be at least 1 round, got {max_lag}")
-        self._membership = Membership(rings, epoch=epoch, on_loss=on_loss, clusters=clusters)
+        self._membership = RoundMembership(rings, epoch=epoch, on_loss=on_loss, clusters=clusters)
         self._average_every = average_every
         self._max_lag = max_lag
         self._samples: dict[str, int] = {}

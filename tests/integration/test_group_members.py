@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from ring_allreduce import DeadlinePassed, Group, InvalidInput, Patience, PeerLost, RavnestError, Rendezvous
-from ring_allreduce.group.calls import GroupOptions
-from ring_allreduce.group.entry import address_towards
-from ring_allreduce.group.member import GroupMember
+from ring_allreduce.group.member import GroupMember, GroupOptions, address_towards
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,24 +13,24 @@ import torch
 from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, RavnestError, Rendezvous, ZmqEndpoint
 from ring_allreduce.group import rendezvous as module
 from ring_allreduce.group.control_messages import (
-    Committed,
-    Finished,
+    CommittedMessage,
+    FinishedMessage,
     FrameReader,
-    Held,
-    Join,
+    HeldMessage,
+    JoinMessage,
     MemberAddress,
-    PutOut,
-    Reformed,
-    Refused,
-    Resumed,
-    Welcome,
+    PutOutMessage,
+    ReformedMessage,
+    RefusedMessage,
+    ResumedMessage,
+    WelcomeMessage,
     framed,
 )
 
 pytestmark = pytest.mark.timeout(60)
 
 DEADLINE_S = 20.0
-FINISHED = Finished(epoch=1, round=1)
+FINISHED = FinishedMessage(epoch=1, round=1)
 
 
 def connect(rendezvous):
@@ -51,7 +51,7 @@ def hear(connection):
 
 
 def join(name="x", host="127.0.0.1"):
-    return Join(name=name, size=2, address=MemberAddress(host, 1, 1))
+    return JoinMessage(name=name, size=2, address=MemberAddress(host, 1, 1))
 
 
 def meet(rendezvous, *names):
@@ -87,7 +87,7 @@ def test_any_number_of_silent_connections_keeps_nobody_out(rendezvous):
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(rendezvous)) for _ in range(module.SPARE_CONNECTIONS + 30)]
         assert_still_serves(rendezvous)
-        assert isinstance(hear(silent[0])[0], Welcome)
+        assert isinstance(hear(silent[0])[0], WelcomeMessage)
         assert hear(silent[0]) == [], "the oldest made room"
 
 
@@ -96,7 +96,7 @@ def test_a_connection_that_does_not_join_is_closed(monkeypatch):
     monkeypatch.setattr(module, "TICK_S", 0.1)
     with Rendezvous(size=2) as rendezvous, connect(rendezvous) as silent, connect(rendezvous) as dripping:
         for one in (silent, dripping):
-            assert isinstance(hear(one)[0], Welcome)
+            assert isinstance(hear(one)[0], WelcomeMessage)
         dripping.sendall(b"\0")
         assert hear(silent) == hear(dripping) == []
         assert_still_serves(rendezvous)
@@ -106,18 +106,18 @@ def test_a_connection_that_does_not_join_is_closed(monkeypatch):
     "said",
     [
         [FINISHED],
-        [Committed(epoch=1, round=1)],
+        [CommittedMessage(epoch=1, round=1)],
         [join(), join()],
         [join(), join(name="y")],
         [join(), FINISHED],
-        [join(), Held(epoch=0, rounds=[], form="")],
-        [join(), PutOut(epoch=1, reason="", refused=False)],
+        [join(), HeldMessage(epoch=0, rounds=[], form="")],
+        [join(), PutOutMessage(epoch=1, reason="", refused=False)],
     ],
     ids=lambda said: " ".join(type(message).__name__ for message in said),
 )
 def test_what_is_out_of_turn_ends_the_connection_without_an_answer(rendezvous, said):
     with connect(rendezvous) as peer:
-        assert isinstance(hear(peer)[0], Welcome)
+        assert isinstance(hear(peer)[0], WelcomeMessage)
         for message in said:
             send_message(peer, message)
         assert hear(peer) == []
@@ -126,12 +126,12 @@ def test_what_is_out_of_turn_ends_the_connection_without_an_answer(rendezvous, s
 
 def test_who_never_joined_has_no_say_in_a_complete_group(rendezvous):
     with connect(rendezvous) as stranger:
-        assert isinstance(hear(stranger)[0], Welcome)
+        assert isinstance(hear(stranger)[0], WelcomeMessage)
         with connect(rendezvous) as a, connect(rendezvous) as b:
             for name, member in (("a", a), ("b", b)):
-                assert isinstance(hear(member)[0], Welcome)
+                assert isinstance(hear(member)[0], WelcomeMessage)
                 send_message(member, join(name=name))
-            assert isinstance(hear(a)[0], Reformed)
+            assert isinstance(hear(a)[0], ReformedMessage)
             send_message(stranger, FINISHED)
             assert hear(stranger) == []
             # What comes next is the end of the other member.
@@ -144,7 +144,7 @@ def test_after_what_ended_a_connection_nothing_more_of_it_is_taken(rendezvous, m
     taken, take = [], Rendezvous._take
     monkeypatch.setattr(Rendezvous, "_take", lambda self, *said: (taken.append(said[1]), take(self, *said)))
     with connect(rendezvous) as peer:
-        assert isinstance(hear(peer)[0], Welcome)
+        assert isinstance(hear(peer)[0], WelcomeMessage)
         frames, pipe = socket.socketpair()
         for message in (FINISHED, join(name="ghost"), join(name="ghost")):
             send_message(pipe, message)
@@ -159,10 +159,10 @@ def test_after_what_ended_a_connection_nothing_more_of_it_is_taken(rendezvous, m
 @pytest.mark.parametrize("host", ["bad host!!", ""])
 def test_an_address_that_none_could_use_is_refused_and_the_honest_meet(rendezvous, host):
     with connect(rendezvous) as peer:
-        assert isinstance(hear(peer)[0], Welcome)
+        assert isinstance(hear(peer)[0], WelcomeMessage)
         send_message(peer, join(host=host))
         (refused,) = hear(peer)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedMessage)
         assert "no valid host" in refused.reason
         assert_still_serves(rendezvous)
 
@@ -177,7 +177,7 @@ def test_a_complete_group_tells_its_token_to_nobody(rendezvous):
         for _ in "ab":
             stack.enter_context(groups.get(timeout=DEADLINE_S))
         late = stack.enter_context(connect(rendezvous))
-        assert hear(late) == [Refused(reason="the group is complete")]
+        assert hear(late) == [RefusedMessage(reason="the group is complete")]
 
 
 def test_without_file_descriptors_it_rests_and_goes_on(rendezvous, monkeypatch):
@@ -218,14 +218,16 @@ def test_a_member_takes_the_epoch_that_it_is_told():
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(DEADLINE_S)
-            send_message(connection, Welcome(token=token, alive_every_s=1.0))
+            send_message(connection, WelcomeMessage(token=token, alive_every_s=1.0))
             (joined,) = hear(connection)
             where = joined.address
             other.connect({"a": PeerAddress(where.host, where.pipeline_port, where.bulk_port)})
             here = MemberAddress(other.address.host, other.address.pipeline_port, other.address.bulk_port)
-            send_message(connection, Reformed(epoch=7, members={"a": where, "b": here}, committed=0, lost={}))
-            assert Held(epoch=7, rounds=[], form="") in [message for _ in range(2) for message in hear(connection)]
-            send_message(connection, Resumed(epoch=7, kept=[], hand_on=[], first_round=1))
+            send_message(connection, ReformedMessage(epoch=7, members={"a": where, "b": here}, committed=0, lost={}))
+            assert HeldMessage(epoch=7, rounds=[], form="") in [
+                message for _ in range(2) for message in hear(connection)
+            ]
+            send_message(connection, ResumedMessage(epoch=7, kept=[], hand_on=[], first_round=1))
             end, deliveries = time.monotonic() + DEADLINE_S, []
             while not deliveries and time.monotonic() < end:
                 deliveries = other.poll(0.1)
@@ -248,8 +250,8 @@ def test_an_epoch_that_begins_while_another_is_told_is_told_after_it(monkeypatch
     with Rendezvous(size=3) as rendezvous, contextlib.ExitStack() as stack:
         members = {name: stack.enter_context(connect(rendezvous)) for name in "abc"}
         for name, member in members.items():
-            assert isinstance(hear(member)[0], Welcome)
-            send_message(member, Join(name=name, size=3, address=MemberAddress("127.0.0.1", 1, 1)))
+            assert isinstance(hear(member)[0], WelcomeMessage)
+            send_message(member, JoinMessage(name=name, size=3, address=MemberAddress("127.0.0.1", 1, 1)))
         for name in "ac":
             reader, told = FrameReader(), []
             while len(told) < 2:
@@ -263,9 +265,9 @@ def test_an_epoch_that_begins_while_another_is_told_is_told_after_it(monkeypatch
 def test_garbage_of_a_member_ends_its_connection_and_the_others_go_on(rendezvous):
     with connect(rendezvous) as a, connect(rendezvous) as b:
         for name, member in (("a", a), ("b", b)):
-            assert isinstance(hear(member)[0], Welcome)
+            assert isinstance(hear(member)[0], WelcomeMessage)
             send_message(member, join(name=name))
-        assert isinstance(hear(a)[0], Reformed)
+        assert isinstance(hear(a)[0], ReformedMessage)
         b.sendall(b"\xff" * 100)
         (reformed,) = hear(a)
         assert list(reformed.members) == ["a"]
@@ -276,7 +278,7 @@ def test_a_name_that_has_just_left_may_come_back_at_once(rendezvous):
     groups = queue.SimpleQueue()
 
     def come(name):
-        """Join, and average once."""
+        """JoinMessage, and average once."""
         group = Group.join(rendezvous.address, name=name, size=2, timeout_s=DEADLINE_S)
         group.average([torch.full((3,), 0.5)], weight=2.0)
         groups.put(group)

@@ -18,6 +18,7 @@ from cluster_planner.plan import (
     validate,
 )
 from ravnest.driver.observe.report import ClusterProgress, ProgressEvent, RunResult
+from tests.support.results import finished_run
 
 
 def _node(name: str) -> Node:
@@ -104,22 +105,4 @@ def progress() -> ProgressEvent:
 
 @pytest.fixture
 def result(tmp_path: Path) -> RunResult:
-    return RunResult(
-        out_dir=tmp_path,
-        weights_path=tmp_path / "weights.safetensors",
-        metrics_path=tmp_path / "metrics.jsonl",
-        checkpoint_path=tmp_path / "checkpoint",
-        loss_curve_path=None,
-        held_out_loss=2.0123,
-        metrics={"accuracy": 0.5},
-        baselines={"bigram model": 2.3180},
-        samples=20000,
-        updates=620,
-        rounds=39,
-        seconds=125.0,
-        samples_per_s=160.0,
-        max_staleness=1,
-        mean_staleness=0.43,
-        sample_text="The [bold] statement",
-        stopped_early=False,
-    )
+    return finished_run(tmp_path)

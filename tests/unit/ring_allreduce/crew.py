@@ -6,9 +6,9 @@ whose parts it is made of. So two averages of a round are equal if and only if t
 
 from collections import defaultdict
 
-from ring_allreduce.group.epoch_member import EpochMember
 from ring_allreduce.rounds import events as ev
-from ring_allreduce.rounds.membership import Membership
+from ring_allreduce.rounds.member import EpochMember
+from ring_allreduce.rounds.membership import RoundMembership
 
 
 class Player:
@@ -34,7 +34,7 @@ class Player:
         for number in range(first, min(first + self.crew.window, self.crew.rounds + 1)):
             if number not in self.contributed and number > self.machine.committed:
                 self.contributed.add(number)
-                self.crew.follow(self, self.machine.handle(ev.Contributed(number)))
+                self.crew.follow(self, self.machine.handle(ev.RoundContributed(number)))
                 self.send_parts(number)
 
     def send_parts(self, number):
@@ -112,7 +112,7 @@ class Crew:
 
     def __init__(self, rings, clusters, *, rounds, window, forms=None):
         self.rounds, self.window, self.forms = rounds, window, forms or {}
-        self.owner = Membership(rings, ahead=window, clusters=clusters)
+        self.owner = RoundMembership(rings, ahead=window, clusters=clusters)
         self.clusters = dict(clusters)
         names = dict.fromkeys(name for members in rings.values() for name in members)
         self.players = {

@@ -2,7 +2,7 @@
 
 import torch
 
-from ring_allreduce.ring.flight import RingSpec
+from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.transport.in_process import InProcessNetwork

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from ring_allreduce.ring.buffer_pool import Spare
 from ring_allreduce.ring.events import ChunkArrived, ContributionReady, DropChunk, FinishRing, RefuseChunk, SendChunk
-from ring_allreduce.ring.flight import Flight, Payload, RingSpec
-from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, RingExecutor, RingSpec
 
 
 class Case:
@@ -23,7 +21,7 @@ class Case:
         self.rounds = range(1, rounds + 1)
         self.spec = RingSpec("r", names, elements, chunk_elements, shares=shares, direct=direct)
         self.parts = {
-            (number, name): Contribution(
+            (number, name): RingContribution(
                 torch.randn(elements, generator=generator) * 10 ** chance.uniform(-3, 3),
                 float(chance.choice([0, 1, 8, 500, 4096])),
                 (chance.randrange(9), chance.randrange(9)),
@@ -63,7 +61,8 @@ class Simulation:
         self.chance = random.Random(case.seed if order is None else order)
         keys = [(number, name) for number in case.rounds for name in case.spec.members]
         self.flights = {
-            (number, name): Flight(case.spec, case.spec.machine(name, number, 0), Spare()) for number, name in keys
+            (number, name): RingExecutor(case.spec, case.spec.machine(name, number, 0), BufferPool())
+            for number, name in keys
         }
         self.results = {}
         self.sent_elements = dict.fromkeys(case.spec.members, 0)

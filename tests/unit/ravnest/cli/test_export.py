@@ -13,7 +13,7 @@ RUNNER = CliRunner()
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "name what to export: --weights FILE, --huggingface DIR or --tensorboard DIR"),
+        ([], "nothing was named to export"),
         (["--tensorboard", "t", "--force"], "is about weights"),
         (["--tensorboard", "t", "--dtype", "float16"], "is about weights"),
         (["--weights", "w.pt"], "w.pt: --weights: expected the name of a .safetensors file"),

@@ -49,6 +49,8 @@ def test_main_prints_one_line_and_no_traceback(
     monkeypatch.delenv("RAVNEST_TRACEBACK", raising=False)
     assert raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml")) == 2
     assert capsys.readouterr().err == "ravnest: error: nodes.yaml: no such file\n"
+    raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml", hint="write it"))
+    assert capsys.readouterr().err.splitlines()[1:] == ["ravnest: hint: write it"]
 
 
 def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,5 +109,6 @@ def test_a_plan_without_a_job_says_where_the_job_was_looked_for(tmp_path: Path) 
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text("nodes: [{name: a, gflops: 1, memory_gb: 1, up_mbps: 1, down_mbps: 1}]")
     result = RUNNER.invoke(cli.app, ["plan", str(nodes)])
-    said, code = cli.describe(result.exception) if isinstance(result.exception, Exception) else ([], 0)
-    assert (said, code) == ([f"{tmp_path / 'job.yaml'}: no such file: write the job there, or name it with --job"], 2)
+    assert isinstance(result.exception, InvalidInput)
+    assert cli.describe(result.exception) == ([f"{tmp_path / 'job.yaml'}: no such file"], 2)
+    assert "--job" in str(result.exception.hint)

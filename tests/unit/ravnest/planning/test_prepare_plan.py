@@ -39,11 +39,11 @@ def test_the_planner_hears_how_long_training_is(
         held.append(size)
         return total(config, size, file)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planning, "load_job", lambda path: load_job(path).model_copy(update={"stop": stop}))
     monkeypatch.setattr(planning, "make_plan", asked)
     monkeypatch.setattr(planning, "total_samples", sized)
     fleet = Fleet((Node(name="a", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6),))
+    job = load_job(JOB).model_copy(update={"stop": stop})
     with pytest.raises(Asked):
-        planning.prepare_plan(fleet, Path("nodes.yaml"), JOB, seed=0, step=lambda words: None)
+        planning.prepare_plan(fleet, job, fleet_path="nodes.yaml", step=lambda words: None)
     assert told["trained_samples"] == (2.0 * held[0] if samples == "twice" else samples)
     assert told["trained_s"] == seconds

@@ -4,11 +4,11 @@ import pytest
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.group.admission import MAX_NAME_CHARACTERS, is_loopback, require_size, why_not
-from ring_allreduce.group.control_messages import MOST_MEMBERS, Join, MemberAddress
+from ring_allreduce.group.control_messages import MOST_MEMBERS, JoinMessage, MemberAddress
 
 
 def join(name="b", size=2, host="127.0.0.1", pipeline_port=1, bulk_port=65535, **options):
-    return Join(name=name, size=size, address=MemberAddress(host, pipeline_port, bulk_port), **options)
+    return JoinMessage(name=name, size=size, address=MemberAddress(host, pipeline_port, bulk_port), **options)
 
 
 A = {"a": join("a")}

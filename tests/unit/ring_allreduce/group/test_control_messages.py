@@ -15,23 +15,23 @@ from ring_allreduce.group.control_messages import (
     MAX_FRAME_BYTES,
     MAX_REASON_CHARACTERS,
     MOST_MEMBERS,
-    Alive,
-    Committed,
-    Finished,
+    AliveMessage,
+    CommittedMessage,
+    FinishedMessage,
     FrameReader,
     HandingOn,
-    Heard,
-    Held,
-    Join,
-    Leaving,
+    HeardMessage,
+    HeldMessage,
+    JoinMessage,
+    LeavingMessage,
     MemberAddress,
-    Overdue,
-    PutOut,
-    Reformed,
-    Refused,
-    Resumed,
-    Suspected,
-    Welcome,
+    OverdueMessage,
+    PutOutMessage,
+    ReformedMessage,
+    RefusedMessage,
+    ResumedMessage,
+    SuspectedMessage,
+    WelcomeMessage,
     framed,
     shortened,
 )
@@ -39,20 +39,20 @@ from ring_allreduce.group.liveness import Report
 
 HERE = MemberAddress("127.0.0.1", 1, 2)
 MESSAGES = [
-    Join(name="a", size=2, address=HERE, comes_from="192.0.2.7", allowed={"a": "0123456789abcdef"}),
-    Held(epoch=1, rounds=[3], form="float32"),
-    Finished(epoch=1, round=3),
-    Suspected(epoch=1, member="b", reason="NaN"),
-    Overdue(round=3, waited_s=60.0),
-    Alive(report=Report(1, 3, 2, 2, "b")),
-    Leaving(reason="enough"),
-    Welcome(token=b"t", alive_every_s=1.0),
-    Heard(),
-    Refused(reason="complete"),
-    Reformed(epoch=2, members={"b": HERE, "a": HERE}, committed=2, lost={"c": "killed"}),
-    Resumed(epoch=2, kept=[3], hand_on=[HandingOn(3, "a", ["b"])], first_round=1),
-    Committed(epoch=2, round=3),
-    PutOut(epoch=2, reason="silent", refused=False),
+    JoinMessage(name="a", size=2, address=HERE, comes_from="192.0.2.7", allowed={"a": "0123456789abcdef"}),
+    HeldMessage(epoch=1, rounds=[3], form="float32"),
+    FinishedMessage(epoch=1, round=3),
+    SuspectedMessage(epoch=1, member="b", reason="NaN"),
+    OverdueMessage(round=3, waited_s=60.0),
+    AliveMessage(report=Report(1, 3, 2, 2, "b")),
+    LeavingMessage(reason="enough"),
+    WelcomeMessage(token=b"t", alive_every_s=1.0),
+    HeardMessage(),
+    RefusedMessage(reason="complete"),
+    ReformedMessage(epoch=2, members={"b": HERE, "a": HERE}, committed=2, lost={"c": "killed"}),
+    ResumedMessage(epoch=2, kept=[3], hand_on=[HandingOn(3, "a", ["b"])], first_round=1),
+    CommittedMessage(epoch=2, round=3),
+    PutOutMessage(epoch=2, reason="silent", refused=False),
 ]
 
 
@@ -89,13 +89,17 @@ def test_the_largest_group_fits_into_a_frame():
     where = MemberAddress("h" * 253, 65535, 65535)
     members = {f"{index:0100}": where for index in range(MOST_MEMBERS)}
     lost = {f"{index:0100}": "x" * MAX_REASON_CHARACTERS for index in range(MOST_MEMBERS)}
-    framed(Reformed(epoch=1, members=members, committed=1, lost=lost))
-    framed(Join(name="a", size=2, address=where, allowed={f"{index:0100}": "0" * KEY_DIGITS for index in range(5000)}))
+    framed(ReformedMessage(epoch=1, members=members, committed=1, lost=lost))
+    framed(
+        JoinMessage(
+            name="a", size=2, address=where, allowed={f"{index:0100}": "0" * KEY_DIGITS for index in range(5000)}
+        )
+    )
 
 
 def test_a_frame_that_nobody_would_take_is_not_sent():
     with pytest.raises(MessageTooLarge):
-        framed(Leaving(reason="x" * MAX_FRAME_BYTES))
+        framed(LeavingMessage(reason="x" * MAX_FRAME_BYTES))
 
 
 def test_the_beginning_of_an_encrypted_connection_is_named():

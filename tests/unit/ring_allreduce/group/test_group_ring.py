@@ -5,14 +5,14 @@ import torch
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
 from ring_allreduce.group import group_ring
-from ring_allreduce.group.calls import Call
-from ring_allreduce.group.flattening import flatten
+from ring_allreduce.group.calls import Call, flatten
+from ring_allreduce.group.control_messages import RING
 from ring_allreduce.group.group_ring import GroupRing
-from ring_allreduce.group.owner import RING
 from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.in_process import InProcessNetwork
 from ring_allreduce.transport.message import Codec
+from ring_timing.layout import MOST_CHUNK_BYTES_UNKNOWN
 
 
 def call_of(*shapes, value=1.0):
@@ -128,3 +128,11 @@ def test_nothing_can_be_handed_on_before_anything_was_contributed():
             order()
     assert ring.progress(1) is None
     assert ring.finished() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_ring_of_a_group_follows_from_what_all_members_know(dtype):
+    small, large = (group_ring.ring_spec("r", ("a", "b", "c", "d"), n, dtype, "exact") for n in (100, 10**8))
+    assert (small.direct, large.direct) == (True, False)
+    assert small.chunk_elements * dtype.itemsize <= MOST_CHUNK_BYTES_UNKNOWN
+    assert group_ring.ring_spec("r", ("a", "b"), 10**8, dtype, "exact").direct, "of two each sends to the other"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.ring.direct_machine import DirectMachine
 from ring_allreduce.ring.events import (
     ChunkArrived,
     ContributionReady,
@@ -25,7 +25,7 @@ from tests.unit.ring_allreduce.simulation import Case, Simulation
 
 
 def machine(members="ab", me="a", elements=4, chunk=4):
-    return Direct(tuple(members), me, elements, chunk, 1, 0)
+    return DirectMachine(tuple(members), me, elements, chunk, 1, 0)
 
 
 def chunk(sender="b", phase="direct", block=0, start=0, stop=4, weight=3.0, counters=(), number=1, epoch=0):

@@ -23,13 +23,13 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     TakeHeld,
 )
-from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.ring_machine import RingMachine
 from ring_timing import Layout
 from tests.unit.ring_allreduce.simulation import Case, Simulation
 
 
 def ring(members="ab", me="a", elements=4, chunk=2, number=1, epoch=0):
-    return Ring(tuple(members), me, elements, chunk, number, epoch)
+    return RingMachine(tuple(members), me, elements, chunk, number, epoch)
 
 
 def chunk(sender="b", phase="reduce", block=1, start=2, stop=4, weight=3.0, counters=(), number=1, epoch=0):
@@ -218,7 +218,7 @@ def test_a_member_whose_blocks_are_small_sends_less():
 
 def test_what_arrives_early_is_at_most_every_block_but_mine():
     layout = Layout(21, 4, 3)
-    machine = Ring(tuple("abcd"), "a", 21, 3, 1, 0)
+    machine = RingMachine(tuple("abcd"), "a", 21, 3, 1, 0)
     held = []
     for block in (1, 2, 3):
         for start, stop in layout.chunks(block):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.rounds import events as ev
-from ring_allreduce.rounds.membership import Membership
+from ring_allreduce.rounds.membership import RoundMembership
 from tests.unit.ring_allreduce.crew import Crew
 
 RINGS = {"r0": ("a0", "b0", "c0"), "r1": ("a1", "b0", "c1")}
@@ -14,7 +14,7 @@ CLUSTERS = {"a0": "a", "a1": "a", "b0": "b", "c0": "c", "c1": "c"}
 
 
 def owner(**options):
-    machine = Membership(RINGS, **{"ahead": 2, "clusters": CLUSTERS, **options})
+    machine = RoundMembership(RINGS, **{"ahead": 2, "clusters": CLUSTERS, **options})
     machine.begin()
     return machine
 
@@ -37,7 +37,7 @@ def finish(machine, number, epoch=None):
 
 
 def test_an_epoch_begins_when_everybody_is_in_it():
-    machine = Membership(RINGS, ahead=1)
+    machine = RoundMembership(RINGS, ahead=1)
     (reform,) = machine.begin()
     assert reform == ev.Reform(1, RINGS, 0, {})
     assert set(machine.forming) == set(machine.members)
@@ -105,7 +105,7 @@ def test_a_loss_during_the_barrier_begins_another_epoch():
 
 
 def test_with_nobody_left_it_ends():
-    machine = Membership({"r": ("a",)}, ahead=1)
+    machine = RoundMembership({"r": ("a",)}, ahead=1)
     machine.begin()
     told, failed = machine.handle(ev.MemberLost("a", "killed"))
     assert told.member == "a"
@@ -146,7 +146,7 @@ def test_whose_form_is_not_the_others_is_refused():
 
 
 def test_when_as_many_say_one_thing_as_another_nobody_goes_on():
-    machine = Membership({"r": ("a", "b")}, ahead=1)
+    machine = RoundMembership({"r": ("a", "b")}, ahead=1)
     machine.begin()
     machine.handle(ev.MemberHeld(1, "a", (), "5 numbers"))
     *told, failed = machine.handle(ev.MemberHeld(1, "b", (), "6 numbers"))
@@ -179,9 +179,9 @@ def test_a_newcomer_keeps_no_round_that_comes_after_one_that_starts_again():
 
 
 def test_fail_stop_ends_at_the_first_loss():
-    machine = Membership(RINGS, on_loss="fail", ahead=1)
+    machine = RoundMembership(RINGS, on_loss="fail", ahead=1)
     assert machine.handle(ev.MemberLost("a0", "killed")) == [ev.FailRun("lost 'a0': killed")]
-    machine = Membership(RINGS, on_loss="fail", ahead=1)
+    machine = RoundMembership(RINGS, on_loss="fail", ahead=1)
     assert machine.handle(ev.MemberSuspected(0, "a0", "silent")) == [ev.FailRun("lost 'a0': silent")]
 
 

@@ -1,11 +1,13 @@
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from ravnest.cli.views.rehearsal import show_rehearsal, verdict
 from ravnest.rehearsal.comparison import ClusterRehearsal, Compared, Rehearsal, StageRehearsal, as_plain
+from tests.support.results import finished_run
 
 
 def stage(name: str, node: str = "desk", late_share: float | None = 0.004) -> StageRehearsal:
@@ -46,6 +48,7 @@ def rehearsal(
         rounds=11,
         staleness_bound=1,
         clusters=clusters,
+        run=finished_run(Path("runs/first")),
     )
 
 

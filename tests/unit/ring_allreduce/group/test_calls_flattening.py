@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.group.flattening import flatten, listed, unflatten
+from ring_allreduce.group.calls import flatten, listed, unflatten
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring import events as ring_events
-from ring_allreduce.ring.trace_lines import parse_line
+from ring_allreduce.ring.events import parse_line
 from ring_allreduce.rounds import events as rounds
 
 RING = get_args(ring_events.RingEvent) + get_args(ring_events.RingInstruction)

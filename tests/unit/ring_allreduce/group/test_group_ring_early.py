@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ring_allreduce.group.early_chunks import MESSAGE_BYTES, Early, rounds_begun
+from ring_allreduce.group.group_ring import MESSAGE_BYTES, EarlyChunks, rounds_begun
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.transport.endpoint import Delivery
 
@@ -19,7 +19,7 @@ def keep(early, *deliveries, round_bytes=0):
 
 
 def test_what_came_early_is_given_once_and_in_order():
-    early = Early("r")
+    early = EarlyChunks("r")
     piece = HandedOn(ring="r", round=2, start=0, stop=4, total_weight=1.0)
     sent = [chunk(4), chunk(0), chunk(0, sender="b"), Delivery("a", 1, piece, (torch.zeros(4),))]
     keep(early, *sent)
@@ -40,14 +40,14 @@ def test_what_came_early_is_given_once_and_in_order():
     ids=str,
 )
 def test_what_cannot_be_is_dropped_and_counted(delivery, reason):
-    early = Early("r")
+    early = EarlyChunks("r")
     keep(early, chunk(0), delivery)
     assert len(early.take()) == 1
     assert early.drops == {reason: 1}
 
 
 def test_only_so_many_bytes_are_kept():
-    early, each = Early("r", least_bytes=2 * (MESSAGE_BYTES + 16)), MESSAGE_BYTES + 16
+    early, each = EarlyChunks("r", least_bytes=2 * (MESSAGE_BYTES + 16)), MESSAGE_BYTES + 16
     keep(early, *(chunk(start) for start in range(5)))
     assert len(early.take()) == 2
     assert early.drops == {"early, and too much": 3}

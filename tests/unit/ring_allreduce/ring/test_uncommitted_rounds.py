@@ -2,7 +2,8 @@
 
 import torch
 
-from ring_allreduce.ring.kept_rounds import Contribution, KeptRounds, RingResult
+from ring_allreduce.ring.executor import RingContribution
+from ring_allreduce.ring.uncommitted_rounds import RingResult, UncommittedRounds
 
 
 def result(number, ring="r"):
@@ -10,14 +11,14 @@ def result(number, ring="r"):
 
 
 def test_a_round_is_closed_when_it_is_committed_or_whole_in_this_epoch():
-    kept = KeptRounds(["r"], max_rounds=2, committed=3)
+    kept = UncommittedRounds(["r"], max_rounds=2, committed=3)
     kept.add(result(5), epoch=1)
     assert [kept.closed("r", number, 1) for number in (3, 4, 5, 6)] == [True, False, True, False]
     assert not kept.closed("r", 5, 2), "another member may have been told that it starts again"
 
 
 def test_rounds_may_come_up_to_max_rounds_beyond_those_that_are_all_finished():
-    kept = KeptRounds(["r", "q"], max_rounds=2, committed=0)
+    kept = UncommittedRounds(["r", "q"], max_rounds=2, committed=0)
     assert kept.too_far("r", 2) is None
     assert kept.too_far("r", 3) == "more than 2 rounds ahead of round 0"
     kept.add(result(2), 0)
@@ -30,10 +31,10 @@ def test_rounds_may_come_up_to_max_rounds_beyond_those_that_are_all_finished():
 
 
 def test_a_commit_forgets_up_to_its_round_in_all_rings_and_never_goes_back():
-    kept = KeptRounds(["r", "q"], max_rounds=2, committed=0)
+    kept = UncommittedRounds(["r", "q"], max_rounds=2, committed=0)
     for ring in "rq":
         for number in (1, 2):
-            kept.contributions[ring, number] = Contribution(torch.zeros(2), 1.0, ())
+            kept.contributions[ring, number] = RingContribution(torch.zeros(2), 1.0, ())
             kept.add(result(number, ring), 0)
     assert sorted((gone.ring, gone.round) for gone in kept.commit(1)) == [("q", 1), ("r", 1)]
     assert kept.holding() == sorted(kept.contributions) == [("q", 2), ("r", 2)]

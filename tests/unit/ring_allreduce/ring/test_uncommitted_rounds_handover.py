@@ -2,8 +2,7 @@
 
 import torch
 
-from ring_allreduce.ring.handover import Handovers, pieces
-from ring_allreduce.ring.kept_rounds import RingResult
+from ring_allreduce.ring.uncommitted_rounds import Handovers, RingResult, pieces
 from tests.unit.ring_allreduce.fleet import spec
 
 WHOLE = RingResult("r", 3, torch.arange(20.0), 5.0, (7,))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
 from ring_allreduce.ring.events import (
     AddOwn,
     DivideChunk,
@@ -16,16 +15,15 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.flight import Flight, Payload, RingSpec, require_usable
-from ring_allreduce.ring.kept_rounds import Contribution
+from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, RingExecutor, RingSpec, require_usable
 
 OWN = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
 def flight(weight=10.0, carry=None, **changes):
     spec = RingSpec("r", ("a", "b"), 4, 2, **changes)
-    new = Flight(spec, spec.machine("a", 1, 0), Spare())
-    new.begin(Contribution(OWN.clone(), weight, (), carry))
+    new = RingExecutor(spec, spec.machine("a", 1, 0), BufferPool())
+    new.begin(RingContribution(OWN.clone(), weight, (), carry))
     return new
 
 
@@ -124,8 +122,8 @@ def test_a_lone_members_average_is_its_own_vector_and_its_carry_goes_on():
 def test_what_compression_takes_is_the_residual_and_what_was_carried_is_sent(wire):
     own, carry = torch.tensor([1.001, 2.003, -3.007, 4.011]), torch.tensor([0.5, 0.25, -0.125, 1.0])
     spec = RingSpec("r", ("a", "b"), 4, 4, wire=wire)
-    member = Flight(spec, spec.machine("a", 1, 0), Spare())
-    member.begin(Contribution(own, 3.0, (), carry))
+    member = RingExecutor(spec, spec.machine("a", 1, 0), BufferPool())
+    member.begin(RingContribution(own, 3.0, (), carry))
     member.compute(ScaleOwn(0, 4))
     member.tensors(send(0, 4, weight=3.0))
     sent = member._payload.numbers

@@ -1,18 +1,107 @@
-"""Whole averages on their way from a member that holds them to one that misses them: the exact bytes, in chunks.
+"""What one member keeps of the rounds that are not committed: contributions, whole averages, and averages handed on.
 
-Decides which chunks belong together, from whom they are taken, and when they are all there. Sends nothing.
+Contributions and whole averages are kept until the commit, since a round may have to start again, and since a member
+that holds an average hands it on, byte for byte and in chunks, to one that misses it. This module says which rounds
+are finished, which are too far ahead, and which handed-on chunks are taken from whom. It sends nothing.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ring_allreduce.ring.flight import RingSpec
-from ring_allreduce.ring.kept_rounds import Key, RingResult
+from ring_allreduce.ring.executor import RingContribution, RingSpec
 from ring_allreduce.ring.messages import HandedOn
+from ring_allreduce.rounds.events import RoundKey
 from ring_timing import Layout
+
+
+@dataclass(frozen=True)
+class RingResult:
+    """The average of one ring in one round. Read `average`, never write to it: parts may still be leaving.
+
+    Its memory is used again after RingReducer.commit().
+    """
+
+    ring: str
+    round: int
+    average: Tensor
+    total_weight: float
+    counters: tuple[int, ...]
+
+
+class UncommittedRounds:
+    """The rounds after the last commit, over all rings of one member."""
+
+    def __init__(self, rings: Iterable[str], max_rounds: int, committed: int) -> None:
+        """`max_rounds`: see RingReducer. `committed`: the round before the first one."""
+        self.rings = frozenset(rings)
+        self.committed = committed
+        self.contributions: dict[RoundKey, RingContribution] = {}
+        self._max_rounds = max_rounds
+        self._whole: dict[RoundKey, tuple[RingResult, int]] = {}
+        self._carry: dict[str, Tensor] = {}
+
+    def take_carry(self, ring: str) -> Tensor | None:
+        """What compression took from the committed rounds of a ring; the one who asks first has it."""
+        return self._carry.pop(ring, None)
+
+    def add(self, result: RingResult, epoch: int) -> None:
+        """`result` became whole in `epoch`."""
+        self._whole[result.ring, result.round] = result, epoch
+
+    def whole(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
+        """The average, when it is whole here and not committed."""
+        found = self._whole.get((ring, round))
+        return found[0] if found else None
+
+    def forget(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
+        """The average, if there was one, is not whole any more: its round starts again."""
+        found = self._whole.pop((ring, round), None)
+        return found[0] if found else None
+
+    def holding(self) -> list[RoundKey]:
+        """(ring, round) of the whole averages, in order."""
+        return sorted(self._whole)
+
+    def closed(self, ring: str, round: int, epoch: int) -> bool:  # noqa: A002 - our word
+        """Whether nothing can come for a round in `epoch` any more.
+
+        A round that was whole in an older epoch is not closed: another member may already have been told that it
+        starts again.
+        """
+        found = self._whole.get((ring, round))
+        return round <= self.committed or (found is not None and found[1] == epoch)
+
+    def finished_to(self, ring: str) -> int:
+        """The round up to which all of them are whole or committed."""
+        last = self.committed
+        while (ring, last + 1) in self._whole:
+            last += 1
+        return last
+
+    def too_far(self, ring: str, round: int) -> str | None:  # noqa: A002 - our word
+        """Why a round cannot have begun anywhere; None when it may.
+
+        A round is committed only when all have finished it, and nobody contributes max_rounds beyond a commit.
+        """
+        finished = self.finished_to(ring)
+        if round <= finished + self._max_rounds:
+            return None
+        return f"more than {self._max_rounds} rounds ahead of round {finished}"
+
+    def commit(self, round: int) -> list[RingResult]:  # noqa: A002 - our word
+        """Forget everything of the rounds up to `round`; the averages that were kept of them."""
+        self.committed = max(self.committed, round)
+        gone = [self._whole.pop(key)[0] for key in self.holding() if key[1] <= round]
+        for key in sorted(key for key in self.contributions if key[1] <= round):
+            residual = self.contributions.pop(key).residual
+            if residual is not None:
+                earlier = self._carry.get(key[0])
+                self._carry[key[0]] = residual if earlier is None else residual.add_(earlier)
+        return gone
 
 
 def pieces(result: RingResult, chunk_elements: int) -> Iterator[tuple[HandedOn, Tensor]]:
@@ -82,8 +171,8 @@ class Handovers:
     """The averages that others hand on to one member."""
 
     def __init__(self) -> None:
-        self._arriving: dict[Key, dict[str, Handover]] = {}
-        self._holders: dict[Key, str] = {}
+        self._arriving: dict[RoundKey, dict[str, Handover]] = {}
+        self._holders: dict[RoundKey, str] = {}
 
     def expect(self, spec: RingSpec, round: int, holder: str) -> RingResult | None:  # noqa: A002 - our word
         """Take this average from `holder` alone; the whole of it, when it came before this was known."""
@@ -111,16 +200,16 @@ class Handovers:
         new = handover.take(piece, span)
         return new, handover.result() if new and key in self._holders else None
 
-    def awaited(self) -> list[tuple[Key, str, Handover]]:
+    def awaited(self) -> list[tuple[RoundKey, str, Handover]]:
         """What is awaited of whom, and what of it is here."""
         return [(key, holder, self._arriving[key][holder]) for key, holder in sorted(self._holders.items())]
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: RoundKey) -> None:
         """The average is whole, starts again, or is given up."""
         self._arriving.pop(key, None)
         self._holders.pop(key, None)
 
-    def keys(self) -> set[Key]:
+    def keys(self) -> set[RoundKey]:
         """Of what anything is here or awaited."""
         return {*self._arriving, *self._holders}
 

@@ -6,8 +6,7 @@ import pytest
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput, LeftOut, PeerLost
 from ring_allreduce.group import control_messages as c
-from ring_allreduce.group.orders import order_of, peer_address, welcome_of
-from ring_allreduce.group.owner import RING
+from ring_allreduce.group.control_messages import RING, order_of, peer_address, welcome_of
 from ring_allreduce.rounds import events as ev
 from ring_allreduce.transport.endpoint import PeerAddress
 
@@ -18,14 +17,14 @@ HERE = c.MemberAddress("127.0.0.1", 1, 2)
     ("message", "order"),
     [
         (
-            c.Reformed(epoch=2, members={"b": HERE, "a": HERE}, committed=3, lost={"c": "killed"}),
+            c.ReformedMessage(epoch=2, members={"b": HERE, "a": HERE}, committed=3, lost={"c": "killed"}),
             ev.Reform(2, {RING: ("b", "a")}, 3, {"c": "killed"}),
         ),
         (
-            c.Resumed(epoch=2, kept=[4], hand_on=[c.HandingOn(4, "b", ["a"])], first_round=5),
+            c.ResumedMessage(epoch=2, kept=[4], hand_on=[c.HandingOn(4, "b", ["a"])], first_round=5),
             ev.Resume(2, (4,), ((RING, 4, "b", ("a",)),), {"a": 5}),
         ),
-        (c.Committed(epoch=2, round=4), ev.CommitRound(4, 2)),
+        (c.CommittedMessage(epoch=2, round=4), ev.CommitRound(4, 2)),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -36,11 +35,11 @@ def test_orders(message, order):
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        (c.PutOut(epoch=2, reason="silent", refused=False), LeftOut),
-        (c.PutOut(epoch=2, reason="5 numbers for 6", refused=True), ContributionRefused),
-        (c.Refused(reason="a member has that name"), InvalidInput),
-        (c.Reformed(epoch=2, members={"b": HERE}, committed=0, lost={}), PeerLost),
-        (c.Leaving(reason=""), PeerLost),
+        (c.PutOutMessage(epoch=2, reason="silent", refused=False), LeftOut),
+        (c.PutOutMessage(epoch=2, reason="5 numbers for 6", refused=True), ContributionRefused),
+        (c.RefusedMessage(reason="a member has that name"), InvalidInput),
+        (c.ReformedMessage(epoch=2, members={"b": HERE}, committed=0, lost={}), PeerLost),
+        (c.LeavingMessage(reason=""), PeerLost),
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
@@ -51,20 +50,20 @@ def test_ends(message, error):
 
 def test_who_is_left_out_is_told_the_epoch():
     with pytest.raises(LeftOut, match="left out since epoch 7: silent") as caught:
-        order_of(c.PutOut(epoch=7, reason="silent", refused=False), "a", 1)
+        order_of(c.PutOutMessage(epoch=7, reason="silent", refused=False), "a", 1)
     assert (caught.value.epoch, caught.value.member) == (7, "a")
 
 
 def test_a_welcome_says_how_often_to_give_signs_of_life():
-    welcome = c.Welcome(token=b"t", alive_every_s=1.0)
+    welcome = c.WelcomeMessage(token=b"t", alive_every_s=1.0)
     assert welcome_of(welcome, "a") == welcome
     for every_s in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(PeerLost):
-            welcome_of(c.Welcome(token=b"t", alive_every_s=every_s), "a")
+            welcome_of(c.WelcomeMessage(token=b"t", alive_every_s=every_s), "a")
     with pytest.raises(InvalidInput, match="complete"):
-        welcome_of(c.Refused(reason="the group is complete"), "a")
+        welcome_of(c.RefusedMessage(reason="the group is complete"), "a")
     with pytest.raises(PeerLost):
-        welcome_of(c.Committed(epoch=1, round=1), "a")
+        welcome_of(c.CommittedMessage(epoch=1, round=1), "a")
 
 
 def test_addresses():

@@ -2,11 +2,11 @@
 
 import torch
 
-from ring_allreduce.ring.buffer_pool import Spare
+from ring_allreduce.ring.executor import BufferPool
 
 
 def test_what_comes_back_is_used_again_by_size_and_dtype():
-    spare = Spare()
+    spare = BufferPool()
     first = spare.take(4, torch.float32)
     spare.give(first)
     assert spare.take(4, torch.float64).data_ptr() != first.data_ptr()
@@ -15,7 +15,7 @@ def test_what_comes_back_is_used_again_by_size_and_dtype():
 
 
 def test_what_was_not_lent_or_is_forgotten_or_comes_back_twice_is_not_used():
-    spare = Spare()
+    spare = BufferPool()
     spare.give(torch.zeros(4))
     read_on = spare.take(4, torch.float32)
     spare.forget(read_on)
@@ -37,7 +37,7 @@ def test_vectors_are_made_where_they_are_told_to():
         made.append(torch.zeros(elements, dtype=dtype))
         return made[-1]
 
-    spare = Spare(empty)
+    spare = BufferPool(empty)
     first = spare.take(4, torch.float32)
     spare.give(first)
     assert spare.take(4, torch.float32) is first is made[0]

@@ -1,8 +1,12 @@
-"""One ring in one round at one member: its memory, and the arithmetic that the machine instructs.
+"""One ring in one round at one member: its memory, and the arithmetic on tensors that the machine instructs.
 
-Knows no peer and sends nothing. Nothing is written to a chunk that arrived: it may lie in its sender's memory. Partial
-sums of exact numbers are put where their average will be, and sent from there: it comes only after everybody has added
-its part, and read what was there before. What compression takes away is kept as the residual.
+In: the instructions of a ring machine or direct machine, this member's contribution, and the chunks that arrived. Out:
+the average, the tensors of the chunks to send, and the residual, which is what compression took away. It knows no peer
+and sends nothing.
+
+Nothing is written to a chunk that arrived: it may lie in its sender's memory. Partial sums of exact numbers are put
+where their average will be, and sent from there: the average comes only after everybody has added its part, and has
+read what was there before.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ring_allreduce.errors import InvalidInput
-from ring_allreduce.ring.buffer_pool import Spare
-from ring_allreduce.ring.direct_machine import Direct
+from ring_allreduce.errors import ContributionRefused, InvalidInput
+from ring_allreduce.ring.direct_machine import DirectMachine
 from ring_allreduce.ring.events import (
     AddOwn,
     DivideChunk,
@@ -26,10 +29,11 @@ from ring_allreduce.ring.events import (
     SumChunks,
     TakeHeld,
 )
-from ring_allreduce.ring.kept_rounds import Contribution
-from ring_allreduce.ring.ring_machine import Ring
+from ring_allreduce.ring.messages import Chunk, HandedOn
+from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import Burst
 from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode
+from ring_allreduce.transport.endpoint import Delivery
 
 Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
 
@@ -53,11 +57,60 @@ class RingSpec:
     direct: bool = False
     """Everyone sends its part to everyone, see direct_machine.py and chunks.direct_is_faster."""
 
-    def machine(self, me: str, round: int, epoch: int) -> Ring | Direct:  # noqa: A002 - our word
+    def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
         """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
         if self.direct:
-            return Direct(self.members, me, self.elements, self.chunk_elements, round, epoch)
-        return Ring(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
+            return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch)
+        return RingMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
+
+
+@dataclass
+class RingContribution:
+    """This member's part in one ring and round. The vector is the caller's own memory."""
+
+    vector: Tensor
+    weight: float
+    counters: tuple[int, ...]
+    carry: Tensor | None = None
+    """What compression took from earlier rounds: added to weight · vector, the same when the round starts again."""
+    residual: Tensor | None = None
+    """What compression took in this round, so far as it went: the next round's carry once this one is committed."""
+
+
+Empty = Callable[[int, torch.dtype], Tensor]
+"""Makes a vector of so many elements, of any content: an endpoint's empty(), for instance."""
+
+
+def ordinary(elements: int, dtype: torch.dtype) -> Tensor:
+    """A vector in memory of this process."""
+    return torch.empty(elements, dtype=dtype)
+
+
+class BufferPool:
+    """The memory of averages that nobody reads any more."""
+
+    def __init__(self, empty: Empty = ordinary) -> None:
+        self._empty = empty
+        self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+        self._out: dict[int, Tensor] = {}
+
+    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A vector (elements,) of any content."""
+        free = self._free.get((elements, dtype))
+        vector = free.pop() if free else self._empty(elements, dtype)
+        if elements:
+            self._out[vector.data_ptr()] = vector
+        return vector
+
+    def give(self, vector: Tensor) -> None:
+        """Take back what nobody reads any more; a vector that was not lent is left alone."""
+        lent = self._out.pop(vector.data_ptr(), None)
+        if lent is not None:
+            self._free.setdefault((lent.numel(), lent.dtype), []).append(lent)
+
+    def forget(self, vector: Tensor) -> None:
+        """Somebody may go on reading it."""
+        self._out.pop(vector.data_ptr(), None)
 
 
 _NOTHING = torch.empty(0)
@@ -71,10 +124,23 @@ class Payload:
     encoded: Sequence[Tensor] | None
 
 
-class Flight:
+def checked(delivery: Delivery, message: Chunk | HandedOn, wire: Wire, dtype: torch.dtype, weight: float) -> Payload:
+    """The numbers of the span [start, stop) that `delivery` brought, in `dtype`, with `weight` behind them.
+
+    Raises ContributionRefused, which names the sender, unless they have the form of `wire`, that length, and are
+    finite.
+    """
+    try:
+        numbers = decode(wire, delivery.tensors, message.stop - message.start, weight, dtype)
+    except InvalidInput as error:
+        raise ContributionRefused(delivery.sender, message.ring, message.round, str(error)) from None
+    return Payload(numbers, delivery.tensors)
+
+
+class RingExecutor:
     """One ring in one round: its machine and its memory."""
 
-    def __init__(self, spec: RingSpec, machine: Ring | Direct, spare: Spare) -> None:
+    def __init__(self, spec: RingSpec, machine: RingMachine | DirectMachine, spare: BufferPool) -> None:
         """`spare`: where the memory of the average comes from."""
         self.spec = spec
         self.machine = machine
@@ -95,7 +161,7 @@ class Flight:
         self._held: dict[tuple[str, int, int], Payload] = {}
         self._payload = Payload(self._own, None)
 
-    def begin(self, contribution: Contribution) -> None:
+    def begin(self, contribution: RingContribution) -> None:
         """The contribution is ready."""
         self._own, self._weight, self._carry = contribution.vector, contribution.weight, contribution.carry
         if self.spec.wire != "exact":
@@ -191,15 +257,15 @@ class Flight:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
 
 
-_DO: dict[type[Arithmetic], Callable[[Flight, Any], None]] = {
-    StoreOwn: Flight._store_own,
-    ScaleOwn: Flight._scale_own,
-    HoldChunk: Flight._hold,
-    TakeHeld: Flight._take_held,
-    AddOwn: Flight._add_own,
-    DivideChunk: Flight._divide,
-    StoreChunk: Flight._store,
-    SumChunks: Flight._sum,
+_DO: dict[type[Arithmetic], Callable[[RingExecutor, Any], None]] = {
+    StoreOwn: RingExecutor._store_own,
+    ScaleOwn: RingExecutor._scale_own,
+    HoldChunk: RingExecutor._hold,
+    TakeHeld: RingExecutor._take_held,
+    AddOwn: RingExecutor._add_own,
+    DivideChunk: RingExecutor._divide,
+    StoreChunk: RingExecutor._store,
+    SumChunks: RingExecutor._sum,
 }
 
 

@@ -1,0 +1,131 @@
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ravnest
+from cluster_planner import Fleet, Node, save_plan
+from cluster_planner.advice.plan_warnings import predicted_again
+from ravnest.api import read_plan
+from tests.support.local import JOB_FILE
+from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+
+NODE = Node(name="a", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    save_plan(predicted_again(home_plan()), path)
+    return path
+
+
+def refused(call: Any, *args: Any, **options: Any) -> ravnest.InvalidInput:
+    with pytest.raises(ravnest.InvalidInput) as raised:
+        call(*args, **options)
+    return raised.value
+
+
+def test_a_plan_that_was_edited_is_told_as_such_and_predicted_anew(plan_file: Path) -> None:
+    told: list[str] = []
+    plan, again = read_plan(plan_file, told.append)
+    assert again is plan
+    assert told == []
+    slowed = re.sub(r"gflops: [\d.e+]+", "gflops: 0.001", plan_file.read_text(encoding="utf-8"))
+    plan_file.write_text(slowed, encoding="utf-8")
+    plan, again = read_plan(plan_file, told.append)
+    assert again.predicted.samples_per_s < plan.predicted.samples_per_s
+    (line,) = told
+    assert line.startswith(f"{plan_file}: figures under predicted are not of the plan as it stands")
+    with pytest.warns(UserWarning, match="not of the plan as it stands"):
+        read_plan(plan_file)
+
+
+def test_plan_takes_a_fleet_and_a_job_made_in_python(tmp_path: Path) -> None:
+    fleet = Fleet(tuple(replace(NODE, name=name) for name in "ab"))
+    told: list[str] = []
+    plan = ravnest.plan(fleet, ravnest.load_job(JOB_FILE), progress=told.append)
+    assert [stage.node for stage in plan.clusters[0].stages] in (["a", "b"], ["b", "a"])
+    assert plan.job_file == str(JOB_FILE)
+    assert told[0] == "loading the data"
+    ravnest.save_plan(plan, tmp_path / "plan.yaml")
+    assert ravnest.load_plan(tmp_path / "plan.yaml").clusters == plan.clusters
+
+
+def test_a_plan_can_be_explained() -> None:
+    explained = ravnest.explain_plan(Fleet((NODE,)), JOB_FILE)
+    assert len(explained.search) > 0
+    assert explained.largest_round > 0
+
+
+def test_a_job_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+    error = refused(ravnest.plan, Fleet((NODE,)))
+    assert (error.key, "job.yaml" in str(error.hint)) == ("job", True)
+    ravnest.save_fleet(Fleet((NODE,)), tmp_path / "nodes.yaml")
+    assert ravnest.load_fleet(tmp_path / "nodes.yaml").names == ("a",)
+    assert str(refused(ravnest.plan, tmp_path / "nodes.yaml")) == f"{tmp_path / 'job.yaml'}: no such file"
+
+
+def test_a_seed_that_no_search_takes_is_refused() -> None:
+    assert refused(ravnest.plan, Fleet((NODE,)), JOB_FILE, seed=-1).key == "seed"
+
+
+def test_simulate_takes_a_plan_or_its_file_and_gives_the_same(plan_file: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulated = ravnest.simulate(plan_file, samples=600, seed=3, jitter=0.1)
+    again = ravnest.simulate(ravnest.load_plan(plan_file), samples=600, seed=3, scenario=ravnest.Scenario(0.1))
+    assert simulated.samples >= 600
+    assert (simulated.end_s, simulated.staleness) == (again.end_s, again.staleness)
+    assert simulated.too_short is not None
+
+
+def test_simulate_says_what_of_the_scenario_came_too_late(plan_file: Path) -> None:
+    scenario = ravnest.Scenario(stalls=(ravnest.Stall("n1", 50000.0, 30.0),))
+    assert ravnest.simulate(plan_file, samples=600, scenario=scenario).unreached == ("stalls[0] (n1 at 50000 s)",)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"hours": 1, "samples": 5}, "samples"),
+        ({"hours": -1}, "hours"),
+        ({"samples": 0}, "samples"),
+        ({"jitter": -0.5}, "jitter"),
+        ({"link_jitter_ms": float("inf")}, "link_jitter_ms"),
+    ],
+)
+def test_impossible_arguments_of_simulate_are_refused(plan_file: Path, options: dict[str, Any], key: str) -> None:
+    assert refused(ravnest.simulate, plan_file, **options).key == key
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"speed": 0}, "speed"), ({"minutes": -1}, "minutes"), ({"samples": 5, "whole": True}, "samples")],
+)
+def test_impossible_arguments_of_rehearse_are_refused_before_anything_is_read(
+    tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    assert refused(ravnest.rehearse, tmp_path / "none.yaml", **options).key == key
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({}, None),
+        ({"tensorboard": "t", "force": True}, "force"),
+        ({"tensorboard": "t", "dtype": "float16"}, "dtype"),
+        ({"weights": "w.pt"}, "weights"),
+        ({"weights": "w.safetensors", "part_gb": -1.0}, "part_gb"),
+    ],
+)
+def test_impossible_arguments_of_export_are_refused(tmp_path: Path, options: dict[str, Any], key: str | None) -> None:
+    assert refused(ravnest.export, tmp_path, **options).key == key
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    for call in (ravnest.evaluate, lambda run: ravnest.export(run, weights="w.safetensors")):
+        assert "no run is here" in str(refused(call, tmp_path))
