@@ -2,7 +2,7 @@
 
 In: events (a ring has finished, a round was committed, an epoch begins). Out: instructions (merge, report, hand
 on). `RoundMember` serves where membership never changes, as in a run today; `EpochMember` is the other end of
-rounds/membership.py. Both know names and numbers of rounds, and no vector, socket or clock (design section 7).
+rounds/membership.py. Both know names and numbers of rounds, and no vector, socket or clock (design §7).
 """
 
 from collections.abc import Iterable
