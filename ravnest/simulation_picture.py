@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.pictures import panels, save
 from ravnest.simulator.simulated_run import Simulated
 

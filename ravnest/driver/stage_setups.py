@@ -8,10 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cluster_planner import Cluster, Plan, Ring
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import largest_fitting_window
-from cluster_planner.rings import Member
+from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window
 from ravnest.driver.bytes_in_flight import in_flight
 from ravnest.driver.imitation import Imitation, imitated
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
@@ -141,7 +138,7 @@ def stage_setups(
 
 
 def _segment(
-    plan: Plan, job: Job, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+    plan: Plan, job: Job, ring: Ring, stage: RingMember, captured: CapturedModel, apart: Collection[str]
 ) -> SegmentSetup:
     """`apart`: tied parameters that have a ring of their own."""
     program = captured.span(*ring.units)
@@ -161,7 +158,7 @@ def _segment(
     )
 
 
-def _copies_segment(plan: Plan, job: Job, ring: int, copied: Copies, stage: Member) -> SegmentSetup:
+def _copies_segment(plan: Plan, job: Job, ring: int, copied: Copies, stage: RingMember) -> SegmentSetup:
     """One of the copies of tied parameters, averaged as a segment is."""
     return SegmentSetup(
         ring=ring,
@@ -176,10 +173,10 @@ def _copies_segment(plan: Plan, job: Job, ring: int, copied: Copies, stage: Memb
     )
 
 
-def _keeper(plan: Plan, members: Sequence[Member]) -> Member:
+def _keeper(plan: Plan, members: Sequence[RingMember]) -> RingMember:
     """The first of those with the fastest uplink."""
 
-    def uplink(member: Member) -> float:
+    def uplink(member: RingMember) -> float:
         return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
 
     return max(members, key=uplink)

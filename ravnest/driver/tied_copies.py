@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from cluster_planner.rings import Member
+from cluster_planner import RingMember
 from ravnest.splitting import StageProgram
 
 
@@ -16,14 +16,14 @@ from ravnest.splitting import StageProgram
 class Copies:
     """Parameters that the same stages use."""
 
-    members: tuple[Member, ...]
+    members: tuple[RingMember, ...]
     names: tuple[str, ...]
     elements: int
 
 
 def copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[Copies]:
     """`clusters`: the programs of each cluster's stages, in order. Frozen parameters need no averaging."""
-    users: dict[str, list[Member]] = {}
+    users: dict[str, list[RingMember]] = {}
     sizes: dict[str, int] = {}
     lent: set[str] = set()
     for cluster, programs in clusters.items():
@@ -33,7 +33,7 @@ def copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[Copies]:
                     users.setdefault(spec.name, []).append((cluster, index))
                     sizes[spec.name] = prod(spec.shape)
             lent |= {spec.name for spec in program.borrowed if spec.requires_grad}
-    together: dict[tuple[Member, ...], list[str]] = {}
+    together: dict[tuple[RingMember, ...], list[str]] = {}
     for name, members in users.items():
         if name in lent:
             together.setdefault(tuple(members), []).append(name)

@@ -6,8 +6,7 @@ Pure. Decides which figures replace the user's: those that were measured, and no
 from collections import Counter
 from dataclasses import replace
 
-from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.links import Link
+from cluster_planner import Fleet, Link, Node
 from ravnest.profiling.measured_fleet import MeasuredFleet
 
 

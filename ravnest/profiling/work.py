@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.materials import capture_job, first_batch, load_data, make_buffers

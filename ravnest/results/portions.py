@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cluster_planner.inputs.model_costs import Unit
+from cluster_planner import Unit
 
 Span = tuple[int, int]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.simulator.scenario import Scenario
 from ravnest.simulator.simulate import simulate
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import chance

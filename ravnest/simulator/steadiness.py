@@ -5,7 +5,7 @@ Decides how much has to lie in it. When it begins is decided in simulate.py.
 
 from __future__ import annotations
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.simulator.simulated_run import Simulated
 
 LEAST_UPDATES = 10

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.markup import escape
 
-from cluster_planner.formatting import counted
+from cluster_planner import counted
 from ravnest.profiling.doctor import Checked
 
 _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from cluster_planner.formatting import counted
-from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
-from cluster_planner.plan import Plan
+from cluster_planner import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Plan, counted
 
 ABOUT = 1.05
 """Two measurements of one line differ by as much."""

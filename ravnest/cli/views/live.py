@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.cli.views.plain_lines import event_line
 from ravnest.driver.observe.report import Evaluated, Phase, Progress, RoundCommitted, RunEvent
 from ravnest.formatting import duration, loss_text

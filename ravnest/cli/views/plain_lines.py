@@ -9,7 +9,7 @@ from types import TracebackType
 
 from rich.console import Console
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.driver.observe.report import (
     CheckpointWritten,
     ClusterProgress,

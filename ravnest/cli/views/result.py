@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.cli.views.stages import stages_tables
 from ravnest.driver.observe.report import RunResult
 from ravnest.formatting import beside_baselines, duration
