@@ -8,9 +8,9 @@ file.
 
 What the constraints cost: the fleet planned anew without each of them, and without all.
 
-Decides which are tried: of fleets of up to MOST_NODES_TO_PLAN_ANEW nodes, the first MOST that are stated,
-each by itself, and, where there are several, all together, since one may cost nothing as long as another stands. What is not tried is said. Hours
-and what may be used of a node are properties of the node, and stay.
+In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST constraints are dropped one at a time, and then all
+together where there are several, since one may cost nothing as long as another stands. What is not tried is said.
+Hours and caps belong to the nodes and stay.
 """
 
 import math
