@@ -1,14 +1,50 @@
-"""cluster_planner: groups unequal machines into clusters and cuts a model into stages for them.
+"""Groups unequal machines into clusters and cuts a model into stages for them.
 
-Give it a fleet (machines and links), the costs of a model's units and a workload; it returns a plan:
-clusters, stages, rings, spares and what to expect of them. It knows no tensor, socket or clock.
+In: a fleet (machines and links), the costs of a model's units, and a workload. Out: a plan (clusters, stages, rings and
+spares) with what to expect of it and what would make it better. The package knows no tensor, socket or clock.
 """
 
+from cluster_planner.advice.job_changes import Suggestion, most_of_a_round
+from cluster_planner.advice.plan_warnings import SingleNodePlan, better_single_node, outdated, predicted_again
+from cluster_planner.advice.single_changes import more_memory, suggestions
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
-from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
+from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s_of_mbps, flops_per_s_of_gflops, seconds_of_ms
+from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
+from cluster_planner.files.validation_errors import problems_of
+from cluster_planner.files.yaml_files import (
+    holds_plan,
+    load_fleet,
+    load_plan,
+    read_validated,
+    save_fleet,
+    save_plan,
+)
+from cluster_planner.formatting import counted, rate
+from cluster_planner.inputs.constraints import (
+    ALL_DAY,
+    Constraints,
+    Pin,
+    common_hours,
+    hours_from,
+    hours_to,
+    part_of_day,
+)
 from cluster_planner.inputs.fleet import Fleet, Node, NodeData
-from cluster_planner.inputs.links import Link, RegionLink
-from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
+from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Link, RegionLink
+from cluster_planner.inputs.model_costs import (
+    SPLIT_KEEPS,
+    SYNCHRONOUS,
+    ActivationCheckpointing,
+    ModelCosts,
+    Schedule,
+    SplitBackward,
+    Tied,
+    Unit,
+    Workload,
+    held_micro_batches,
+)
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.plan import (
     Cluster,
     ClusterPrediction,
@@ -18,35 +54,124 @@ from cluster_planner.plan import (
     Spare,
     Stage,
     StagePrediction,
+    common_refinement,
     validate,
 )
-from cluster_planner.planner import make_plan
+from cluster_planner.planner import (
+    MOST_NODES_TO_PLAN_ANEW,
+    ConstraintCosts,
+    has_constraints,
+    make_plan,
+    without_constraints,
+)
+from cluster_planner.predict.objective import averaging_factor, averaging_per_s
+from cluster_planner.predict.prediction import Forecast, predict
+from cluster_planner.predict.ring_time import links_of_ring
+from cluster_planner.predict.stage_times import (
+    WorkTimes,
+    bottleneck_s,
+    host_key,
+    loads_of,
+    round_trip_s,
+    wanted_window,
+    work_times,
+)
+from cluster_planner.rings import RingMember, RingTraffic, make_rings, ring_traffic
+from cluster_planner.search.cluster_search import Step
 
-__all__ = [
-    "Cluster",
-    "ClusterPrediction",
+__all__ = [  # noqa: RUF022 - grouped by what they are for
+    # What a plan is made from: machines, links, hours, constraints, costs.
+    "ALL_DAY",
+    "ActivationCheckpointing",
+    "Constraints",
+    "DEFAULT_LATENCY_S",
+    "DEFAULT_REGION_LATENCY_S",
     "Fleet",
-    "InvalidInput",
     "Link",
     "ModelCosts",
-    "NoFeasiblePlan",
     "Node",
     "NodeData",
+    "Pin",
+    "RegionLink",
+    "SPLIT_KEEPS",
+    "SYNCHRONOUS",
+    "Schedule",
+    "SpanCosts",
+    "SplitBackward",
+    "Tied",
+    "Unit",
+    "Workload",
+    "common_hours",
+    "held_micro_batches",
+    "hours_from",
+    "hours_to",
+    "part_of_day",
+    # The plan.
+    "Cluster",
+    "ClusterPrediction",
     "Plan",
     "Prediction",
-    "RavnestError",
-    "RegionLink",
     "Ring",
+    "RingMember",
+    "RingTraffic",
     "Spare",
     "Stage",
     "StagePrediction",
-    "Unit",
-    "Workload",
+    "common_refinement",
+    "make_rings",
+    "ring_traffic",
+    "validate",
+    # Planning, and what constraints cost.
+    "ConstraintCosts",
+    "MOST_NODES_TO_PLAN_ANEW",
+    "Step",
+    "has_constraints",
+    "make_plan",
+    "without_constraints",
+    # Predicting what given clusters will do.
+    "Forecast",
+    "WorkTimes",
+    "averaging_factor",
+    "averaging_per_s",
+    "bottleneck_s",
+    "host_key",
+    "largest_fitting_window",
+    "links_of_ring",
+    "loads_of",
+    "predict",
+    "round_trip_s",
+    "wanted_window",
+    "work_times",
+    # Advice on a plan.
+    "SingleNodePlan",
+    "Suggestion",
+    "better_single_node",
+    "more_memory",
+    "most_of_a_round",
+    "outdated",
+    "predicted_again",
+    "suggestions",
+    # Files: nodes.yaml, plan.yaml, and other YAML files in the same manner; the units of their keys.
+    "AtLeastZero",
+    "Positive",
+    "Strict",
+    "Text",
+    "bytes_of_gb",
+    "bytes_per_s_of_mbps",
+    "flops_per_s_of_gflops",
+    "holds_plan",
     "load_fleet",
     "load_plan",
-    "make_plan",
+    "problems_of",
     "read_validated",
     "save_fleet",
     "save_plan",
-    "validate",
+    "seconds_of_ms",
+    # How a speed and a number of things read.
+    "counted",
+    "rate",
+    # Errors.
+    "InvalidInput",
+    "NoFeasiblePlan",
+    "RavnestError",
 ]

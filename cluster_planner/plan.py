@@ -306,7 +306,7 @@ def _check_prediction(plan: Plan) -> None:
             raise InvalidInput("must be above 0", key=f"predicted.clusters[{i}].samples_per_s")
 
 
-def require_room(plan: Plan) -> None:
+def require_memory(plan: Plan) -> None:
     """Raise `InvalidInput`, with the key in plan.yaml, for the first stage that needs more bytes than its node has."""
     spans = SpanCosts(plan.costs, plan.workload)
     for cluster in plan.clusters:

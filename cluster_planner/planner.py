@@ -8,9 +8,9 @@ file.
 
 What the constraints cost: the fleet planned anew without each of them, and without all.
 
-Decides which are tried: of fleets of up to MOST_NODES nodes, the first MOST that are stated, each by itself, and, where
-there are several, all together, since one may cost nothing as long as another stands. What is not tried is said. Hours
-and what may be used of a node are properties of the node, and stay.
+In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST constraints are dropped one at a time, and then all
+together where there are several, since one may cost nothing as long as another stands. What is not tried is said.
+Hours and caps belong to the nodes and stay.
 """
 
 import math
@@ -32,11 +32,11 @@ from cluster_planner.inputs.constraints import LAST, UNCONSTRAINED, Constraints,
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Plan, validate
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.cluster_search import Search, Step
-from cluster_planner.search.search_context import Problem
+from cluster_planner.search.search_context import SearchProblem
 
 
 def make_plan(
@@ -63,14 +63,14 @@ def make_plan(
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
     least = 1 if len(fleet.nodes) == 1 else min_stages
     spans = SpanCosts(costs, workload)
-    holding = Holding(fleet, spans, least)
+    holding = MemoryFit(fleet, spans, least)
     able = tuple(i for i, name in enumerate(fleet.names) if holding.holds_a_unit(name))
     names = tuple(fleet.names[i] for i in able)
     require_feasible(fleet, costs, holding, names, least)
     require_possible(fleet, spans, names, least)
 
     tell = progress if progress is not None else _unheard
-    best = Search(Problem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
+    best = Search(SearchProblem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
     if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
         raise NoFeasiblePlan(no_common_hours(), key="nodes")
     if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
@@ -110,30 +110,32 @@ def _unheard(step: Step) -> None:
     """Nobody asked."""
 
 
-MOST_NODES = 24
+MOST_NODES_TO_PLAN_ANEW = 24
 MOST = 12
 ALL = "without any of the constraints"
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class ConstraintCosts:
     """What is worthwhile to drop, the most valuable first, and what was not tried and why, if anything was not."""
 
     found: tuple[Suggestion, ...] = ()
     untried: str | None = None
 
 
-def without_constraints(plan: Plan, *, min_stages: int = 2, tell: Callable[[str], None] | None = None) -> Relaxed:
+def without_constraints(
+    plan: Plan, *, min_stages: int = 2, tell: Callable[[str], None] | None = None
+) -> ConstraintCosts:
     """Plans anew, once for each constraint that is tried. `min_stages` as the plan was made with; `tell` hears of each
     that is begun.
     """
     stated = list(_each(plan.fleet.constraints))
     if not stated:
-        return Relaxed()
-    if len(plan.fleet.nodes) > MOST_NODES:
-        return Relaxed(
-            untried=f"What each constraint costs is not tried: it means to plan anew, which of more than {MOST_NODES}"
-            " nodes takes too long. Leave one out of nodes.yaml and plan again to see."
+        return ConstraintCosts()
+    if len(plan.fleet.nodes) > MOST_NODES_TO_PLAN_ANEW:
+        return ConstraintCosts(
+            untried="What each constraint costs is not tried: it means to plan anew, which of more than "
+            f"{MOST_NODES_TO_PLAN_ANEW} nodes takes too long. Leave one out of nodes.yaml and plan again to see."
         )
     tried = stated[:MOST]
     if len(stated) > 1:
@@ -148,10 +150,10 @@ def without_constraints(plan: Plan, *, min_stages: int = 2, tell: Callable[[str]
             found.append(one)
     more = len(stated) - MOST
     untried = f"Of {len(stated)} constraints the first {MOST} are tried by themselves, the others only together."
-    return Relaxed(tuple(sorted(found, key=lambda one: -one.worth)), untried if more > 0 else None)
+    return ConstraintCosts(tuple(sorted(found, key=lambda one: -one.worth)), untried if more > 0 else None)
 
 
-def are_stated(constraints: Constraints) -> bool:
+def has_constraints(constraints: Constraints) -> bool:
     """Whether there are any to drop: groups by themselves demand nothing."""
     return any(True for _ in _each(constraints))
 

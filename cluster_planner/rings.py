@@ -28,7 +28,7 @@ EXACT_MEMBERS = 6
 OWN_ORDER = 150
 POWER = 8
 
-Costs = tuple[tuple[float, ...], ...]
+HopCosts = tuple[tuple[float, ...], ...]
 
 
 def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> tuple[Ring, ...]:
@@ -53,14 +53,14 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
     return tuple(rings)
 
 
-def best_tour(costs: Costs) -> tuple[int, ...]:
+def best_tour(costs: HopCosts) -> tuple[int, ...]:
     """The order (starting with 0) around a ring in which the dearest hop is cheapest. `costs[i][j]`: hop from
     i to j.
     """
     return _exact(costs) if len(costs) <= EXACT_MEMBERS else _improved(costs)
 
 
-def tour_cost(costs: Costs, tour: Sequence[int]) -> tuple[float, float]:
+def tour_cost(costs: HopCosts, tour: Sequence[int]) -> tuple[float, float]:
     """(dearest hop, sum of hops) of a closed tour."""
     hops = [costs[a][b] for a, b in zip(tour, (*tour[1:], tour[0]), strict=True)]
     return max(hops), sum(hops)
@@ -73,13 +73,13 @@ def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-def _exact(costs: Costs) -> tuple[int, ...]:
+def _exact(costs: HopCosts) -> tuple[int, ...]:
     tours = ((0, *rest) for rest in itertools.permutations(range(1, len(costs))))
     return min(tours, key=lambda tour: tour_cost(costs, tour))
 
 
 @lru_cache(maxsize=4096)
-def _improved(costs: Costs) -> tuple[int, ...]:
+def _improved(costs: HopCosts) -> tuple[int, ...]:
     hops = np.array(costs)
     largest = float(hops.max())
     powers = (np.maximum(hops, hops.T) / largest) ** POWER if largest > 0 else hops
@@ -110,27 +110,27 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.roll(at, -first))
 
 
-Member = tuple[str, int]
+RingMember = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Circuit:
+class RingTraffic:
     """`members` (cluster, stage) pass on `parameter_bytes` among them, in this order, in each round."""
 
-    members: tuple[Member, ...]
+    members: tuple[RingMember, ...]
     parameter_bytes: int
 
     @property
-    def hops(self) -> list[tuple[Member, Member]]:
+    def hops(self) -> list[tuple[RingMember, RingMember]]:
         """Who sends to whom; nobody in a ring of one."""
         if len(self.members) == 1:
             return []
         return list(zip(self.members, (*self.members[1:], self.members[0]), strict=True))
 
 
-def circuits(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[Circuit]:
+def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[RingTraffic]:
     """Of the segments, and of tied parameters where they are averaged."""
-    found = [Circuit(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
+    found = [RingTraffic(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
     spread = [
         (cluster.name, index)
         for cluster in clusters
@@ -140,5 +140,5 @@ def circuits(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring
     ]
     if spread:
         units = {stage.units for cluster in clusters for stage in cluster.stages}
-        found.append(Circuit(tuple(spread), round(max(spans.copied_bytes(*span) for span in units))))
+        found.append(RingTraffic(tuple(spread), round(max(spans.copied_bytes(*span) for span in units))))
     return found

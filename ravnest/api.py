@@ -39,14 +39,14 @@ def load_fleet(path: StrPath, *, warn: Tell | None = None) -> Fleet:
     `warn` is told, in a line each, what is possible and hardly meant; without it, it becomes a Python warning. Raises
     InvalidInput with the file and the key.
     """
-    from cluster_planner.files.yaml_files import load_fleet
+    from cluster_planner import load_fleet
 
     return load_fleet(path, lambda said: _told(warn)(f"{path}: {said}"))
 
 
 def save_fleet(fleet: Fleet, path: StrPath) -> None:
     """Writes nodes.yaml, in one step: a reader finds the old file or the whole new one."""
-    from cluster_planner.files.yaml_files import save_fleet
+    from cluster_planner import save_fleet
 
     save_fleet(fleet, path)
 
@@ -60,14 +60,14 @@ def load_job(path: StrPath) -> Job:
 
 def load_plan(path: StrPath) -> Plan:
     """The plan of a plan.yaml, checked as a whole, since it may have been edited. Raises InvalidInput."""
-    from cluster_planner.files.yaml_files import load_plan
+    from cluster_planner import load_plan
 
     return load_plan(path)
 
 
 def save_plan(plan: Plan, path: StrPath) -> None:
     """Writes plan.yaml, in one step. It is complete in itself: it holds the job, the fleet and the model's costs."""
-    from cluster_planner.files.yaml_files import save_plan
+    from cluster_planner import save_plan
 
     save_plan(plan, path)
 
@@ -293,7 +293,7 @@ def simulate(
         if value is not None and not 0 <= value < float("inf"):
             raise InvalidInput(f"must be a finite number, 0 or more, not {value:g}", key=key)
     read, path = _read(plan, warn)
-    from cluster_planner.advice.plan_warnings import predicted_again
+    from cluster_planner import predicted_again
     from ravnest.errors import naming
     from ravnest.planning.workload import check_job_of_plan
     from ravnest.simulator import Scenario, simulate
@@ -462,7 +462,7 @@ def read_plan(path: StrPath, warn: Tell | None = None) -> tuple[Plan, Plan]:
 
     The two differ where somebody has edited the file; `warn` is told then.
     """
-    from cluster_planner.advice.plan_warnings import outdated, predicted_again
+    from cluster_planner import outdated, predicted_again
 
     plan = load_plan(path)
     again = predicted_again(plan)

@@ -17,8 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cluster_planner.formatting import counted, rate
-from cluster_planner.plan import Plan
+from cluster_planner import Plan, counted, rate
 from ravnest.simulator.simulated_run import SimulatedRun
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes

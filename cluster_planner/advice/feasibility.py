@@ -13,10 +13,10 @@ from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 
 
-def require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> None:
+def require_feasible(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[str], least: int) -> None:
     """Raise `NoFeasiblePlan` where it can be told before any search. `able`: the nodes that can hold a unit."""
     if len(costs.units) < least:
         raise NoFeasiblePlan(
@@ -37,7 +37,7 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Se
         raise NoFeasiblePlan(no_fit(fleet, costs, holding, able, least))
 
 
-def no_fit(fleet: Fleet, costs: ModelCosts, holding: Holding, able: Sequence[str], least: int) -> str:
+def no_fit(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[str], least: int) -> str:
     """Why these nodes together hold no model."""
     if len(able) < least:
         return (

@@ -17,14 +17,14 @@ from cluster_planner.inputs.constraints import ALL_DAY, part_of_day
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster, Plan, Prediction
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import make_rings
 
 
 @dataclass(frozen=True)
-class ByItself:
+class SingleNodePlan:
     """A node that holds the whole model. `worth`: its samples/s, times the part of the day at which it is there."""
 
     node: str
@@ -32,15 +32,17 @@ class ByItself:
     worth: float
 
 
-def better_alone(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], objective: float) -> ByItself | None:
+def better_single_node(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], objective: float
+) -> SingleNodePlan | None:
     """The node that makes most by itself, if that is worth more than `objective` samples/s; None where none does, and
     where a node trains alone already.
     """
     if len(clusters) == 1 and len(clusters[0].stages) == 1:
         return None
-    need = Holding(fleet, spans, 1).whole_model_bytes
+    need = MemoryFit(fleet, spans, 1).whole_model_bytes
     able = [node for node in fleet.nodes if node.memory_bytes >= need]
-    best: ByItself | None = None
+    best: SingleNodePlan | None = None
     tried: set[tuple[float, int, int]] = set()
     for node in sorted(able, key=lambda node: -_most(spans, node)):
         least = objective if best is None else best.worth
@@ -61,7 +63,7 @@ def _most(spans: SpanCosts, node: Node) -> float:
     return there * spans.workload.micro_batch * node.flops_per_s / max(spans.flops(0, spans.count), 1e-9)
 
 
-def _by_itself(spans: SpanCosts, node: Node) -> ByItself | None:
+def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
     """As it is planned alone; None where it has no memory for the whole model."""
     fleet = Fleet((replace(node, host=None, region=None),))
     pipeline = plan_pipeline(fleet, spans, [node.name], 0.0, 1)
@@ -69,7 +71,7 @@ def _by_itself(spans: SpanCosts, node: Node) -> ByItself | None:
         return None
     cluster = Cluster("c0", pipeline.window, pipeline.stages)
     predicted = predict(fleet, spans, [cluster], make_rings(fleet, spans, [cluster])).prediction
-    return ByItself(node.name, predicted.samples_per_s, predicted.objective)
+    return SingleNodePlan(node.name, predicted.samples_per_s, predicted.objective)
 
 
 SAME = 0.01

@@ -29,7 +29,7 @@ from cluster_planner.advice.job_changes import (
     most_of,
 )
 from cluster_planner.formatting import rate
-from cluster_planner.inputs.constraints import ALL_DAY, common, hours_to, part_of_day
+from cluster_planner.inputs.constraints import ALL_DAY, common_hours, hours_to, part_of_day
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.spans import SpanCosts
@@ -38,7 +38,7 @@ from cluster_planner.plan import Cluster, Prediction, Ring
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import Forecast, Limit, predict
 from cluster_planner.predict.stage_times import host_key
-from cluster_planner.rings import circuits
+from cluster_planner.rings import ring_traffic
 
 MANY, TRIED = 12, 3
 
@@ -189,7 +189,7 @@ def _averaging_changes(
     out = dict.fromkeys((host_key(fleet, node) for node, _ in place.values()), 0.0)
     into = dict(out)
     hops: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
-    for ring in circuits(spans, clusters, rings):
+    for ring in ring_traffic(spans, clusters, rings):
         for sender, receiver in ring.hops:
             here, there = place[sender], place[receiver]
             if here[0] == there[0] or fleet.same_host(here[0], there[0]):
@@ -243,7 +243,7 @@ def longer_hours(
     work, found = spans.workload, []
     for index, (cluster, speed) in enumerate(zip(clusters, predicted.clusters, strict=True)):
         hours = {stage.node: fleet.node(stage.node).hours for stage in cluster.stages}
-        now = part_of_day(common(hours.values()))
+        now = part_of_day(common_hours(hours.values()))
         a_day = (
             speed.samples_per_s
             * staleness_factor(cluster.window, len(cluster.stages), work)
@@ -251,7 +251,7 @@ def longer_hours(
         )
         for stated in sorted(set(hours.values()) - {ALL_DAY}):
             names = [name for name, own in hours.items() if own == stated]
-            then = part_of_day(common(own for own in hours.values() if own != stated))
+            then = part_of_day(common_hours(own for own in hours.values() if own != stated))
             gain = (then - now) * a_day
             if gain > WORTHWHILE * predicted.objective:
                 words = f"{_listed(names)} being there all day instead of {hours_to(stated)} UTC"

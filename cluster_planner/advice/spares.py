@@ -11,7 +11,7 @@ from cluster_planner.formatting import rate
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Spare
 from cluster_planner.predict.objective import price_of_a_cluster
@@ -23,7 +23,7 @@ RATES_APART = " (rounds of averaging apart)"
 """What the rates of one cluster among others leave out."""
 
 
-def too_small(fleet: Fleet, holding: Holding) -> tuple[Spare, ...]:
+def too_small(fleet: Fleet, holding: MemoryFit) -> tuple[Spare, ...]:
     """The nodes that have memory for no unit at all."""
     need = holding.smallest_unit_bytes / 1e9
     return tuple(

@@ -26,15 +26,15 @@ from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 
 
-def bytes_per_s(mbps: float) -> float:
+def bytes_per_s_of_mbps(mbps: float) -> float:
     return mbps * 125_000.0
 
 
-def flops_per_s(gflops: float) -> float:
+def flops_per_s_of_gflops(gflops: float) -> float:
     return gflops * 1e9
 
 
-def seconds(ms: float) -> float:
+def seconds_of_ms(ms: float) -> float:
     return ms / 1e3
 
 
@@ -156,10 +156,10 @@ def _stage_to(stage: nouns.Stage) -> dict[str, object]:
 def _node(entry: schema.NodeEntry) -> Node:
     return Node(
         name=entry.name,
-        flops_per_s=flops_per_s(entry.gflops),
+        flops_per_s=flops_per_s_of_gflops(entry.gflops),
         memory_bytes=bytes_of_gb(entry.memory_gb),
-        up_bytes_per_s=bytes_per_s(entry.up_mbps),
-        down_bytes_per_s=bytes_per_s(entry.down_mbps),
+        up_bytes_per_s=bytes_per_s_of_mbps(entry.up_mbps),
+        down_bytes_per_s=bytes_per_s_of_mbps(entry.down_mbps),
         host=entry.host,
         device=entry.device,
         address=entry.address,
@@ -174,7 +174,7 @@ def _capped(node: Node, caps: Iterable[schema.CapEntry]) -> Node:
     for cap in caps:
         if cap.node == node.name:
             memory = node.memory_bytes if cap.memory_gb is None else bytes_of_gb(cap.memory_gb)
-            up = node.up_bytes_per_s if cap.up_mbps is None else bytes_per_s(cap.up_mbps)
+            up = node.up_bytes_per_s if cap.up_mbps is None else bytes_per_s_of_mbps(cap.up_mbps)
             node = replace(
                 node, memory_bytes=min(node.memory_bytes, memory), up_bytes_per_s=min(node.up_bytes_per_s, up)
             )
@@ -182,16 +182,16 @@ def _capped(node: Node, caps: Iterable[schema.CapEntry]) -> Node:
 
 
 def _link(entry: schema.LinkEntry) -> tuple[float, float, float]:
-    return seconds(entry.latency_ms), bytes_per_s(entry.mbps), seconds(entry.jitter_ms)
+    return seconds_of_ms(entry.latency_ms), bytes_per_s_of_mbps(entry.mbps), seconds_of_ms(entry.jitter_ms)
 
 
 def _node_to(node: Node) -> dict[str, object]:
     entry: dict[str, object] = {
         "name": node.name,
-        "gflops": _stated(flops_per_s, node.flops_per_s, 1e-9),
+        "gflops": _stated(flops_per_s_of_gflops, node.flops_per_s, 1e-9),
         "memory_gb": _stated(bytes_of_gb, node.memory_bytes, 1e-9),
-        "up_mbps": _stated(bytes_per_s, node.up_bytes_per_s, 8e-6),
-        "down_mbps": _stated(bytes_per_s, node.down_bytes_per_s, 8e-6),
+        "up_mbps": _stated(bytes_per_s_of_mbps, node.up_bytes_per_s, 8e-6),
+        "down_mbps": _stated(bytes_per_s_of_mbps, node.down_bytes_per_s, 8e-6),
         "host": node.host,
         "device": node.device,
         "address": node.address,
@@ -211,9 +211,9 @@ def _links_to(links: Iterable[Link | RegionLink]) -> list[dict[str, object]]:
     return [
         {
             "between": [link.a, link.b],
-            "latency_ms": _stated(seconds, link.latency_s, 1e3),
-            "mbps": _stated(bytes_per_s, link.bytes_per_s, 8e-6),
-            **({"jitter_ms": _stated(seconds, link.jitter_s, 1e3)} if link.jitter_s else {}),
+            "latency_ms": _stated(seconds_of_ms, link.latency_s, 1e3),
+            "mbps": _stated(bytes_per_s_of_mbps, link.bytes_per_s, 8e-6),
+            **({"jitter_ms": _stated(seconds_of_ms, link.jitter_s, 1e3)} if link.jitter_s else {}),
         }
         for link in links
     ]

@@ -23,7 +23,7 @@ from cluster_planner.files.conversion import fleet_from, fleet_to, plan_from, pl
 from cluster_planner.files.schema import remarks
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.plan import Plan, require_room, validate
+from cluster_planner.plan import Plan, require_memory, validate
 
 Schema = TypeVar("Schema", bound=pydantic.BaseModel)
 
@@ -109,7 +109,7 @@ def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:
         plan = plan_from(entry)
         validate(plan)
         if not has_run:
-            require_room(plan)
+            require_memory(plan)
         return plan
 
 

@@ -60,7 +60,7 @@ def hours_to(hours: int) -> str:
     return ", ".join(parts)
 
 
-def common(several: Iterable[int]) -> int:
+def common_hours(several: Iterable[int]) -> int:
     """The hours that all of them have."""
     return reduce(and_, several, ALL_DAY)
 
@@ -260,7 +260,7 @@ class GroupingRules:
         stages = [stage for name in names if (stage := self.stage_of.get(name)) is not None]
         if len(set(stages)) < len(stages):
             return f"has two nodes that are pinned to stage {max(stages, key=stages.count)}"
-        if not common(self._hours[i] for i in nodes):
+        if not common_hours(self._hours[i] for i in nodes):
             return "has nodes that are never all there at the same time"
         return None
 
@@ -278,7 +278,7 @@ class GroupingRules:
 
     def presence(self, nodes: Iterable[int]) -> float:
         """The part of a day at which all these nodes are there."""
-        return part_of_day(common(self._hours[i] for i in nodes)) if self.count_hours else 1.0
+        return part_of_day(common_hours(self._hours[i] for i in nodes)) if self.count_hours else 1.0
 
     def presence_of(self, names: Iterable[str]) -> float:
         """The same by name."""

@@ -10,7 +10,7 @@ The schedules of a pipeline: in which order a stage runs the forwards and backwa
     gpipe    all forwards of the update, then all its backwards; flushed at each update
 
 1f1b and gpipe are synchronous (PipeDream-flush, Narayanan et al. 2021; GPipe, Huang et al. 2019). Both are one rule
-with two limits: forward as long as the update has one left and fewer than `held` micro-batches are between forward and
+with two limits: forward as long as the update has one left and fewer than `held_micro_batches` are between forward and
 backward, else backward. The order is the same whatever arrives first. `async` with `max_staleness` 0 is synchronous,
 too, but greedy: it takes what is ready, backward first, and holds what its window admits.
 """
@@ -40,7 +40,7 @@ SplitBackward: TypeAlias = Literal["auto", "always", "never"]
 """When a stage computes and sends input gradients before weight gradients: where it pays, always, or never."""
 
 
-def held(schedule: Schedule, stages: int, index: int, update_every: int) -> int:
+def held_micro_batches(schedule: Schedule, stages: int, index: int, update_every: int) -> int:
     """Micro-batches that stage `index` of a synchronous schedule has run forward, at most, and not yet backward."""
     if schedule == "gpipe":
         return update_every
@@ -170,7 +170,7 @@ class Workload:
 
     def held(self, stages: int, index: int) -> int:
         """Synchronous: micro-batches between forward and backward at stage `index` of `stages`, at most."""
-        return held(self.schedule, stages, index, self.update_every)
+        return held_micro_batches(self.schedule, stages, index, self.update_every)
 
     @property
     def largest_window(self) -> int:

@@ -42,13 +42,13 @@ from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.objective import staleness_factor
 from cluster_planner.predict.stage_times import (
     bottleneck_s,
-    circulating_s,
     flushed_s,
     is_near,
     loads_of,
     period_s,
     round_trip_s,
     wanted_window,
+    window_limited_s,
 )
 
 FASTEST = 32
@@ -187,7 +187,7 @@ def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
     trip = round_trip_s(fleet, spans, stages)
     if len(stages) == 1 or not is_near(work, *map(np.asarray, (bottleneck, trip, pipeline.window))):
         return pipeline
-    rate = work.micro_batch / circulating_s(fleet, spans, Cluster("", pipeline.window, stages))
+    rate = work.micro_batch / window_limited_s(fleet, spans, Cluster("", pipeline.window, stages))
     slower = min(1.0, rate / pipeline.samples_per_s)
     return replace(pipeline, samples_per_s=pipeline.samples_per_s * slower, value=pipeline.value * slower)
 

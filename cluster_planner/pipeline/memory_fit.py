@@ -25,7 +25,7 @@ from cluster_planner.plan import Stage
 EXACT_NODES = 6
 
 
-class Holding:
+class MemoryFit:
     """Answers for one model and one fleet."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:

@@ -59,7 +59,7 @@ def price_of_a_cluster(objective: float, clusters: int, workload: Workload) -> f
 
 
 @dataclass(frozen=True)
-class Conditions:
+class AveragingLimits:
     """`sending_s`: what a round takes of the busiest link; `hop_s`: latency of one hop of a ring."""
 
     samples_per_s: float = 0.0

@@ -28,15 +28,15 @@ from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.ring_time import PARAMETER_BYTES, Exchange, exchange_of
 from cluster_planner.predict.stage_times import (
     Load,
-    circulating_s,
     flushed_s,
     host_key,
     is_near,
     loads_of,
     round_trip_s,
+    window_limited_s,
 )
-from cluster_planner.predict.steady_state import Alone, Occupancy, Pace, Pipelines
-from cluster_planner.rings import Circuit, circuits
+from cluster_planner.predict.steady_state import Occupancy, Pace, PipelineArrays, RoundTimes
+from cluster_planner.rings import RingTraffic, ring_traffic
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
     pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
-    exchanges = _exchanges(fleet, spans, clusters, circuits(spans, clusters, rings))
+    exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
     stages = no_faster_than_walked(fleet, spans, clusters, _pipelines(fleet, pipes, exchanges))
     alone = _alone(exchanges)
     pace = stages.pace(work, alone)
@@ -117,7 +117,9 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
     return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
-def _exchanges(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Circuit]) -> list[Exchange]:
+def _exchanges(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
+) -> list[Exchange]:
     """Of the rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
     element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
@@ -133,7 +135,7 @@ def _exchanges(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], ring
     ]
 
 
-def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange]) -> Pipelines:
+def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange]) -> PipelineArrays:
     names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
     loads = [load for pipe in pipes for load in pipe.loads]
     out = dict.fromkeys(names, 0.0)
@@ -144,7 +146,7 @@ def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchang
                 out[sender] += amount
                 into[receiver] += amount
     hosts: dict[tuple[bool, str], int] = {}
-    return Pipelines(
+    return PipelineArrays(
         compute_s=np.array([load.compute_s for load in loads]),
         send_s=np.array([load.send_s for load in loads]),
         up_bytes=np.array([load.up_bytes for load in loads]),
@@ -161,17 +163,17 @@ def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchang
     )
 
 
-def _alone(exchanges: Sequence[Exchange]) -> Alone | None:
+def _alone(exchanges: Sequence[Exchange]) -> RoundTimes | None:
     if not exchanges:
         return None
-    return Alone(
+    return RoundTimes(
         max(exchange.sending_s for exchange in exchanges),
         max(exchange.last_hop_s for exchange in exchanges),
         max(exchange.way_s for exchange in exchanges),
     )
 
 
-def _round_s(stages: Pipelines, alone: Alone | None) -> tuple[float, float]:
+def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
     """(seconds of one round on idle links, the part of them that is latency)."""
     if alone is None:
         return 0.0, 0.0
@@ -182,7 +184,7 @@ def _round_s(stages: Pipelines, alone: Alone | None) -> tuple[float, float]:
     return averaging_s, averaging_s - sending_s
 
 
-def _stage_seconds(stages: Pipelines, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
+def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
     """Of each stage's host: how long its uplink and its downlink are busy per micro-batch, averaging with it."""
     rounds = work.micro_batch / pace.rates / pace.interval_s
     rounds = np.repeat(rounds, np.diff(stages.first, append=len(stages.host)))
@@ -192,7 +194,7 @@ def _stage_seconds(stages: Pipelines, work: Workload, pace: Pace) -> tuple[Float
 
 
 def _waits(
-    stages: Pipelines, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
+    stages: PipelineArrays, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
 ) -> tuple[Limit, str] | None:
     """What all clusters wait for, and in words; None where none waits."""
     if not pace.waits:
@@ -251,7 +253,9 @@ def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
     return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"
 
 
-def no_faster_than_walked(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: Pipelines) -> Pipelines:
+def no_faster_than_walked(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays
+) -> PipelineArrays:
     """`stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same object
     if there are none.
     """
@@ -263,5 +267,5 @@ def no_faster_than_walked(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Clu
         return stages
     least_s = stages.flushed_s.copy()
     for at in np.flatnonzero(near).tolist():
-        least_s[at] = circulating_s(fleet, spans, clusters[at])
+        least_s[at] = window_limited_s(fleet, spans, clusters[at])
     return replace(stages, flushed_s=least_s)

@@ -28,7 +28,7 @@ SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True)
-class Passes:
+class PassTimes:
     """Seconds of one micro-batch at a stage, and of its optimizer step."""
 
     forward_s: float
@@ -50,7 +50,7 @@ class _At(NamedTuple):
     backwards: int
 
 
-def update_s(work: Workload, stages: Sequence[Passes], hops: Sequence[Hop]) -> float:
+def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -> float:
     """Seconds from one update's first forward to the next one's. `hops`: one less than stages."""
     count, last = work.update_every, len(stages) - 1
     limits = [work.held(len(stages), index) for index in range(len(stages))]
@@ -116,7 +116,7 @@ class Uplink:
 
 @lru_cache(maxsize=REMEMBERED)
 def walked_s(
-    work: Workload, window: int, stages: tuple[Passes, ...], hops: tuple[Hop, ...], uplinks: tuple[Uplink, ...]
+    work: Workload, window: int, stages: tuple[PassTimes, ...], hops: tuple[Hop, ...], uplinks: tuple[Uplink, ...]
 ) -> float:
     """Seconds per micro-batch in the steady state. `hops`: one less than stages. Walked once for the same figures: a
     plan, and each change that its advice tries, has most clusters as they were.
@@ -135,7 +135,7 @@ class _Walk:
     """The pipeline at one moment. What has been done is counted; which micro-batch it was follows from the order."""
 
     def __init__(
-        self, work: Workload, window: int, stages: Sequence[Passes], hops: Sequence[Hop], uplinks: Sequence[Uplink]
+        self, work: Workload, window: int, stages: Sequence[PassTimes], hops: Sequence[Hop], uplinks: Sequence[Uplink]
     ) -> None:
         count = len(stages)
         self._every, self._staleness, self._window = work.update_every, work.max_staleness, window

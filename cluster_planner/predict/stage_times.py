@@ -23,7 +23,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Stage
-from cluster_planner.predict.schedule_walk import SHORTEST_S, Hop, Passes, Uplink, update_s, walked_s
+from cluster_planner.predict.schedule_walk import SHORTEST_S, Hop, PassTimes, Uplink, update_s, walked_s
 
 NEAR = 0.85
 """Of the bottleneck: where what timing.period_s counts for waiting is less, bunches dissolve and nothing is walked."""
@@ -110,7 +110,7 @@ def flushed_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
     if not work.is_synchronous:
         return 0.0
     times = [work_times(fleet, spans, stage) for stage in stages]
-    passes = [Passes(each.forward_s, each.backward_s, each.update_s) for each in times]
+    passes = [PassTimes(each.forward_s, each.backward_s, each.update_s) for each in times]
     hops = [
         Hop(
             float(spans.forward_bytes[stage.units[1]]) / fleet.flow_bytes_per_s(stage.node, onward.node),
@@ -177,14 +177,14 @@ def is_near(work: Workload, bottleneck_s: Floats, round_trip_s: Floats, window: 
     return near & (not work.is_synchronous)
 
 
-def circulating_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
+def window_limited_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
     """Seconds per micro-batch of a cluster by itself."""
     stages, last = cluster.stages, len(cluster.stages) - 1
     passes, hops, uplinks = [], [], []
     for index, stage in enumerate(stages):
         up_bytes_per_s = fleet.node(stage.node).up_bytes_per_s
         times = work_times(fleet, spans, stage)
-        passes.append(Passes(times.forward_s, times.backward_s, times.update_s))
+        passes.append(PassTimes(times.forward_s, times.backward_s, times.update_s))
         start, end = stage.units
         after = index < last and not fleet.same_host(stage.node, stages[index + 1].node)
         before = index > 0 and not fleet.same_host(stage.node, stages[index - 1].node)

@@ -41,7 +41,7 @@ class Occupancy:
 
 
 @dataclass(frozen=True)
-class Alone:
+class RoundTimes:
     """What rounds take beside the hosts' links, in seconds: the longest flow, the latency of the last hop, a chunk's
     way around.
     """
@@ -66,7 +66,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Pipelines:
+class PipelineArrays:
     """All clusters' stages one after the other. Bytes are each stage's own: per micro-batch, and per round of
     averaging. `host`: stages with the same number share an uplink and a downlink. `first`: where each cluster's stages
     begin; the last three have one entry per cluster.
@@ -104,7 +104,7 @@ class Pipelines:
         waiting = np.maximum(self.round_trip_s / self.window, np.maximum(admitted, self.flushed_s))
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 
-    def pace(self, work: Workload, alone: Alone | None) -> Pace:
+    def pace(self, work: Workload, alone: RoundTimes | None) -> Pace:
         """Of the whole fleet. `alone` None: nothing is averaged."""
         periods = self.periods_s(work)
         rates = work.micro_batch / periods

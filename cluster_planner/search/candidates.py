@@ -13,7 +13,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Ring
-from cluster_planner.predict.objective import Conditions, averaging_per_s
+from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.predict.prediction import Forecast, predict
 from cluster_planner.rings import make_rings
 
@@ -97,9 +97,9 @@ class Assembler:
         return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
 
 
-def conditions_of(candidate: Candidate) -> Conditions:
+def averaging_limits_of(candidate: Candidate) -> AveragingLimits:
     """As they are with this plan."""
     hops, forecast = 2 * (len(candidate.clusters) - 1), candidate.forecast
     predicted = forecast.prediction
     hop_s = forecast.latency_s / hops if hops else 0.0
-    return Conditions(predicted.samples_per_s, max(0.0, predicted.averaging_s - forecast.latency_s), hop_s)
+    return AveragingLimits(predicted.samples_per_s, max(0.0, predicted.averaging_s - forecast.latency_s), hop_s)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 from cluster_planner.formatting import counted
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.predict.objective import Conditions, averaging_per_s
-from cluster_planner.search.candidates import Assembler, Candidate, conditions_of
+from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
+from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.search_context import Ground, Problem
+from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.starting_groups import RESTARTS
 
 
@@ -63,9 +63,9 @@ Tell = Callable[[Step], None]
 class Search:
     """One search over groupings."""
 
-    def __init__(self, problem: Problem, spans: SpanCosts, holding: Holding, tell: Tell) -> None:
+    def __init__(self, problem: SearchProblem, spans: SpanCosts, holding: MemoryFit, tell: Tell) -> None:
         self._problem, self._tell = problem, tell
-        self._ground = Ground(problem, holding)
+        self._ground = SearchContext(problem, holding)
         self._rules = problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, self._ground.few, problem.least)
         self._best: Candidate | None = None
@@ -78,7 +78,7 @@ class Search:
         starts = self._starts(able, _counts(len(able), self._problem.least))
         if starts:
             self._work_out("k-means", starts[0][1], "")
-        conditions = Conditions() if self._best is None else conditions_of(self._best)
+        conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
         if len(able) <= EXHAUSTIVE_NODES:
@@ -88,8 +88,8 @@ class Search:
     def _starts(self, nodes: Group, counts: Iterator[int]) -> list[tuple[float, tuple[Group, ...]]]:
         """(score, groups) for each number of clusters that is feasible, best first."""
         found: list[tuple[float, tuple[Group, ...]]] = []
-        estimator = self._ground.estimator(1, Conditions())
-        score = self._ground.score(Conditions(), Totals())
+        estimator = self._ground.estimator(1, AveragingLimits())
+        score = self._ground.score(AveragingLimits(), Totals())
         for k in counts:
             if len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
                 break
@@ -102,19 +102,19 @@ class Search:
             self._tell(Step("k-means", words, self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
-    def _improve(self, groups: tuple[Group, ...], conditions: Conditions) -> None:
+    def _improve(self, groups: tuple[Group, ...], conditions: AveragingLimits) -> None:
         for _ in range(ROUNDS):
             groups, words = self._ground.searched(self._problem.able, groups, conditions, Totals(), PER_NODE)
             before = self._best_objective
             found = self._work_out("local search", groups, words)
             if found is None or found.objective <= before * (1 + 1e-6):
                 return
-            conditions = conditions_of(found)
+            conditions = averaging_limits_of(found)
 
     def _all_partitions(self) -> None:
         if self._best is None and not self._rules.are_any:
             return
-        conditions = Conditions() if self._best is None else conditions_of(self._best)
+        conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
         names, work, rules = self._problem.fleet.names, self._problem.work, self._rules
         optional = set(self._problem.able) - rules.pinned if rules.are_any else set()
         for clusters in range(1, len(self._problem.able) // self._problem.least + 1):

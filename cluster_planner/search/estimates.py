@@ -23,7 +23,7 @@ from cluster_planner.predict.schedule_walk import SHORTEST_S
 from cluster_planner.search.group_pipelines import (
     FAR,
     NOBODY,
-    Costs,
+    CheapestPipelines,
     GroupCosts,
     chains,
     costs_of,
@@ -144,7 +144,7 @@ class Estimator:
             seconds, stages = (table[..., costs.entry].transpose(2, 0, 1, 3) for table in (compute, longest))
             shortest = over_subsets(stages, hops, np.maximum, self._least).cost
 
-            def least_trip(limit: Floats) -> Costs:
+            def least_trip(limit: Floats) -> CheapestPipelines:
                 within = np.where(stages <= limit, seconds, np.inf), np.where(hops <= limit, trips, np.inf)
                 return over_subsets(*within, np.add, self._least)
 
@@ -159,14 +159,14 @@ class Estimator:
         order = orders[np.argmin(tried, axis=0), :, rows].T
         entry, (trips, hops) = costs.entry[order, rows], costs.hops(order[:-1], order[1:])
 
-        def least_trip_in_order(limit: Floats) -> Costs:
+        def least_trip_in_order(limit: Floats) -> CheapestPipelines:
             stages = _each_within(compute, longest, entry, limit)
             return in_order(stages, np.where(hops <= limit, trips, np.inf), np.add)
 
         return self._worthiest(np.min(tried, axis=0), least_trip_in_order, window)
 
     def _worthiest(
-        self, shortest: Floats, least_trip: Callable[[Floats], Costs], window: int
+        self, shortest: Floats, least_trip: Callable[[Floats], CheapestPipelines], window: int
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """See `_searched`. `shortest`: the least bottleneck; `least_trip`: the shortest round trip of pipelines with a
         bottleneck up to a limit.

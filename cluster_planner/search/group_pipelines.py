@@ -69,7 +69,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Tables:
+class EntryTables:
     """Seconds by cut positions and entry [i, j, entry]: `compute`, recomputing `again`, and `uplinks`. Of each entry
     its `memory_bytes`, endless for nobody.
     """
@@ -87,7 +87,7 @@ class GroupCosts:
     """
 
     spans: SpanCosts
-    tables: Tables
+    tables: EntryTables
     entry: Numbers
     speed: Floats
     latency_s: Floats
@@ -163,7 +163,7 @@ def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s:
     latency, rate = _links(sites, at)
     return GroupCosts(
         spans,
-        Tables(compute, again, uplinks, np.where(nobody, np.inf, sites.memory_bytes[node])),
+        EntryTables(compute, again, uplinks, np.where(nobody, np.inf, sites.memory_bytes[node])),
         entry,
         np.where(nobody, np.inf, speed)[entry],
         latency,
@@ -201,7 +201,7 @@ def _links(sites: FleetArrays, at: Numbers) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CheapestPipelines:
     """The least cost in each row, and the nodes that run stages then, as bits; −1 for all."""
 
     cost: Floats
@@ -223,7 +223,7 @@ def chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
     return chain
 
 
-def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> Costs:
+def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> CheapestPipelines:
     """Of pipelines of all nodes in their order: the `stages` of one node after the other (P, P, rows), which are
     written over; `hop` (nodes − 1, P, rows) to the next.
     """
@@ -232,10 +232,10 @@ def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> Costs:
     for onward, stage in zip(hop, given, strict=True):
         combine(stage, combine(best, onward)[:, None], out=stage)
         np.minimum.reduce(stage, axis=0, out=best)
-    return Costs(best[-1], np.full(best.shape[1], -1))
+    return CheapestPipelines(best[-1], np.full(best.shape[1], -1))
 
 
-def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> Costs:
+def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> CheapestPipelines:
     """node_order.py's exact search for every row at once: `stage` (nodes, P, P, rows), `hop` (nodes, nodes, P,
     rows)."""
     nodes, positions, _, rows = stage.shape
@@ -256,4 +256,4 @@ def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> C
             found = ends[at, np.arange(rows)]
             better = found < cost
             cost[better], answer[better] = found[better], used[at[better]]
-    return Costs(cost, answer)
+    return CheapestPipelines(cost, answer)

@@ -22,11 +22,11 @@ import numpy as np
 
 from cluster_planner.formatting import counted
 from cluster_planner.inputs.spans import Floats
-from cluster_planner.predict.objective import Conditions
-from cluster_planner.search.candidates import Candidate, conditions_of
+from cluster_planner.predict.objective import AveragingLimits
+from cluster_planner.search.candidates import Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Estimate, Group
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.search_context import Ground
+from cluster_planner.search.search_context import SearchContext
 from cluster_planner.search.starting_groups import largest_eigenvectors
 
 PRICES = 40
@@ -77,12 +77,12 @@ class _Block:
         return (max(every, key=lambda one: one[1].value),) if every else ()
 
 
-def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
+def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
     """The best plan found, or None. `work_out` plans groups exactly; it is told what they make, about."""
     problem = ground.problem
     cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
     blocks = [_surveyed(ground, nodes) for nodes in cut]
-    best, conditions = None, Conditions()
+    best, conditions = None, AveragingLimits()
     starts: list[tuple[Group, ...]] = []
     tried: set[float] = set()
     for most in (FIRST, *(PRICED - 1) * (len(problem.able),)):
@@ -100,7 +100,7 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
             break
         starts = [_start(block, offer, price) for block, offer in zip(blocks, chosen, strict=True)]
         best = found
-        conditions = Conditions() if best is None else conditions_of(best)
+        conditions = AveragingLimits() if best is None else averaging_limits_of(best)
     cut = [block.nodes for block in blocks]
     groups = [group for start in starts for group in start]
     searched = []
@@ -114,7 +114,9 @@ def by_blocks(ground: Ground, work_out: WorkOut) -> Candidate | None:
     return found if best is None or (found is not None and found.objective > best.objective) else best
 
 
-def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tuple[list[Group], list[tuple[Group, ...]]]:
+def _cut_again(
+    ground: SearchContext, groups: Sequence[Group], fraction: float
+) -> tuple[list[Group], list[tuple[Group, ...]]]:
     """(other blocks, each cluster whole in one of them; the clusters in each)."""
     able, running = ground.problem.able, {node for group in groups for node in group}
     atoms = [*groups, *ground.rules.atoms([node for node in able if node not in running])]
@@ -126,8 +128,8 @@ def _cut_again(ground: Ground, groups: Sequence[Group], fraction: float) -> tupl
     return cut, [tuple(start) for start in starts]
 
 
-def _surveyed(ground: Ground, nodes: Group) -> _Block:
-    estimator = ground.estimator(1, Conditions())
+def _surveyed(ground: SearchContext, nodes: Group) -> _Block:
+    estimator = ground.estimator(1, AveragingLimits())
     menu: list[tuple[Cluster, ...]] = []
     for k in _counts(len(nodes), ground.problem.least):
         groups = ground.grouped(nodes, k, 1)
@@ -140,7 +142,7 @@ def _surveyed(ground: Ground, nodes: Group) -> _Block:
 
 
 def _priced(
-    ground: Ground, blocks: Sequence[_Block], conditions: Conditions, most: int
+    ground: SearchContext, blocks: Sequence[_Block], conditions: AveragingLimits, most: int
 ) -> tuple[float, list[tuple[Cluster, ...]]]:
     """(the best price found, the clusters of each block that are worth it); of prices at which more than `most`
     clusters are, only the highest is tried, and no lower one.
@@ -165,7 +167,7 @@ def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Gro
 
 
 def _round(
-    ground: Ground, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: Conditions
+    ground: SearchContext, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: AveragingLimits
 ) -> tuple[list[Group], int]:
     """(all clusters after a search in each block that has any, how many were searched)."""
     estimator = ground.estimator(sum(map(len, starts)), conditions)

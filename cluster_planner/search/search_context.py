@@ -10,11 +10,11 @@ from cluster_planner.formatting import counted
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.predict.objective import Conditions, averaging_per_s
+from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
-from cluster_planner.search.starting_groups import embed, group_nodes, mended
+from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
 
 TOO_FEW = 100.0
 """How much less groupings count for each cluster that they lack of the number demanded."""
@@ -24,7 +24,7 @@ REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """What is searched for. `able`: the numbers of the nodes that can hold a unit."""
 
     fleet: Fleet
@@ -35,10 +35,10 @@ class Problem:
     seed: int
 
 
-class Ground:
+class SearchContext:
     """Of one problem."""
 
-    def __init__(self, problem: Problem, holding: Holding) -> None:
+    def __init__(self, problem: SearchProblem, holding: MemoryFit) -> None:
         self.problem = problem
         self.rules = problem.fleet.rules
         self.few = SpanCosts(problem.costs, problem.work, POSITIONS)
@@ -67,9 +67,9 @@ class Ground:
         if not rules.are_any:
             return tuple(chosen)
         given = (rules.atoms(nodes), rules.pinned.intersection(nodes), rules.allows)
-        return mended(self.points, chosen, *given, holds)
+        return regrouped(self.points, chosen, *given, holds)
 
-    def estimator(self, clusters: float, conditions: Conditions) -> Estimator:
+    def estimator(self, clusters: float, conditions: AveragingLimits) -> Estimator:
         """With averaging's load as it is with so many clusters. The last one is given again as long as the load is the
         same, about, and it has not too much to remember.
         """
@@ -79,7 +79,7 @@ class Ground:
             self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self._finer)}
         return self._estimators[load]
 
-    def score(self, conditions: Conditions, others: Totals) -> Score:
+    def score(self, conditions: AveragingLimits, others: Totals) -> Score:
         """The objective, about, of clusters beside those others."""
         work, least = self.problem.work, self.rules.min_clusters
 
@@ -91,7 +91,7 @@ class Ground:
         return score
 
     def searched(
-        self, nodes: Group, groups: tuple[Group, ...], conditions: Conditions, others: Totals, per_node: int
+        self, nodes: Group, groups: tuple[Group, ...], conditions: AveragingLimits, others: Totals, per_node: int
     ) -> tuple[tuple[Group, ...], str]:
         """The groups after a local search within `nodes`, and what it did in words. `per_node`: how many groups it may
         estimate for each.

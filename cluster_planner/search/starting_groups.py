@@ -180,7 +180,7 @@ def repair(
 Answer = Callable[[Group], bool]
 
 
-def mended(
+def regrouped(
     points: Floats,
     groups: Sequence[Group],
     atoms: Sequence[Group],

@@ -10,11 +10,23 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from cluster_planner import Cluster, Fleet, Link, Node, Plan, Ring, Stage, validate
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import common_refinement
-from cluster_planner.predict.prediction import predict
-from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    Link,
+    Node,
+    Plan,
+    Ring,
+    SpanCosts,
+    Stage,
+    bottleneck_s,
+    common_refinement,
+    loads_of,
+    predict,
+    round_trip_s,
+    validate,
+    wanted_window,
+)
 from experiments.fidelity.sites import LAYERS, Site
 from experiments.harness import paced_model
 from ravnest.job.config import Job, job_from_mapping

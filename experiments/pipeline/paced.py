@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule
+from cluster_planner import SYNCHRONOUS, Schedule
 from experiments.harness.paced_model import MICRO_BATCH, WIDTH
 from experiments.harness.paced_plan import BACKWARD_OVER_FORWARD, endless_setups, equal_stages, round_trip_window
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table

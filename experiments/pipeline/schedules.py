@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule
+from cluster_planner import SYNCHRONOUS, Schedule
 from experiments.harness.report import Table
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun

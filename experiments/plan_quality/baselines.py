@@ -9,12 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import Cluster, Fleet, ModelCosts, SpanCosts, Stage, Workload, make_rings, predict
 from cluster_planner.pipeline.best_pipeline import timed
-from cluster_planner.predict.objective import Conditions
-from cluster_planner.predict.prediction import predict
-from cluster_planner.rings import make_rings
+from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.search.starting_groups import embed, group_nodes
@@ -109,7 +106,7 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
         if any(one.value <= 0 for one in found):
             return 0.0
         rate, value = sum(one.samples_per_s for one in found), sum(one.value for one in found)
-        return Conditions().worth(len(found), rate, value, site.work)
+        return AveragingLimits().worth(len(found), rate, value, site.work)
 
     def new() -> list[int]:
         labels: list[int] = random.integers(0, int(random.integers(1, nodes // LEAST + 1)), nodes).tolist()

@@ -11,12 +11,18 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cluster_planner import Cluster, Fleet, ModelCosts, Stage, Workload
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    ModelCosts,
+    SpanCosts,
+    Stage,
+    Workload,
+    averaging_factor,
+    make_rings,
+    predict,
+)
 from cluster_planner.pipeline.best_pipeline import Pipeline, timed
-from cluster_planner.predict.objective import averaging_factor
-from cluster_planner.predict.prediction import predict
-from cluster_planner.rings import make_rings
 
 MOST_PREDICTED = 4000
 """Plans predicted for one fleet, at most; beyond, the answer is not the proven best."""

@@ -7,9 +7,7 @@ cuts, windows, rings and the prediction.
 from dataclasses import replace
 from pathlib import Path
 
-from cluster_planner import Fleet, Link, Node, Plan, Spare, make_plan, validate
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.objective import averaging_per_s
+from cluster_planner import Fleet, Link, Node, Plan, SpanCosts, Spare, averaging_per_s, make_plan, validate
 from cluster_planner.search.candidates import Assembler, Candidate
 from cluster_planner.search.cluster_search import best_partitions
 from cluster_planner.search.estimates import POSITIONS, Group

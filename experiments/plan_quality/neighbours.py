@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster_planner import Plan
-from cluster_planner.predict.objective import STALENESS_COST, averaging_factor
+from cluster_planner import Plan, averaging_factor
+from cluster_planner.predict.objective import STALENESS_COST
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.plan_quality.home_plans import plan_of, with_clusters
 from experiments.plan_quality.homes import DIVISIBLE, homes

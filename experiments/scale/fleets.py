@@ -7,11 +7,24 @@ region and of like speed, equal spans. The prediction is the planner's own (clus
 import random
 from itertools import combinations_with_replacement
 
-from cluster_planner import Cluster, Fleet, ModelCosts, Node, Plan, Ring, Stage, Unit, Workload
-from cluster_planner.inputs.links import RegionLink
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.prediction import predict
-from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    ModelCosts,
+    Node,
+    Plan,
+    RegionLink,
+    Ring,
+    SpanCosts,
+    Stage,
+    Unit,
+    Workload,
+    bottleneck_s,
+    loads_of,
+    predict,
+    round_trip_s,
+    wanted_window,
+)
 
 REGIONS = 6
 UP_MBIT_S = (20.0, 0.6)

@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cluster_planner import Plan
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.prediction import predict
+from cluster_planner import Plan, SpanCosts, predict
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import one_round_s

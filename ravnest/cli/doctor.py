@@ -38,7 +38,7 @@ def doctor(
     """Say per node and pair what would make a run fail: reachability, versions, tokens, memory, devices, code, data."""
     from rich.console import Console
 
-    from cluster_planner.files.yaml_files import holds_plan, load_fleet
+    from cluster_planner import holds_plan, load_fleet
     from ravnest.api import read_plan
     from ravnest.cli.options import note
     from ravnest.job.config import job_from_mapping

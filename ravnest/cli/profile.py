@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cluster_planner.inputs.fleet import Fleet
+    from cluster_planner import Fleet
 
 INCOMPLETE = 1
 
@@ -68,7 +68,7 @@ def profile(
         crew_at(address, wanted, job, names) as crew,
     ):
         found = measure(crew, asked, steps.begin)
-    from cluster_planner.files.yaml_files import save_fleet
+    from cluster_planner import save_fleet
 
     fleet = found.fleet if known is None else merged(found.measured, known)
     if not output.parent.is_dir():
@@ -86,7 +86,7 @@ def profile(
 
 def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     """The fleet to merge into. Refuses, before anything is measured, what would cost the user a file."""
-    from cluster_planner.files.yaml_files import load_fleet
+    from cluster_planner import load_fleet
     from ravnest.errors import InvalidInput
 
     if merge and force:

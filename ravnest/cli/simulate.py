@@ -77,7 +77,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
             progress=on_progress,
             warn=note,
         )
-    from cluster_planner.advice.plan_warnings import predicted_again
+    from cluster_planner import predicted_again
     from ravnest.simulator import as_plain
 
     made = predicted_again(ravnest.load_plan(plan))

@@ -8,10 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
-from cluster_planner import Plan
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Stage
-from cluster_planner.predict.stage_times import WorkTimes, work_times
+from cluster_planner import Plan, SpanCosts, Stage, WorkTimes, work_times
 from ravnest.errors import InvalidInput
 from ravnest.pipeline import stage_name
 from ravnest.stage.messages import DRIVER

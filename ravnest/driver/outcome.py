@@ -10,9 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cluster_planner import Plan
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Stage
+from cluster_planner import Plan, SpanCosts, Stage
 from ravnest.checkpoints.checkpoint import load_latest, write_final_weights
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan

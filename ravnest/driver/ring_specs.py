@@ -6,9 +6,7 @@ computed once, by whoever launches the run: two machines could come to different
 
 from collections.abc import Sequence
 
-from cluster_planner import Plan, Ring
-from cluster_planner.predict.ring_time import links_of_ring
-from cluster_planner.rings import Member
+from cluster_planner import Plan, Ring, RingMember, links_of_ring
 from ravnest.pipeline import stage_name
 from ring_allreduce import RingSpec
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
@@ -27,7 +25,7 @@ def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
     return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.buffers", elements, "exact")
 
 
-def ring_spec(plan: Plan, members: Sequence[Member], name: str, elements: int, wire: Wire) -> RingSpec:
+def ring_spec(plan: Plan, members: Sequence[RingMember], name: str, elements: int, wire: Wire) -> RingSpec:
     """The ring in which `members` average `elements` float32 numbers that travel in the form `wire`."""
     links = links_of_ring(plan.fleet, [plan.cluster(cluster).stages[index].node for cluster, index in members])
     division = divide(elements, bytes_per_element(wire), links)

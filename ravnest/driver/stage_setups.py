@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from cluster_planner import Cluster, Plan, Ring
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import largest_fitting_window
-from cluster_planner.rings import Member
+from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window
 from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
 from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.errors import InvalidInput
@@ -30,14 +27,14 @@ from ring_allreduce.transport import Keys
 class TiedCopies:
     """Parameters that the same stages use."""
 
-    members: tuple[Member, ...]
+    members: tuple[RingMember, ...]
     names: tuple[str, ...]
     elements: int
 
 
 def tied_copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[TiedCopies]:
     """`clusters`: the programs of each cluster's stages, in order. Frozen parameters need no averaging."""
-    users: dict[str, list[Member]] = {}
+    users: dict[str, list[RingMember]] = {}
     sizes: dict[str, int] = {}
     lent: set[str] = set()
     for cluster, programs in clusters.items():
@@ -47,7 +44,7 @@ def tied_copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[TiedCopi
                     users.setdefault(spec.name, []).append((cluster, index))
                     sizes[spec.name] = prod(spec.shape)
             lent |= {spec.name for spec in program.borrowed if spec.requires_grad}
-    together: dict[tuple[Member, ...], list[str]] = {}
+    together: dict[tuple[RingMember, ...], list[str]] = {}
     for name, members in users.items():
         if name in lent:
             together.setdefault(tuple(members), []).append(name)
@@ -189,7 +186,7 @@ def stage_setups(
 
 
 def _segment(
-    plan: Plan, job: Job, ring: Ring, stage: Member, captured: CapturedModel, apart: Collection[str]
+    plan: Plan, job: Job, ring: Ring, stage: RingMember, captured: CapturedModel, apart: Collection[str]
 ) -> SegmentSetup:
     """`apart`: tied parameters that have a ring of their own."""
     program = captured.span(*ring.units)
@@ -209,7 +206,7 @@ def _segment(
     )
 
 
-def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: Member) -> SegmentSetup:
+def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: RingMember) -> SegmentSetup:
     """One of the copies of tied parameters, averaged as a segment is."""
     return SegmentSetup(
         ring=ring,
@@ -224,10 +221,10 @@ def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: 
     )
 
 
-def _keeper(plan: Plan, members: Sequence[Member]) -> Member:
+def _keeper(plan: Plan, members: Sequence[RingMember]) -> RingMember:
     """The first of those with the fastest uplink."""
 
-    def uplink(member: Member) -> float:
+    def uplink(member: RingMember) -> float:
         return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
 
     return max(members, key=uplink)

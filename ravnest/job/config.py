@@ -12,10 +12,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError, model_validator
 
-from cluster_planner.files.validation_errors import problems_of
-from cluster_planner.files.yaml_files import read_validated
-from cluster_planner.inputs.fleet import NodeData
-from cluster_planner.inputs.model_costs import SYNCHRONOUS, ActivationCheckpointing, Schedule, SplitBackward, Tied
+from cluster_planner import (
+    SYNCHRONOUS,
+    ActivationCheckpointing,
+    NodeData,
+    Schedule,
+    SplitBackward,
+    Tied,
+    problems_of,
+    read_validated,
+)
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written

@@ -38,7 +38,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster_planner.inputs.model_costs import SplitBackward
+from cluster_planner import SplitBackward
 from ring_allreduce.ring.events import record
 
 MARGIN = 1.05

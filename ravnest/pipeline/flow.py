@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from cluster_planner.inputs.model_costs import SPLIT_KEEPS
+from cluster_planner import SPLIT_KEEPS
 from ravnest.pipeline.stage_shape import IllegalEventError, StageShape, require
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster_planner.inputs.model_costs import SYNCHRONOUS, Schedule, held
+from cluster_planner import SYNCHRONOUS, Schedule, held_micro_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StageShape:
     @property
     def held(self) -> int:
         """In a synchronous schedule, how many micro-batches may be between forward and backward here."""
-        return held(self.schedule, self.stages, self.index, self.update_every)
+        return held_micro_batches(self.schedule, self.stages, self.index, self.update_every)
 
     def ends_group(self, micro_batch: int) -> bool:
         """Whether the micro-batch is the last one of an update."""

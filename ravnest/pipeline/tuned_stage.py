@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from cluster_planner.inputs.model_costs import SplitBackward
+from cluster_planner import SplitBackward
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.controllers import BackwardTimes, RoundTrip, SplitTuner, WindowTuner

@@ -13,12 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cluster_planner.advice.job_changes import most_of_a_round
-from cluster_planner.formatting import counted
-from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.plan import Plan
-from cluster_planner.planner import Relaxed, make_plan, without_constraints
-from cluster_planner.search.cluster_search import Step
+from cluster_planner import ConstraintCosts, Fleet, Plan, Step, counted, make_plan, most_of_a_round, without_constraints
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
@@ -40,7 +35,7 @@ MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
 
 
-NOTHING_RELAXED = Relaxed()
+NOTHING_RELAXED = ConstraintCosts()
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class ExplainedPlan:
     """The steps of the planner's search, in order."""
     largest_round: float
     """The largest `average_every` to advise, in samples, for a training as long as the job's `stop` says."""
-    relaxed: Relaxed = NOTHING_RELAXED
+    relaxed: ConstraintCosts = NOTHING_RELAXED
     """What the plan would gain without single constraints of nodes.yaml, where that was asked for."""
 
 

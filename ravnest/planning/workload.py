@@ -5,8 +5,7 @@ Decides which these are, and refuses a plan that was edited so that its job and 
 
 from pathlib import Path
 
-from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.plan import Plan
+from cluster_planner import Plan, Workload
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.training.optimizer import state_bytes_per_parameter_byte

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, first_batch, load_data, make_buffers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster_planner.formatting import counted
+from cluster_planner import counted
 from ravnest.errors import RavnestError
 from ravnest.job.config import Job, data_of_node
 from ravnest.profiling import findings as f

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster_planner.formatting import counted
+from cluster_planner import counted
 from ravnest.profiling.agents import AgentCall, Agents, Unanswered
 from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency, latency, sustained, together
 from ravnest.profiling.machine_facts import MachineFacts

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s, flops_per_s, seconds
-from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.links import Link
+from cluster_planner import Fleet, Link, Node, bytes_of_gb, bytes_per_s_of_mbps, flops_per_s_of_gflops, seconds_of_ms
 from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency
 from ravnest.profiling.pairing import Pair
 
@@ -100,10 +98,10 @@ def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[
         nodes.append(
             Node(
                 name=node.name,
-                flops_per_s=flops_per_s(_short(node.flops_per_s.value / 1e9)),
+                flops_per_s=flops_per_s_of_gflops(_short(node.flops_per_s.value / 1e9)),
                 memory_bytes=bytes_of_gb(_short(node.memory_bytes / 1e9)),
-                up_bytes_per_s=bytes_per_s(_short(up[node.machine] / MBPS)),
-                down_bytes_per_s=bytes_per_s(_short(down[node.machine] / MBPS)),
+                up_bytes_per_s=bytes_per_s_of_mbps(_short(up[node.machine] / MBPS)),
+                down_bytes_per_s=bytes_per_s_of_mbps(_short(down[node.machine] / MBPS)),
                 host=node.machine if several else None,
                 device=node.device,
                 address=node.address,
@@ -129,9 +127,9 @@ def _links(
             continue
         rate, said = link_rate(f"{a} and {b}", there, back, min(up[a], down[b]), min(up[b], down[a]))
         notes += said
-        delays = (seconds(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
+        delays = (seconds_of_ms(_short(each * 1e3)) for each in (latency.seconds, latency.jitter_s))
         latency_s, jitter_s = delays
-        figures = latency_s, bytes_per_s(_short(rate / MBPS)), jitter_s
+        figures = latency_s, bytes_per_s_of_mbps(_short(rate / MBPS)), jitter_s
         ends = [(one.name, other.name) for one in kept for other in kept if (one.machine, other.machine) == (a, b)]
         links += [Link(*pair, *figures) for pair in ends]
         if there is None and back is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import Job
 from ravnest.profiling import benchmark_work

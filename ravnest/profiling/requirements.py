@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
-from cluster_planner.inputs.fleet import Fleet, Node, NodeData
-from cluster_planner.plan import Plan
+from cluster_planner import Fleet, Node, NodeData, Plan
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, sampled_pairs
 
 SAMPLED_PEERS = 6

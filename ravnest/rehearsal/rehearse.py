@@ -6,8 +6,7 @@ imitated is decided in ravnest/driver/imitation.py, and which figures are compar
 
 from pathlib import Path
 
-from cluster_planner import Plan
-from cluster_planner.advice.plan_warnings import predicted_again
+from cluster_planner import Plan, predicted_again
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.observe.report import NoticeEvent, Observer
 from ravnest.driver.training_run import run

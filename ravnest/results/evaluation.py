@@ -14,8 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cluster_planner import Plan
-from cluster_planner.inputs.model_costs import Unit
+from cluster_planner import Plan, Unit
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.driver.stage_setups import evaluating_cluster, evaluation_batch
 from ravnest.errors import InvalidInput, RunFailed, naming

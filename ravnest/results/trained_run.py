@@ -7,8 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_planner import Plan
-from cluster_planner.files.yaml_files import load_plan
+from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.checkpoint import load_latest, name_of_latest
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import parts_of_plan

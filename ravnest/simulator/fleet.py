@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster_planner.inputs.model_costs import Schedule, SplitBackward
+from cluster_planner import Schedule, SplitBackward
 from ring_allreduce.transport.emulation.links import LinkShape
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)

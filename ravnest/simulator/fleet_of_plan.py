@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise, permutations
 
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import largest_fitting_window
-from cluster_planner.plan import Cluster, Plan
-from cluster_planner.predict.ring_time import links_of_ring
-from cluster_planner.predict.stage_times import host_key, work_times
-from cluster_planner.rings import Circuit, circuits
+from cluster_planner import (
+    Cluster,
+    Plan,
+    RingTraffic,
+    SpanCosts,
+    host_key,
+    largest_fitting_window,
+    links_of_ring,
+    ring_traffic,
+    work_times,
+)
 from ravnest.simulator.fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
@@ -40,7 +45,7 @@ def fleet_of_plan(
         f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
     }
     spans = SpanCosts(plan.costs, plan.workload)
-    rings = tuple(_ring(plan, ring, node_of) for ring in circuits(spans, plan.clusters, plan.rings))
+    rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
     most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
     largest = [
         max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
@@ -104,7 +109,7 @@ def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: in
     return spans.room_to_split(*stage.units, place, window, memory_bytes)
 
 
-def _ring(plan: Plan, ring: Circuit, node_of: Mapping[str, str]) -> VirtualRing:
+def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualRing:
     members = tuple(f"{cluster}.{index}" for cluster, index in ring.members)
     elements = ring.parameter_bytes // PARAMETER_BYTES
     element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from cluster_planner.inputs.model_costs import SPLIT_KEEPS
+from cluster_planner import SPLIT_KEEPS
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.controllers import WindowTuner

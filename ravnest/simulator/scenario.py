@@ -14,8 +14,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
-from cluster_planner.files.yaml_files import read_validated
+from cluster_planner import AtLeastZero, Positive, Strict, Text, read_validated
 from ravnest.errors import InvalidInput, naming
 
 CONTROL_LATENCY_S = 0.005

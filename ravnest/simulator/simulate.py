@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator.clock import Action

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cluster_planner.inputs.model_costs import ModelCosts, Unit
+from cluster_planner import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
 from ravnest.splitting.cuts import Cut, choose

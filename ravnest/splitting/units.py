@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import nn
 
-from cluster_planner.inputs.model_costs import Unit
+from cluster_planner import Unit
 from ravnest.splitting.cuts import Work
 from ravnest.splitting.liveness import Layout
 from ravnest.splitting.mode_pairing import Pairing

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, assert_never
 
-from cluster_planner.predict.stage_times import WorkTimes
+from cluster_planner import WorkTimes
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.time_ledger import Ledger
 

@@ -7,7 +7,7 @@ over the transport, span by span (design §5, §9).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster_planner.predict.stage_times import WorkTimes
+from cluster_planner import WorkTimes
 from ravnest.job.config import Job
 from ravnest.pipeline import StageShape, stage_name
 from ravnest.splitting import StageProgram

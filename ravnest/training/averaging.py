@@ -1,7 +1,7 @@
-"""The `averaging` section of the job file: what a cluster's progress counts, what becomes of the mean, how it travels.
+"""The `averaging` section of the job file: how much a cluster counts, the outer optimizer, and the form on the wire.
 
-Decides which choices a job may make and what each means to ring_allreduce. Does not know when a round opens, nor who
-is in a ring.
+In: the section. Out: what each choice means to ring_allreduce, and what it costs in memory and bytes. When a round
+opens, and which stages are in a ring, is decided elsewhere.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from ring_allreduce import Nesterov
 from ring_allreduce.ring.wire_forms import Wire
 
 OUTER_PREFIX = "outer_"
-"""Of the outer optimizer's keys among a stage's optimizer state: torch's own optimizers use no such key."""
+"""The prefix of the outer optimizer's keys in a stage's optimizer state. torch's optimizers use no such key."""
 
 
 class NesterovConfig(Section):
-    """DiLoCo's outer optimizer: see ring_allreduce/rounds/outer_optimizer.py."""
+    """Nesterov momentum on the averages (DiLoCo): see ring_allreduce/rounds/outer_optimizer.py."""
 
     lr: PositiveFloat = 0.7
-    """What the anchor takes of each step."""
+    """The part of each step that the anchor takes."""
 
     momentum: FractionBelowOne = 0.9
-    """What is kept of the earlier averages."""
+    """The part of the earlier averages that is kept."""
 
 
 class OuterConfig(Section):
-    """An outer optimizer, by name."""
+    """An outer optimizer, under its name."""
 
     nesterov: NesterovConfig
 
@@ -42,52 +42,55 @@ def _outer(value: object) -> object:
 
 
 class AveragingConfig(Section):
-    """How the clusters' progress is averaged."""
+    """The `averaging` section: how the clusters' progress is averaged."""
 
     weighting: Literal["samples", "equal"] = "samples"
-    """A cluster counts by the samples behind its progress, or as much as any other that has trained."""
+    """Whether a cluster counts by the samples behind its progress, or as much as any other that has trained."""
 
     outer: Annotated[Literal["none"] | OuterConfig, BeforeValidator(_outer)] = "none"
-    """What the anchor makes of the mean: none takes it as it is."""
+    """How the mean changes the anchor: none adds it as it is."""
 
     wire: WireName = "float32"
-    """How progress travels; what a shorter form loses is fed back in the next round."""
+    """The form in which progress travels. What a shorter form loses is fed back in the next round."""
 
     @property
     def ring_wire(self) -> Wire:
-        """The wire in ring_allreduce's words."""
+        """ring_allreduce's name of the form."""
         return ring_wire(self.wire)
 
     @property
     def outer_name(self) -> str:
-        """none or nesterov: what must not change over a resume, while its rates may."""
+        """none or nesterov. A resumed run must have the same one, while its rates may change."""
         return self.outer if isinstance(self.outer, str) else "nesterov"
 
     def weight(self, samples: int) -> float:
-        """What progress made with so many samples counts. A cluster that has made none counts nothing."""
+        """The weight in the mean of progress made with so many samples. A cluster that has made none counts nothing."""
         return float(samples) if self.weighting == "samples" else float(samples > 0)
 
     def make_outer(self) -> Nesterov | None:
-        """A new outer optimizer for one segment."""
+        """A new outer optimizer for one segment; None if the job has none."""
         if isinstance(self.outer, str):
             return None
         return Nesterov(self.outer.nesterov.lr, self.outer.nesterov.momentum)
 
     @property
     def wire_bytes_per_parameter_byte(self) -> float:
-        """How much less than the parameters themselves, which are taken for float32, a round moves."""
+        """How many bytes a round moves for each byte of parameters, which are taken for float32."""
         return bytes_per_float32_byte(self.wire)
 
     def state_bytes_per_parameter_byte(self, max_lag: int) -> float:
-        """What stays from round to round, as copies of the parameters: momentum; what has not been fed back yet, once
-        as it was before the rounds on their way and once for each of these."""
+        """Memory that stays from round to round, in copies of the parameters.
+
+        That is one for momentum, and, with a shorter form, one for the loss that has not been fed back yet as it was
+        before the rounds under way, and one for each of these (at most `max_lag`).
+        """
         return float(self.outer != "none") + (0.0 if self.wire == "float32" else 1.0 + max_lag)
 
 
 def split_outer(
     state: Mapping[tuple[str, str], Tensor],
 ) -> tuple[dict[tuple[str, str], Tensor], dict[tuple[str, str], Tensor]]:
-    """A stage's optimizer state, (parameter, key) → tensor, as the optimizer's own part and the outer one's."""
+    """Divide a stage's optimizer state, (parameter, key) → tensor, into the optimizer's own and the outer one's."""
     own = {name: tensor for name, tensor in state.items() if not name[1].startswith(OUTER_PREFIX)}
     outer = {name: tensor for name, tensor in state.items() if name[1].startswith(OUTER_PREFIX)}
     return own, outer

@@ -1,7 +1,8 @@
 """The batches of one stage: micro-batch k of a cluster, and held-out batch b, by number.
 
-The first stage needs the inputs and the last one the targets; both read the same seeded sampler, so targets never
-travel. Knows no socket, and remembers no position: the number says it all.
+In: a job's datasets, a sampler and a number. Out: inputs and targets as tensors. The first stage needs the inputs and
+the last one the targets; both read the same seeded sampler, so targets never travel. No position is remembered: the
+number determines the batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ Inputs: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """As arguments of a call: by position, by keyword."""
+    """The inputs as arguments of a call: (by position, by keyword)."""
     return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
 
 
@@ -35,7 +36,7 @@ def fetch(dataset: Any, indices: Sequence[int]) -> tuple[Inputs, Tensor]:
 
     Raises InvalidInput where the user's dataset raises, or has something else there than (inputs, target).
     """
-    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:  # the same rows, without a tuple for each
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:  # the same rows, without making a tuple for each
         with user_code("reading samples", key=_KEY):
             rows, targets = (tensor[list(indices)] for tensor in dataset.tensors)
         return (rows,), targets
@@ -59,7 +60,7 @@ def fetch(dataset: Any, indices: Sequence[int]) -> tuple[Inputs, Tensor]:
 
 
 def _require_one_form(inputs: list[Any], indices: Sequence[int]) -> None:
-    """Collating takes the keys of the first sample, and would drop what others have besides."""
+    """Collating takes the keys of the first sample, and would drop the other keys of later ones."""
     keys = [sorted(map(str, one)) if isinstance(one, Mapping) else None for one in inputs]
     for index, found in zip(indices, keys, strict=True):
         if found != keys[0]:
@@ -94,13 +95,15 @@ class BatchSource:
 
     @property
     def samples(self) -> tuple[int, int]:
-        """How many there are, in the training and in the held-out set."""
+        """The numbers of samples in the training and in the held-out set."""
         return len(self._train), len(self._held_out)
 
     def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inputs, target) of the micro-batch of that number. Raises InvalidInput as fetch does."""
         return self._ordered(*fetch(self._train, self._sampler.batch(micro_batch)))
 
     def held_out(self, batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inputs, target) of the held-out batch of that number. Raises InvalidInput as fetch does."""
         return self._ordered(*fetch(self._held_out, self._held_out_spans[batch]))
 
     def _ordered(self, inputs: Inputs, target: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -110,9 +113,9 @@ class BatchSource:
 
 
 def in_order(inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, ...]:
-    """As a first stage takes them. `names`: the order of those that are given by keyword.
+    """The inputs in the order in which a first stage takes them. `names`: the order of inputs given by keyword.
 
-    Raises InvalidInput where a sample has others.
+    Raises InvalidInput where a sample has other inputs.
     """
     if isinstance(inputs, tuple):
         return inputs
@@ -123,7 +126,7 @@ def in_order(inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, ...]:
 
 
 def sample_batch(data: Any, size: int) -> tuple[Inputs, Tensor]:
-    """The first `size` training samples: what the model is captured and checked with."""
+    """The first `size` training samples, with which the model is captured and checked."""
     if len(data.train) < size:
         message = f"is {size}, but the training set has only {len(data.train)} samples: lower it or bring more"
         raise InvalidInput(message, key="micro_batch")

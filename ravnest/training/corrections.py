@@ -1,10 +1,10 @@
-"""What an update does about gradients that are older than the weights they change.
+"""Corrections of an optimizer step for gradients that are older than the weights they change.
 
-Decides the learning rate, the momentum and the direction of one optimizer step from its gradients' staleness s
-(updates, a mean over the micro-batches). At s = 0 every correction is the optimizer alone, bit for bit.
+In: an optimizer with its gradients, and their staleness s (updates, a mean over the micro-batches). Out: one step with
+another learning rate, momentum or direction. At s = 0 every correction is the optimizer alone, bit for bit.
 
-look_ahead, the default. A gradient that is s updates late belongs to weights that the stage has left behind. The
-momentum m says where it went meanwhile: so the step uses m as it will have become, k = LEAD · s updates on,
+look_ahead is the default. A gradient that is s updates late belongs to weights that the stage has left since. The
+momentum m tells in which direction it has moved: so the step uses m as it will be k = LEAD · s updates later,
 
     m̃  = m_new + k · (m_new − m_old)
     β' = 1 − (1 − β) · min(1, (1 + LEAD) / (1 + k))     beyond s = 1 a longer momentum
@@ -12,12 +12,12 @@ momentum m says where it went meanwhile: so the step uses m as it will have beco
 
 It is weight prediction (SpecTrain, XPipe) and error feedback on the delayed update (Zmushko et al., 2026), written in
 terms of the momentum: no copy of the weights and no state is added. The first line amplifies the newest gradient,
-noise included, 1 + k times; the second holds that to 1 + LEAD. Without the first, no momentum is stable beyond
-lr · curvature = 1 at s = 1, where a synchronous one of 0.9 bears 38; with it, it is 3 there, and where much more than
-that is needed, training finds flatter ground by itself.
+noise included, 1 + k times; the second bounds that by 1 + LEAD. Without the first, no momentum is stable beyond
+lr · curvature = 1 at s = 1, where a synchronous momentum of 0.9 is stable up to 38. With it the bound there is 3, and
+where much more than that is needed, training moves to weights of smaller curvature by itself.
 
 discount is PipeMare's T1 (Yang et al., 2021): lr · s^−p, p falling from 1 to 0 over the first updates.
-delay_adaptive is Koloskova et al. (2022): lr / s. Knows neither stages nor clocks.
+delay_adaptive is Koloskova et al. (2022): lr / s.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,34 +34,37 @@ CorrectionName = Literal["none", "discount", "delay_adaptive", "look_ahead"]
 CORRECTIONS: tuple[CorrectionName, ...] = get_args(CorrectionName)
 
 LEAD = 2.0
-"""Updates that look_ahead looks ahead for each update of staleness. One is where the weights will be; the second
-makes up for the lag of the momentum itself, which Nesterov's does already: there it is one less."""
+"""How many updates look_ahead looks ahead for each update of staleness. The first predicts where the weights will be;
+the second makes up for the lag of the momentum itself, which Nesterov's does already: there it is one less."""
 
 DISCOUNTED_UPDATES = 500
-"""Updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
+"""The number of updates over which `discount` ends: staleness hurts most while the loss still falls fast."""
 
 ONE_PASS = 0.9
-"""Below so large a part of the lead its step is taken with the optimizer's own, and m found again from what that
-leaves: with a rounding 1 / (1 − part) times as large."""
+"""While the lead is a smaller part than this of the step, both are taken in one pass, and m is recovered from what that
+leaves, with a rounding error 1 / (1 − part) times as large."""
 
 _WEIGHT = "momentum_weight"
-"""Our scalar beside torch's state, a tensor so that checkpoints hold it."""
+"""The key of our scalar beside torch's state. It is a tensor, so that checkpoints hold it."""
 
 
 class Step(Protocol):
-    """One optimizer step, corrected."""
+    """A corrected optimizer step."""
 
     def __call__(self, lr: float, staleness: float, update: int) -> None:
-        """`staleness` in updates, a mean; `update` counts from 0. Gradients are left as they are."""
+        """Make one step. `staleness`: in updates, a mean; `update` counts from 0. Gradients are not changed."""
 
 
 def default_correction(optimizer: Optimizer) -> CorrectionName:
-    """look_ahead for an optimizer whose momentum it knows, else none."""
+    """The correction for an optimizer: look_ahead if it knows the optimizer's momentum, else none."""
     return "look_ahead" if _lead_of(optimizer) is not None else "none"
 
 
 def corrected(name: CorrectionName, optimizer: Optimizer) -> Step:
-    """Raises ValueError when the optimizer has no momentum that look_ahead knows."""
+    """The step of `optimizer` with the correction `name`.
+
+    Raises ValueError for look_ahead when it does not know the optimizer's momentum.
+    """
     if name == "look_ahead":
         lead = _lead_of(optimizer)
         if lead is None:
@@ -118,11 +121,11 @@ def _lead_of(optimizer: Optimizer) -> _Lead | None:
 
 
 def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
-    """A step of Adam, AdamW, NAdam or SOAP with the momentum of k updates on.
+    """A step of Adam, AdamW, NAdam or SOAP with the momentum that it will have k updates later.
 
-    torch corrects m's bias by 1 − β^step, which holds for a constant β only. Its true weight ω follows
-    ω ← β'·ω + 1 − β', and the rate makes up for the difference. While ω is small, k is less, so that the newest
-    gradient never counts for more than it will.
+    torch corrects m's bias by 1 − β^step, which holds only for a constant β. The true weight ω of m follows
+    ω ← β'·ω + 1 − β', and the rate makes up for the difference. While ω is small, k is reduced, so that the newest
+    gradient never counts for more than it will later.
     """
     beta, beta2 = optimizer.defaults["betas"]
     nesterov = isinstance(optimizer, NAdam)
@@ -159,10 +162,10 @@ def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
 def _step_once(
     optimizer: Optimizer, trained: list[Parameter], beta: float, part: float, weight: float, lr: float
 ) -> None:
-    """Adam's or AdamW's step and the lead in one pass over the weights; `lr` is for m itself, not corrected for bias.
+    """Adam's or AdamW's step and the lead in one pass over the weights. `lr` is for m without correction for bias.
 
-    The step and the lead divide by the same, so together they are the step of a momentum (1 − part)·m + part·ω·g:
-    one of another β and rate. m is what that step leaves, moved along g.
+    The step and the lead have the same divisor, so together they are the step of a momentum (1 − part)·m + part·ω·g,
+    which is one with another β and rate. Afterwards m is recovered by moving what that step leaves along g.
     """
     betas, decay = optimizer.defaults["betas"], optimizer.defaults["weight_decay"]
     total = 1 - part + part * weight
@@ -178,7 +181,7 @@ def _step_once(
 
 
 def _add_lead(optimizer: Optimizer, trained: list[Parameter], weight: float, lr: float, corrected: float) -> None:
-    """The lead by itself, after a step; `corrected`: what the second moment is divided by."""
+    """Add the lead by itself, after a step. `corrected`: the divisor of the second moment."""
     group = optimizer.param_groups[0]
     for p in trained:
         state = optimizer.state[p]
@@ -191,9 +194,9 @@ def _add_lead(optimizer: Optimizer, trained: list[Parameter], weight: float, lr:
 
 
 def _lead_sgd(optimizer: Optimizer, lr: float, staleness: float) -> None:
-    """A step of SGD with the momentum of k updates on.
+    """A step of SGD with the momentum that it will have k updates later.
 
-    SGD's buffer is a sum, not a mean: a longer momentum makes it larger, and the rate is as much smaller.
+    SGD's buffer is a sum, not a mean: a longer momentum makes it larger, and the rate is made as much smaller.
     """
     momentum = optimizer.defaults["momentum"]
     lead = LEAD - bool(optimizer.defaults["nesterov"])
@@ -221,7 +224,7 @@ def _longer(momentum: float, k: float, lead: float) -> float:
 
 
 def _gradient(p: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """What the momentum was given: a decay that is not decoupled is part of it."""
+    """The gradient as the momentum takes it: weight decay that is not decoupled is part of it."""
     assert p.grad is not None
     gradient = -p.grad if group["maximize"] else p.grad
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):

@@ -1,7 +1,7 @@
-"""What training lowers and what evaluation reports.
+"""Losses and metrics: the number that training minimises, and those that evaluation reports.
 
-Decides how outputs and targets become a number, and how the numbers of several batches add up when the last is short.
-Does not know where the batches come from. Shapes: B samples, T positions, C classes or V words.
+In: a job's choice of loss and metrics, and a batch's output and target. Out: a mean to differentiate, and sums that add
+up correctly over several batches when the last is short. Shapes: B samples, T positions, C classes or V words.
 """
 
 import math
@@ -26,7 +26,7 @@ IGNORED_TARGET = -100
 
 @dataclass(frozen=True)
 class Measure:
-    """A sum over `count` things; measures of batches add up to that of the whole."""
+    """A sum over `count` samples or targets. The measures of batches add up to the measure of all of them."""
 
     total: float
     count: int
@@ -36,13 +36,13 @@ class Measure:
 
     @property
     def mean(self) -> float:
-        """NaN when nothing was counted."""
+        """The mean; NaN when nothing was counted."""
         return self.total / self.count if self.count else math.nan
 
 
 @dataclass(frozen=True)
 class Loss:
-    """`mean` is a 0-dim tensor to differentiate: the mean over the micro-batch. `measure` is for evaluation."""
+    """A loss. `mean`: a 0-dim tensor to differentiate, the mean over the micro-batch. `measure`: for evaluation."""
 
     name: str
     mean: Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Metric:
-    """`finish` turns the mean over the whole evaluation into the figure that is shown."""
+    """A metric. `finish` turns the mean over the whole evaluation into the number that is shown."""
 
     name: str
     measure: Callable[[Tensor, Tensor], Measure]
@@ -84,7 +84,7 @@ def build_metrics(specs: Sequence[Spec], search_dirs: Sequence[Path] = (), devic
 
 
 def check_name(name: str, known: Sequence[str], kind: str) -> None:
-    """Raises InvalidInput with the nearest known name, or with how to name a factory."""
+    """Raises InvalidInput, with the nearest known name or the way to write a factory, unless `name` is known."""
     if name in known:
         return
     near = get_close_matches(name, known, n=1)
@@ -147,7 +147,7 @@ def _exponential(mean: float) -> float:
 
 
 def _rows(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,C)/(B,) as they are; (B,T,V)/(B,T) as (B·T,V)/(B·T,)."""
+    """Output (B,C) and target (B,) as they are; (B,T,V) and (B,T) as (B·T,V) and (B·T,)."""
     if output.dim() < 2 or output.shape[:-1] != target.shape or target.is_floating_point():
         raise InvalidInput(
             f"class targets must be whole numbers of the output's shape without its last dimension; the output is"

@@ -1,7 +1,7 @@
-"""How the learning rate follows the updates a cluster has made.
+"""The schedule of the learning rate over the updates that a cluster has made.
 
-Decides one number per update from the cluster's own count, so that no stage asks another and a resumed run goes on
-where it stood. Does not know what the optimizer does with it, nor how fast any cluster really is.
+In: the `optimizer.schedule` section and the cluster's own count of updates. Out: one number for each update. So no
+stage has to ask another, and a resumed run goes on where it stood.
 """
 
 import math
@@ -13,20 +13,20 @@ from ravnest.errors import InvalidInput
 from ravnest.job_sections import Fraction, NonNegativeInt, Section
 
 DEFAULT_FINAL_LR_RATIO = 0.1
-"""Not zero: a cluster that turns out faster than planned makes updates past its expected last one."""
+"""It is not zero, since a cluster that is faster than planned makes updates after its expected last one."""
 
 
 class ScheduleConfig(Section):
     """The `optimizer.schedule` section of the job file."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    """Shape of the rate after warm-up: level, straight down, or half a cosine down."""
+    """The shape of the rate after warm-up: constant, falling linearly, or falling along half a cosine."""
 
     warmup_updates: NonNegativeInt = 0
-    """Updates over which the rate first rises in equal steps to `lr`."""
+    """The number of updates over which the rate first rises in equal steps to `lr`."""
 
     final_lr_ratio: Fraction | None = None
-    """Rate at the cluster's expected last update, as a fraction of `lr` (linear and cosine only; default 0.1)."""
+    """The rate at the cluster's expected last update, as a fraction of `lr` (linear and cosine only; default 0.1)."""
 
     @model_validator(mode="after")
     def _constant_has_no_end(self) -> Self:
@@ -36,12 +36,12 @@ class ScheduleConfig(Section):
 
 
 def expected_updates(cluster_samples: float, micro_batch: int, update_every: int) -> int:
-    """Whole updates that a cluster makes of `cluster_samples` samples; at least one."""
+    """How many whole updates a cluster makes of `cluster_samples` samples; at least one."""
     return max(1, int(cluster_samples // (micro_batch * update_every)))
 
 
 def lr_ratio(schedule: ScheduleConfig, update: int, total_updates: int | None) -> float:
-    """Fraction of the peak rate for the update numbered `update` (from 0), of `total_updates` expected ones.
+    """The fraction of the peak rate for update number `update` (from 0) of `total_updates` expected ones.
 
     Past the expected end the ratio stays at its final value. `total_updates` is None when the run has no known end.
     Raises InvalidInput when a decaying schedule has no end to decay to, or ends inside its warm-up.
@@ -69,5 +69,5 @@ def lr_ratio(schedule: ScheduleConfig, update: int, total_updates: int | None) -
 
 
 def learning_rate(peak_lr: float, schedule: ScheduleConfig, update: int, total_updates: int | None) -> float:
-    """Learning rate of the update numbered `update` (from 0). Errors as in `lr_ratio`."""
+    """The learning rate of update number `update` (from 0). Raises InvalidInput as lr_ratio does."""
     return peak_lr * lr_ratio(schedule, update, total_updates)

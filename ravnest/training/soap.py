@@ -1,8 +1,9 @@
 """SOAP: Adam in the eigenbasis of a matrix's gradients (Vyas et al., 2024).
 
-Decides how a matrix's gradient is turned before Adam's second moment scales it, and back. In that basis curvature is
-nearly diagonal, so that steep directions, which a delay makes unstable, are damped alone: what "basis rotation" does
-for asynchronous pipelines (Jung et al., 2026). Costs two square matrices a side, and their products at each step.
+The gradient of a matrix is rotated into that basis before Adam's second moment scales it, and back. In the basis the
+curvature is nearly diagonal, so that only the directions of large curvature, which a delay makes unstable, are damped:
+this is what "basis rotation" does for asynchronous pipelines (Jung et al., 2026). It costs two square matrices for each
+side, and their products at each step.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +17,11 @@ SIDES = ("left", "right")
 
 
 class SOAP(Optimizer):
-    """Parameters of two and more dimensions are matrices of their first dimension and the rest; others get Adam.
+    """The SOAP optimizer, with the interface of torch.optim.
 
-    A side longer than `max_side` is not turned. Weight decay is decoupled. A p × q matrix has 2·p·q + 2·(p² + q²)
-    elements of state.
+    A parameter of two or more dimensions is a matrix of its first dimension and the others; other parameters are
+    trained by Adam. A side longer than `max_side` is not rotated. Weight decay is decoupled. A p × q matrix has
+    2·p·q + 2·(p² + q²) elements of state.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class SOAP(Optimizer):
         max_side: int = 2048,
         maximize: bool = False,
     ) -> None:
-        """`basis_beta`: memory of the gradients' products; `basis_every`: updates between turns of the basis.
+        """`basis_beta`: decay of the mean of the gradients' products; `basis_every`: updates between new bases.
 
         Raises ValueError for a number out of its range.
         """
@@ -54,6 +56,7 @@ class SOAP(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make one update of all parameters that have a gradient; returns what `closure` does, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -65,7 +68,7 @@ class SOAP(Optimizer):
         return loss
 
     def direction(self, p: Tensor, x: Tensor, group: dict[str, Any]) -> Tensor:
-        """`x`, of p's shape, scaled in p's basis by the second moment."""
+        """`x`, of the shape of p, divided in p's basis by the root of the second moment."""
         state = self.state[p]
         scale = (state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))).sqrt_().add_(group["eps"])
         return self._turn(p, self._turn(p, x).div_(scale), back=True)
@@ -85,7 +88,7 @@ class SOAP(Optimizer):
         p.add_(self.direction(p, state["exp_avg"], group), alpha=-unbiased)
 
     def _learn_basis(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Eigenvectors of the gradients' products: exact at first, then one step of power iteration at a time."""
+        """Update the eigenvectors of the gradients' products: exactly at first, then by a step of power iteration."""
         if p.dim() < 2:
             return
         state = self.state[p]
@@ -105,7 +108,7 @@ class SOAP(Optimizer):
                     state[basis] = torch.linalg.qr(state[side] @ state[basis])[0]
 
     def _turn(self, p: Tensor, x: Tensor, *, back: bool = False) -> Tensor:
-        """Into p's basis, or back. A new tensor."""
+        """`x` rotated into p's basis, or back, as a new tensor."""
         if p.dim() < 2:
             return x.clone()
         left, right = (self.state[p].get(f"{side}_basis") for side in SIDES)

@@ -1,13 +1,15 @@
 """The weights of a stage, in every version that a micro-batch still needs.
 
-Decides how an update reaches the module without touching what recorded graphs hold (design §6): the optimizer
-owns shell parameters that never enter a graph. To change them, each shell's data is first replaced by a copy,
-and afterwards the module gets a new nn.Parameter around it; graphs of earlier forwards keep the old one. With
-no live graph there is nothing to protect, and no copy. In-place steps and swapping `p.data` give wrong
-gradients for most layers; the tests show it. Does not know which micro-batches are in flight.
+An update must reach the module without touching what recorded graphs hold (design §6). So the optimizer owns shell
+parameters that never enter a graph. To change them, the data of each shell is first replaced by a copy, and afterwards
+the module gets a new nn.Parameter around it; graphs of earlier forwards keep the old one. Without a live graph there is
+nothing to protect, and nothing is copied. In-place steps and swapping `p.data` give wrong gradients for most layers, as
+the tests show.
 
-Typical use: for each micro-batch `parameters = weights.current()` with the forward and `weights.collect(parameters)`
-after its backward, then for each update `weights.step(lr, scale, copy=there_are_live_graphs)`.
+In: gradients of micro-batches, corrections of averaging. Out: new versions of the weights. Typical use: for each
+micro-batch `parameters = weights.current()` with the forward and `weights.collect(parameters)` after its backward, then
+for each update `weights.step(lr, scale, copy=there_are_live_graphs)`. The caller knows which micro-batches are in
+flight.
 """
 
 import weakref
@@ -23,9 +25,11 @@ from ravnest.training.optimizer import OptimizerConfig, build_optimizer
 
 
 class VersionedModule(Protocol):
-    """What VersionedWeights needs of a module."""
+    """The part of a module's interface that VersionedWeights uses."""
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """As torch.nn.Module has it."""
+        ...
 
     @property
     def set_parameter(self) -> Callable[[str, nn.Parameter], None]:
@@ -55,12 +59,14 @@ class VersionedWeights:
         version: int = 0,
         borrowed: Collection[str] = (),
     ) -> None:
-        """`borrowed`: trainable parameters that another stage owns. They are replaced and their gradients taken, and no
-        update or merge here touches them. Raises InvalidInput when the optimizer cannot train a parameter of this
-        shape.
+        """`module`: the stage. `config`: its optimizer. `version`: how many updates were made before.
+
+        `borrowed`: trainable parameters that another stage owns. Their values are replaced and their gradients taken,
+        and no update or merge here touches them. Raises InvalidInput when the optimizer cannot train a parameter of
+        this shape.
         """
         self.version = version
-        """Updates made so far."""
+        """The number of updates made so far."""
         self._module = module
         everything = dict(module.named_parameters())
         self._current = ParameterSet({name: p for name, p in everything.items() if p.requires_grad})
@@ -78,7 +84,7 @@ class VersionedWeights:
     def current(self) -> ParameterSet:
         """The parameters that a forward made now uses. Keep them until its backward, then `collect` them.
 
-        Held on to, they count as a live version; drop them with the graph.
+        While they are held they count as a live version: drop them with the graph.
         """
         return self._current
 
@@ -103,7 +109,7 @@ class VersionedWeights:
             self._lend_gradients()
 
     def norm_sq(self) -> float:
-        """Squared L2 norm of the gradient accumulated so far."""
+        """The squared L2 norm of the gradient accumulated so far."""
         gradients = [shell.grad for shell in self._shells.values() if shell.grad is not None]
         if not gradients:
             return 0.0
@@ -113,9 +119,9 @@ class VersionedWeights:
     # Changes
 
     def step(self, lr: float, clip_scale: float | None = None, *, staleness: float = 0.0, copy: bool = True) -> None:
-        """One update with the accumulated gradient, times `clip_scale` if given; the gradient is then empty.
+        """Make one update with the accumulated gradient, times `clip_scale` if given, and empty the gradient.
 
-        `staleness`: of that gradient, in updates, the mean over its micro-batches (see corrections.py).
+        `lr`: the learning rate. `staleness`: of that gradient, in updates, the mean over its micro-batches.
         `copy` may be False only when no graph is alive that a forward recorded with the current parameters.
         """
         if self._optimizer is not None:
@@ -132,7 +138,7 @@ class VersionedWeights:
         self.version += 1
 
     def add_correction(self, names: Sequence[str], correction: Tensor, *, copy: bool = True) -> None:
-        """Add to the weights of `names`; `copy` as in `step`. No update, so the version stays."""
+        """Add `correction` to the weights of `names`; `copy` as in `step`. This is no update: the version stays."""
         parts = self._split(names, correction)
         self._own(names, copy=copy)
         for name, part in zip(names, parts, strict=True):
@@ -140,7 +146,7 @@ class VersionedWeights:
         self._publish(names, copy=copy)
 
     def adopt(self, names: Sequence[str], values: Tensor, *, copy: bool = True) -> None:
-        """Set the weights of `names` exactly; `copy` as in `step`. The version stays."""
+        """Set the weights of `names` to `values`; `copy` as in `step`. The version stays."""
         parts = self._split(names, values)
         self._own(names, copy=copy)
         for name, part in zip(names, parts, strict=True):
@@ -150,11 +156,11 @@ class VersionedWeights:
     # Tied parameters
 
     def lend(self, names: Sequence[str]) -> tuple[Tensor, ...]:
-        """Copies of weights of this stage's own, for stages that borrow them."""
+        """Copies of this stage's own weights `names`, for stages that borrow them."""
         return tuple(self._shells[name].data.to("cpu", copy=True) for name in names)
 
     def add_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add what the borrowers' micro-batches gave to this stage's own gradient."""
+        """Add the gradients of the borrowers' micro-batches to this stage's own gradient."""
         for name, gradient in gradients.items():
             shell = self._shells[name]
             here = gradient.to(shell.device, copy=shell.grad is None)
@@ -162,13 +168,13 @@ class VersionedWeights:
         self._lend_gradients()
 
     def replace(self, values: Mapping[str, Tensor]) -> None:
-        """New borrowed weights, which the next forward uses; graphs in flight keep the old ones. Not copied."""
+        """Set borrowed weights, without a copy. The next forward uses them; graphs in flight keep the old ones."""
         for name, value in values.items():
             self._borrowed[name].data = value.to(self._borrowed[name].device)
         self._publish(values, copy=True)
 
     def take_gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """What was accumulated for borrowed weights, and none is left; zeros where there was none."""
+        """Return the gradients accumulated for borrowed weights (zeros where there is none), and empty them."""
         taken = {}
         for name in names:
             shell = self._borrowed[name]
@@ -181,48 +187,51 @@ class VersionedWeights:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The trainable parameters of its own, in the module's order."""
+        """The trainable parameters that this stage owns, in the module's order."""
         return tuple(self._shells)
 
     def flat(self, names: Sequence[str] | None = None) -> Tensor:
-        """A new vector in host memory of the weights of `names` (all, in the module's order, without them)."""
+        """The weights of `names` (None: all, in the module's order) as a new vector in host memory."""
         chosen = self.names if names is None else names
         parts = [self._shells[name].data.reshape(-1).float().cpu() for name in chosen]
         return torch.cat(parts) if parts else torch.empty(0)
 
     def shapes(self, names: Sequence[str]) -> dict[str, torch.Size]:
+        """The shapes of the weights of `names`."""
         return {name: self._shells[name].shape for name in names}
 
     def frozen(self, name: str) -> Tensor:
-        """A parameter that is not trained."""
+        """The value of a parameter that is not trained."""
         return self._frozen[name].data
 
     # Memory
 
     @property
     def live_versions(self) -> int:
-        """Different weights held: the current ones and those that `current()` gave out and are still kept."""
+        """How many versions are held: the current one, and those that `current()` gave out and that are still kept."""
         return len(self._alive)
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all live versions, shared tensors counted once, and of the frozen parameters."""
+        """The memory of all live versions, shared tensors counted once, and of the frozen parameters."""
         live = {p.data_ptr(): p.nbytes for version in self._alive for p in version.values()}
         return sum(live.values()) + sum(p.nbytes for p in self._frozen.values())
 
     @property
     def gradient_bytes(self) -> int:
+        """The memory of the accumulated gradient."""
         shells = (*self._shells.values(), *self._borrowed.values())
         return sum(shell.grad.nbytes for shell in shells if shell.grad is not None)
 
     @property
     def optimizer_bytes(self) -> int:
+        """The memory of the optimizer's state."""
         return sum(tensor.nbytes for tensor in self._state())
 
     # The optimizer's state
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
-        """Copies of the optimizer's state, as (parameter name, its key) → tensor. Most have none before a step."""
+        """Copies of the optimizer's state, as (parameter name, key) → tensor. Most have none before the first step."""
         if self._optimizer is None:
             return {}
         return {
@@ -233,7 +242,7 @@ class VersionedWeights:
         }
 
     def load_optimizer_state(self, state: Mapping[tuple[str, str], Tensor]) -> None:
-        """Set what `optimizer_state` gave. Raises InvalidInput for a tensor that fits no parameter here."""
+        """Set the state that `optimizer_state` gave. Raises InvalidInput for a tensor that fits no parameter here."""
         if self._optimizer is None:
             if state:
                 raise InvalidInput("optimizer state for a stage that trains nothing")
@@ -261,13 +270,13 @@ class VersionedWeights:
                 yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def _own(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
-        """Part the shells from what live graphs hold."""
+        """Separate the data of the shells from what live graphs hold."""
         if copy:
             for name in names:
                 self._shells[name].data = self._shells[name].data.clone()
 
     def _publish(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
-        """Give the module the shells' new data; without a copy it has them already."""
+        """Give the module the new data of the shells; without a copy it has them already."""
         if not copy:
             return
         renewed = ParameterSet(self._current)
@@ -294,7 +303,7 @@ class VersionedWeights:
 
 
 def _fits(state: torch.Size, shape: torch.Size) -> bool:
-    """Scalars, the parameter's own shape, factored moments (Adafactor's), and a square of a side (SOAP's)."""
+    """Scalars fit, the parameter's own shape, factored moments (Adafactor's), and squares of a side (SOAP's)."""
     if len(state) == 2 and len(shape) >= 2 and state[0] == state[1] and state[0] in (shape[0], shape[1:].numel()):
         return True
     return not state or (len(state) == len(shape) and all(a in (1, b) for a, b in zip(state, shape, strict=True)))

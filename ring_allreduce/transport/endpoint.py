@@ -1,6 +1,7 @@
-"""What a transport offers: named peers, two lanes, messages with tensors. The interface only; no socket here.
+"""The interface of a transport: an endpoint that sends messages with tensors to named peers, in two lanes.
 
-Two implementations: `ZmqEndpoint` (real) and `InProcessNetwork.endpoint` (its deterministic twin).
+There are two implementations: `ZmqEndpoint`, which real runs use, and `InProcessNetwork.endpoint`, its deterministic
+twin. The types that both take and return are here, too: addresses, limits and deliveries.
 """
 
 import re
@@ -25,7 +26,7 @@ class PeerAddress:
     bulk_port: int
 
     def require_usable(self, peer: str) -> None:
-        """Raises InvalidInput, which names `peer`, for what cannot be an address: it may come from the network."""
+        """Raises InvalidInput, which names `peer`, unless this can be an address: it may come from the network."""
         if not _HOST.fullmatch(self.host):
             raise InvalidInput(f"peer {peer!r} has no valid host: {self.host[:_MOST_HOST_CHARACTERS]!r}")
         for port in (self.pipeline_port, self.bulk_port):
@@ -35,32 +36,32 @@ class PeerAddress:
 
 _MOST_HOST_CHARACTERS = 253
 _HOST = re.compile(rf"[A-Za-z0-9_.:%-]{{1,{_MOST_HOST_CHARACTERS}}}", re.ASCII)
-"""A name, an IPv4 address, or an IPv6 address without brackets and perhaps with its zone."""
+"""A host name, an IPv4 address, or an IPv6 address without brackets and perhaps with its zone."""
 
 
 @dataclass(frozen=True)
 class TransportLimits:
-    """Bounds on what an endpoint accepts and holds."""
+    """The bounds on what an endpoint accepts and holds."""
 
     max_message_bytes: int = 1 << 30
-    """Head and bodies of one message; larger ones are refused by send() and dropped on arrival."""
+    """The most that head and bodies of one message may have; send() refuses more, and more is dropped on arrival."""
 
     queue_messages: int = 1024
-    """Messages that may wait for one peer in one lane before send() raises PeerStalled."""
+    """How many messages may wait for one peer in one lane before send() raises PeerStalled."""
 
     linger_s: float = 2.0
     """How long close() goes on sending what is still queued."""
 
     in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Of a lane to a peer on another machine, how much TCP may hold at once (zmq/lanes.py); others: as it likes."""
+    """Peer → how many bytes TCP may hold at once in a lane to it (zmq/lanes.py). No bound for other peers."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message that arrived. `sender` is a connected peer; `epoch` is the one it was sent in.
+    """One message that arrived. `sender` is a connected peer; `epoch` is the epoch in which it was sent.
 
-    Tensors last as long as somebody holds them. They are the receiver's, who may write to them, unless the sender, on
-    this machine, lends them (`Endpoint.empty`): what changes there is seen here, until it is written to here.
+    Tensors last as long as somebody holds them. The receiver owns them and may write to them. Only where the sender is
+    on this machine and lends them (`Endpoint.empty`), changes there are seen here until the receiver writes to them.
     """
 
     sender: str
@@ -70,56 +71,60 @@ class Delivery:
 
 
 class Endpoint(Protocol):
-    """One named member's door to its peers. All methods but wake() belong to one thread."""
+    """The transport of one named member. All methods but wake() belong to one thread."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def address(self) -> PeerAddress:
-        """Where this endpoint listens: give it to the peers."""
+    def name(self) -> str:
+        """The member's name."""
         ...
 
     @property
-    def stats(self) -> TransportStats: ...
+    def address(self) -> PeerAddress:
+        """Where this endpoint listens; the peers need it for connect()."""
+        ...
+
+    @property
+    def stats(self) -> TransportStats:
+        """Counts since the endpoint was made."""
+        ...
 
     epoch: int
-    """Stamped on everything sent; deliveries of an older epoch are dropped and counted."""
+    """The epoch that everything sent carries. Deliveries of an older epoch are dropped and counted."""
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Make `peers` known. Idempotent; a changed address replaces the old one; the own name is skipped.
+        """Make `peers` known. Idempotent. A changed address replaces the old one; the own name is ignored.
 
-        Raises InvalidInput, and changes nothing, when one of the addresses cannot be one; TransportError when the
-        system cannot use one.
+        Raises InvalidInput, and changes nothing, when an address cannot be one; TransportError when the system cannot
+        use an address.
         """
         ...
 
     def disconnect(self, peers: Iterable[str]) -> None:
-        """Forget `peers`, and what is queued for them; what they send is dropped from now on. Idempotent."""
+        """Forget `peers`, and what is queued for them. What they send is dropped from now on. Idempotent."""
         ...
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector (elements,) of any content, which peers of this machine read where it lies when it is sent.
+        """A vector (elements,) with undefined content, which peers on this machine read where it lies when it is sent.
 
-        What was sent of it must not change before the peers are done with it: not when they have the message, but when
-        something shows that they need it no more. It lasts as long as anybody holds it, and a process made by fork has
-        the same memory, not a copy.
+        What was sent of it must not change before the peers are done with it. That they have the message is not enough:
+        something has to show that they need it no more. The memory lasts as long as anybody holds the vector, and a
+        process made by fork has the same memory, not a copy.
         """
         ...
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         """Queue a message. Never blocks.
 
-        Large tensors travel without a copy: do not write to them afterwards, until something shows that the
-        peer has them. Raises PeerStalled (nothing was queued; poll() returns early once there is room again),
-        UnknownPeer, MessageTooLarge, or InvalidInput for a kind or dtype that cannot travel.
+        Large tensors travel without a copy: nobody may write to them afterwards, until something shows that the peer
+        has them. Raises PeerStalled (nothing was queued; poll() returns early once there is room again), UnknownPeer,
+        MessageTooLarge, or InvalidInput for a kind or dtype that cannot travel.
         """
         ...
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """Send what is due and return what arrived, PIPELINE first; waits up to `timeout_s` when nothing has.
+        """Send what is due and return what arrived, PIPELINE first; wait up to `timeout_s` when nothing has.
 
-        Returns early, perhaps with an empty list, after wake() and when a stalled peer has room again.
+        It returns early, perhaps with an empty list, after wake() and when a stalled peer has room again.
         """
         ...
 

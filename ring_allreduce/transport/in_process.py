@@ -1,8 +1,8 @@
-"""The in-process twin of the real transport: deterministic, no threads, no sockets, time given from outside.
+"""The in-process twin of the real transport: deterministic, without threads and sockets, with a clock from outside.
 
-Messages pass through the same envelope, the same links and the same checks as on the wire, so what would be
-dropped there is dropped here. A sent tensor is copied at send(), unless it lies in memory that its endpoint lends: that
-is read where it lies, as by peers of one machine. poll() never waits: a test moves its own clock. Where no link is
+Messages pass through the same envelope, the same links and the same checks as on the wire, so what would be dropped
+there is dropped here. A tensor is copied when it is sent, unless it lies in memory that its endpoint lends: that is
+read where it lies, as by peers on one machine. poll() never waits: a test moves its own clock. Where no link is
 emulated, the bound on queued messages counts the receiver's whole inbox in that lane.
 """
 
@@ -26,7 +26,7 @@ Frames = list[memoryview]
 
 
 class InProcessNetwork:
-    """Holds the endpoints of one simulated run and the links between them."""
+    """The endpoints of one simulated run, and the links between them."""
 
     def __init__(
         self,
@@ -36,8 +36,9 @@ class InProcessNetwork:
         nodes: Mapping[str, NodeShape] | None = None,
         limits: TransportLimits = TransportLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """`now`: the virtual clock. `links`: (sender, receiver) → shape; other pairs deliver at once. `nodes`: the own
-        ways up and down of some endpoints (emulated_node.py)."""
+        """`now`: the virtual clock, in seconds. `links`: (sender, receiver) → shape; other pairs deliver at once.
+        `nodes`: the uplinks and downlinks of some endpoints (emulated_node.py). `limits`: of all endpoints.
+        """
         self.now = now
         self.limits = limits
         self._links = dict(links or {})
@@ -45,7 +46,7 @@ class InProcessNetwork:
         self._endpoints: dict[str, InProcessEndpoint] = {}
 
     def endpoint(self, name: str, codec: Codec, token: bytes = bytes(TOKEN_BYTES)) -> "InProcessEndpoint":
-        """A new endpoint. Raises InvalidInput when the name is taken."""
+        """Make an endpoint. Raises InvalidInput when the name is taken."""
         if name in self._endpoints:
             raise InvalidInput(f"an endpoint named {name!r} is already on this network")
         endpoint = InProcessEndpoint(self, name, codec, token)
@@ -59,25 +60,25 @@ class InProcessNetwork:
             endpoint.connect(addresses)
 
     def surroundings(self, name: str, lateness: Lateness) -> EmulatedNode[Frames, Frames]:
-        """What lies between the endpoint of that name and the others."""
+        """The emulated node between the endpoint of that name and the others."""
         links = {receiver: shape for (sender, receiver), shape in self._links.items() if sender == name}
         return EmulatedNode(name, links, self._nodes.get(name), lateness)
 
     def find(self, name: str) -> "InProcessEndpoint | None":
-        """The endpoint of that name, unless it was closed: then what is sent to it is lost, as on a wire."""
+        """The endpoint of that name; None if it was closed, and what is sent to it is lost, as on a wire."""
         return self._endpoints.get(name)
 
     def remove(self, name: str) -> None:
-        """Forget an endpoint: what is sent to it from now on is lost."""
+        """Forget an endpoint. What is sent to it from now on is lost."""
         self._endpoints.pop(name, None)
 
     def next_due_s(self) -> float | None:
-        """When the next message of any link is due; None when all links are empty. For virtual clocks."""
+        """When the next message of any link is due, in seconds; None when all links are empty. For virtual clocks."""
         times = [endpoint.next_due_s() for endpoint in self._endpoints.values()]
         return min((time for time in times if time is not None), default=None)
 
     def deliver_due(self) -> None:
-        """Move everything that has crossed all emulated ways by now into the inbox of its receiver."""
+        """Move every message that has crossed all emulated links by now into the inbox of its receiver."""
         for endpoint in list(self._endpoints.values()):
             endpoint.leave_due()
         for endpoint in list(self._endpoints.values()):
@@ -110,7 +111,7 @@ class InProcessEndpoint:
             self._node.forget(peer)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector that is read where it lies (below COPY_BELOW_BYTES it is copied on arrival)."""
+        """A vector that is read where it lies; below COPY_BELOW_BYTES it is copied on arrival."""
         vector = torch.empty(elements, dtype=dtype)
         self._lent[vector.data_ptr()] = vector
         return vector
@@ -132,7 +133,7 @@ class InProcessEndpoint:
             receiver.came(self.name, lane, frames)
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """What has arrived by now, PIPELINE first. Never waits, whatever `timeout_s` says."""
+        """What has arrived by now, PIPELINE first. It never waits, whatever `timeout_s` says."""
         self._network.deliver_due()
         deliveries = []
         for lane, inbox in self._inbox.items():
@@ -143,39 +144,39 @@ class InProcessEndpoint:
         return deliveries
 
     def wake(self) -> None:
-        """Nothing to do: poll() never waits."""
+        """Do nothing, since poll() never waits."""
 
     def close(self) -> None:
         self._network.remove(self.name)
 
     def put(self, lane: Lane, frames: Frames) -> None:
-        """Put raw frames into the inbox, as the wire would: a test may put garbage."""
+        """Put raw frames into the inbox, as the wire would; tests put garbage."""
         self._inbox[lane].append(frames)
 
     def inbox_length(self, lane: Lane) -> int:
-        """Messages that wait for poll()."""
+        """How many messages wait for poll()."""
         return len(self._inbox[lane])
 
     def next_due_s(self) -> float | None:
-        """When the next message that this endpoint sent, or is about to receive, is due."""
+        """When the next message that this endpoint sent, or is about to receive, is due, in seconds."""
         return self._node.next_due_s()
 
     def came(self, sender: str, lane: Lane, frames: Frames) -> None:
-        """A message has come as far as this endpoint's downlink."""
+        """Take a message that has come as far as this endpoint's downlink."""
         if self._node.delays(sender):
             self._node.came(sender, lane, frames, sum(frame.nbytes for frame in frames), self._network.now())
         else:
             self.put(lane, frames)
 
     def leave_due(self) -> None:
-        """Hand over what has crossed this endpoint's uplink and links."""
+        """Hand over the messages that have crossed this endpoint's uplink and links."""
         for peer, lane, frames in self._node.left(self._network.now()):
             receiver = self._network.find(peer)
             if receiver:
                 receiver.came(self.name, lane, frames)
 
     def enter_due(self) -> None:
-        """Put into the inbox what has crossed this endpoint's downlink."""
+        """Put into the inbox the messages that have crossed this endpoint's downlink."""
         for lane, frames in self._node.entered(self._network.now()):
             self.put(lane, frames)
 

@@ -1,7 +1,7 @@
-"""Typed headers: what kinds of message exist, and how one becomes bytes and back.
+"""The typed headers of messages, and their encoding.
 
-Decides only the encoding (msgpack, one tagged union of the registered kinds) and that validation is strict.
-It knows no tensor, socket or peer: the envelope adds those.
+In: a message of a registered kind, or bytes. Out: bytes, or the message. The encoding is msgpack, as one tagged union
+of the registered kinds, and validation is strict. Tensors, sender and epoch are added by the envelope.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ring_allreduce.transport.stats import DropCause
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Base of all typed headers: `class Chunk(Message, frozen=True, kw_only=True, tag="chunk")`."""
+    """The base of all typed headers, as in `class Chunk(Message, frozen=True, kw_only=True, tag="chunk")`."""
 
 
 class _KindOnly(msgspec.Struct):
@@ -22,10 +22,10 @@ class _KindOnly(msgspec.Struct):
 
 
 class Codec:
-    """Encodes and decodes the registered kinds of message, and nothing else."""
+    """Encodes and decodes messages of the registered kinds; all others are refused."""
 
     def __init__(self, kinds: Sequence[type[Message]]) -> None:
-        """Raises InvalidInput when no kind is given or two kinds share a tag."""
+        """Register `kinds`. Raises InvalidInput when there is none, or two of them share a tag."""
         tags = [kind.__struct_config__.tag for kind in kinds]
         if not kinds or len(set(tags)) != len(tags):
             raise InvalidInput(f"message kinds need distinct tags, and at least one kind; got {tags}")

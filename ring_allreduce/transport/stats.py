@@ -1,4 +1,4 @@
-"""What an endpoint counts: traffic per peer and lane, and messages dropped by cause."""
+"""The lanes, and what an endpoint counts: traffic for each peer and lane, and dropped messages by cause."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -6,47 +6,49 @@ from enum import Enum, StrEnum
 
 
 class Lane(Enum):
-    """Two lanes on separate connections, so that averaging never stalls the pipeline."""
+    """The two lanes. They use separate connections, so that averaging never stalls the pipeline."""
 
     PIPELINE = "pipeline"
     BULK = "bulk"
 
-    __hash__ = object.__hash__  # Enum's own is a call of Python, for each of the many look-ups by lane
+    __hash__ = object.__hash__  # Enum's own is a Python function, which each of many look-ups by lane would call
 
 
 class DropCause(StrEnum):
-    """Why an arrived message had no effect."""
+    """Why a message that arrived had no effect."""
 
-    WRONG_TOKEN = "wrong_token"  # a message not of this run, or a whole connection (or with a key not allowed)
-    MALFORMED = "malformed"  # a head or header that does not parse, or fields of wrong types
+    WRONG_TOKEN = "wrong_token"  # a message or connection without the run's token, or with a key that is not allowed
+    MALFORMED = "malformed"  # a head or header that cannot be parsed, or has fields of wrong types
     UNKNOWN_KIND = "unknown_kind"  # a kind that nobody registered
     UNKNOWN_SENDER = "unknown_sender"  # a name that was never given to connect()
     FALSE_SENDER = "false_sender"  # a member's name, from a connection that another member's key opened
-    WRONG_SIZE = "wrong_size"  # frame count or byte counts that do not match the stated tensors
-    TOO_LARGE = "too_large"  # over TransportLimits.max_message_bytes
-    OLDER_EPOCH = "older_epoch"  # of an epoch before the endpoint's
+    WRONG_SIZE = "wrong_size"  # other numbers of frames or bytes than the stated tensors have
+    TOO_LARGE = "too_large"  # more than TransportLimits.max_message_bytes
+    OLDER_EPOCH = "older_epoch"  # of an epoch before that of the endpoint
 
 
 @dataclass
 class Traffic:
-    """Messages and bytes (heads and bodies) of one direction of one lane with one peer."""
+    """Messages and bytes (heads and bodies) in one direction of one lane with one peer."""
 
     messages: int = 0
     n_bytes: int = 0
 
     def add(self, n_bytes: int) -> None:
+        """Count one message of `n_bytes`."""
         self.messages += 1
         self.n_bytes += n_bytes
 
 
 @dataclass
 class Lateness:
-    """How much later than it should have been what was emulated was handed on."""
+    """How much later than the emulated links say their messages were handed on, in total."""
 
     messages: int = 0
     late_s: float = 0.0
 
     def saw(self, late_s: float) -> None:
+        """Count one message that was `late_s` late."""
         self.messages += 1
         self.late_s += late_s
 
@@ -57,10 +59,10 @@ def _traffic() -> defaultdict[tuple[str, Lane], Traffic]:
 
 @dataclass
 class TransportStats:
-    """Counts since the endpoint was made: `sent` what send() took, `received` what was delivered."""
+    """Counts since the endpoint was made: `sent` is what send() took, `received` what was delivered."""
 
     sent: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
     received: defaultdict[tuple[str, Lane], Traffic] = field(default_factory=_traffic)
     dropped: Counter[DropCause] = field(default_factory=Counter)
     lateness: Lateness = field(default_factory=Lateness)
-    """Of emulated links."""
+    """The lateness of emulated links."""

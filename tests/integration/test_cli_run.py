@@ -12,8 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from cluster_planner.files.yaml_files import load_plan
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts, load_plan
 from ravnest.planning.workload import PROCESS_BYTES
 from tests.support.commands import JOBS, ravnest, ravnest_process
 from tests.support.jobs import tiny

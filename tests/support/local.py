@@ -21,9 +21,9 @@ from cluster_planner import (
     Ring,
     Stage,
     StagePrediction,
+    common_refinement,
     validate,
 )
-from cluster_planner.plan import common_refinement
 from ravnest.driver.in_process import LocalRun
 from ravnest.driver.initial_state import StageState
 from ravnest.driver.session import run_control

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.formatting import counted
+from cluster_planner import counted
 from ravnest.formatting import size
 from ravnest.profiling.doctor import DoctorReport
 from ravnest.profiling.profile import Profile

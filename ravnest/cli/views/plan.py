@@ -14,12 +14,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.advice.plan_warnings import ByItself, better_alone
-from cluster_planner.formatting import counted, rate
-from cluster_planner.inputs.constraints import ALL_DAY, common, hours_to, part_of_day
-from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Cluster, ClusterPrediction, Plan
+from cluster_planner import (
+    ALL_DAY,
+    DEFAULT_LATENCY_S,
+    DEFAULT_REGION_LATENCY_S,
+    Cluster,
+    ClusterPrediction,
+    Plan,
+    SingleNodePlan,
+    SpanCosts,
+    better_single_node,
+    common_hours,
+    counted,
+    hours_to,
+    part_of_day,
+    rate,
+)
 from ravnest.formatting import duration, size
 
 _WIDE = 110
@@ -59,7 +69,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
 
 
-def alone_words(one: ByItself, objective: float) -> str:
+def alone_words(one: SingleNodePlan, objective: float) -> str:
     """That a node would be better off without the others; `objective`: the plan's."""
     worth = "" if one.worth == one.samples_per_s else f", worth {rate(one.worth)} as it is not always there"
     return (
@@ -68,9 +78,9 @@ def alone_words(one: ByItself, objective: float) -> str:
     )
 
 
-def _better_alone(plan: Plan) -> ByItself | None:
+def _better_alone(plan: Plan) -> SingleNodePlan | None:
     spans = SpanCosts(plan.costs, plan.workload)
-    return better_alone(plan.fleet, spans, plan.clusters, plan.predicted.objective)
+    return better_single_node(plan.fleet, spans, plan.clusters, plan.predicted.objective)
 
 
 def whole_models(plan: Plan) -> str | None:
@@ -149,7 +159,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
 
 def _hours(plan: Plan, cluster: Cluster) -> str:
     """When all its nodes are there, where that is not always."""
-    hours = common(plan.fleet.node(stage.node).hours for stage in cluster.stages)
+    hours = common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
     return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
 
 

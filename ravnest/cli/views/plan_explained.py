@@ -19,21 +19,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.advice.job_changes import Suggestion
-from cluster_planner.advice.single_changes import more_memory, suggestions
-from cluster_planner.formatting import rate
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.plan import Plan
-from cluster_planner.planner import MOST_NODES as MOST_NODES_TO_PLAN_ANEW
-from cluster_planner.planner import Relaxed, are_stated
-from cluster_planner.predict.objective import averaging_per_s
-from cluster_planner.predict.prediction import predict
-from cluster_planner.search.cluster_search import Step
+from cluster_planner import (
+    MOST_NODES_TO_PLAN_ANEW,
+    ConstraintCosts,
+    Plan,
+    SpanCosts,
+    Step,
+    Suggestion,
+    averaging_per_s,
+    has_constraints,
+    more_memory,
+    predict,
+    rate,
+    suggestions,
+)
 
 MOST_NODES = 128
 SHOWN = 5
 IN_A_ROW = 8
-NO_CONSTRAINTS = Relaxed()
+NO_CONSTRAINTS = ConstraintCosts()
 
 COMPARED = (
     "Each by itself, with the same clusters, or, without a constraint, planned anew; now {} samples/s, worth {}. Gains"
@@ -50,7 +54,7 @@ FAR = 0.5
 def of_constraints(plan: Plan) -> str | None:
     """Where to see whether constraints keep a plan far from the bound; None where they cannot, or it is near."""
     bound = plan.predicted.best_possible
-    if bound is None or plan.predicted.objective >= FAR * bound or not are_stated(plan.fleet.constraints):
+    if bound is None or plan.predicted.objective >= FAR * bound or not has_constraints(plan.fleet.constraints):
         return None
     if len(plan.fleet.nodes) > MOST_NODES_TO_PLAN_ANEW:
         see = "leave one out of nodes.yaml and plan again"
@@ -60,7 +64,7 @@ def of_constraints(plan: Plan) -> str | None:
 
 
 def explanation(
-    plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: Relaxed = NO_CONSTRAINTS
+    plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: ConstraintCosts = NO_CONSTRAINTS
 ) -> dict[str, object]:
     """The same as JSON takes it. `most_round`: no larger average_every is advised, in samples."""
     return {
@@ -83,7 +87,7 @@ def show_explanation(
     steps: Sequence[Step],
     console: Console,
     most_round: float = math.inf,
-    relaxed: Relaxed = NO_CONSTRAINTS,
+    relaxed: ConstraintCosts = NO_CONSTRAINTS,
 ) -> None:
     """Print it for a person."""
     table = Table(box=None, header_style="dim", pad_edge=False, title="\nHow it was found", title_justify="left")
@@ -126,7 +130,7 @@ def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
     return rows
 
 
-def would_help(plan: Plan, most_round: float = math.inf, relaxed: Relaxed = NO_CONSTRAINTS) -> list[Suggestion]:
+def would_help(plan: Plan, most_round: float = math.inf, relaxed: ConstraintCosts = NO_CONSTRAINTS) -> list[Suggestion]:
     """The SHOWN changes that gain most, and as many constraints that cost most."""
     spans = SpanCosts(plan.costs, plan.workload)
     forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)

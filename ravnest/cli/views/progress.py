@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.driver.observe.report import (
     CheckpointWrittenEvent,
     ClusterProgress,

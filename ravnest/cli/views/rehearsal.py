@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.formatting import duration, size
 from ravnest.rehearsal.comparison import MOST_LATE, Compared, Rehearsal
 

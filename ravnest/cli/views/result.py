@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner.formatting import rate
+from cluster_planner import rate
 from ravnest.driver.observe.report import RunResult, StageFigures, TimeShares
 from ravnest.formatting import beside_baselines, duration, size
 from ravnest.results.evaluation import Evaluation

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner.formatting import rate
-from cluster_planner.plan import Plan
+from cluster_planner import Plan, rate
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import SimulatedRun

@@ -1,4 +1,4 @@
-"""Imitated links: when a message leaves a node, reaches the next one and is in. Arithmetic on times; no clock.
+"""Emulated links: the times at which a message leaves a node, reaches the next one and has entered it; no clock.
 
 In: rates, delays and the sizes of messages. Out: the times at which they are sent and delivered.
 """

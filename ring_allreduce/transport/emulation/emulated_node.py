@@ -1,8 +1,8 @@
-"""What lies between one endpoint and its peers when a node is imitated: its uplink, its downlink and its links.
+"""One emulated node: the uplink, the downlink and the links that lie between its endpoint and its peers.
 
-Decides which of these a message passes: to and from peers beyond them, all; between nodes that stand beside each other
-(of one host), the pair's link alone; with peers that are nowhere (the driver), nothing. What really brings the message,
-shared or lent memory included, comes behind it: nothing goes around. Knows no socket and no clock.
+Messages to and from most peers pass all three. Between nodes of one host they pass the pair's link alone, and with
+peers that have no link (the driver) nothing. What really carries a message, shared or lent memory included, comes after
+this: nothing goes around it. In: messages and the time. Out: messages whose time has come. No socket, no clock.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,12 @@ In = TypeVar("In")
 
 
 class EmulatedNode(Generic[Out, In]):
-    """One endpoint's. `Out`: what is sent; `In`: what is received."""
+    """The emulated surroundings of one endpoint. `Out`: the type of what is sent; `In`: of what is received."""
 
     def __init__(self, name: str, links: Mapping[str, LinkShape], node: NodeShape | None, lateness: Lateness) -> None:
-        """`links`: from this endpoint, by peer. `name`: of the endpoint; the jitter follows from it. `lateness`: where
-        to count that of what is handed on."""
+        """`name`: the endpoint's, from which the jitter follows. `links`: from this endpoint, by peer. `node`: its
+        uplink and downlink; None: only the links take time. `lateness`: counts how late messages are handed on.
+        """
         self._arriving = {} if node is None else node.arriving_bytes_per_s
         beyond = {peer: shape for peer, shape in links.items() if peer in self._arriving}
         beside = {peer: shape for peer, shape in links.items() if peer not in self._arriving}
@@ -35,47 +36,47 @@ class EmulatedNode(Generic[Out, In]):
         self._lateness = lateness
 
     def shapes(self, peer: str) -> bool:
-        """Whether what is sent to `peer` takes its time."""
+        """Whether messages to `peer` pass an emulated link."""
         return peer in self._uplink_of
 
     def push(self, peer: str, lane: Lane, item: Out, n_bytes: int, now_s: float) -> None:
-        """Send `item`. `now_s` must not go backwards in any call."""
+        """Send `item`, of `n_bytes`. `now_s` must not go backwards in any call."""
         self._uplink_of[peer].push(peer, lane, item, n_bytes, now_s)
 
     def queued(self, peer: str, lane: Lane) -> int:
-        """How many items for `peer` have not left."""
+        """How many items for `peer` have not reached it."""
         uplink = self._uplink_of.get(peer)
         return 0 if uplink is None else uplink.queued(peer, lane)
 
     def forget(self, peer: str) -> None:
-        """Nothing that is under way to `peer` leaves any more."""
+        """Drop everything that is under way to `peer`."""
         uplink = self._uplink_of.get(peer)
         if uplink is not None:
             uplink.forget(peer)
 
     def left(self, now_s: float) -> list[tuple[str, Lane, Out]]:
-        """What has reached its receiver by now, for the receiver's `came`."""
+        """What has reached its receivers by now, as (peer, lane, item), for the receivers' `came`."""
         arrived = [each for uplink in self._uplinks for each in uplink.pop_arrived(now_s)]
         for at_s, *_ in arrived:
             self._lateness.saw(now_s - at_s)
         return [(peer, lane, item) for _, peer, lane, item in arrived]
 
     def delays(self, sender: str) -> bool:
-        """Whether what comes from `sender` has to pass the downlink."""
+        """Whether messages from `sender` pass the downlink."""
         return sender in self._arriving
 
     def came(self, sender: str, lane: Lane, item: In, n_bytes: int, now_s: float) -> None:
-        """Let a message of `sender` pass the downlink."""
+        """Let a message from `sender` pass the downlink."""
         self._downlink.push(lane, item, n_bytes, now_s, self._arriving[sender])
 
     def entered(self, now_s: float) -> list[tuple[Lane, In]]:
-        """What is in by now, PIPELINE first."""
+        """What has entered by now, as (lane, item), PIPELINE first."""
         arrived = self._downlink.pop_arrived(now_s)
         for at_s, *_ in arrived:
             self._lateness.saw(now_s - at_s)
         return [(lane, item) for _, lane, item in sorted(arrived, key=lambda each: RANK[each[1]])]
 
     def next_due_s(self) -> float | None:
-        """When `left` or `entered` can next do something; None when nothing is under way."""
+        """When `left` or `entered` can next return something, in seconds; None when nothing is under way."""
         times = [uplink.next_due_s() for uplink in self._uplinks]
         return min((at_s for at_s in (*times, self._downlink.next_due_s()) if at_s is not None), default=None)

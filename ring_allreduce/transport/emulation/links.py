@@ -1,11 +1,14 @@
-"""When a message leaves an imitated node, reaches the next one and is in: arithmetic on times, no clock, no socket.
+"""When a message leaves an emulated node, reaches the next one, and has entered it: arithmetic on times, no clock.
 
-A message of n bytes takes its node's uplink for n / up and the pair's link for n / link from the same moment on (it is
-not stored in between), is at the other end `latency_s` and jitter later, and takes the downlink there for n / down,
-beginning with its first byte. Each of the three carries one message at a time, so none ever carries more than its
-rate; what waits for one peer's link does not stop what goes to another. Where messages wait, PIPELINE goes first, and
-within a lane those to (or from) one peer keep their order. Nothing is cut short: PIPELINE waits for at most the one
-BULK message that is already leaving.
+A message of n bytes takes its node's uplink for n / up, and from the same moment on the pair's link for n / link (it is
+not stored in between). It is at the other end `latency_s` and jitter later, and takes the downlink there for n / down,
+beginning with its first byte; it has entered no sooner than its last byte came. Each of the three carries one message
+at a time, so none ever carries more than its rate. A message that waits for one peer's link does not stop those to
+another. Where messages wait, PIPELINE goes first, and within a lane those to (or from) one peer keep their order. No
+message is interrupted: PIPELINE waits for at most the one BULK message that is already leaving. Nothing holds back a
+sender whose receiver's downlink is too slow: messages wait in front of it.
+
+In: rates, delays, and the sizes of messages. Out: the times at which they arrive. "now" never goes backwards.
 """
 
 import random
@@ -22,15 +25,15 @@ from ring_allreduce.transport.stats import Lane
 T = TypeVar("T")
 
 RANK = {lane: rank for rank, lane in enumerate(Lane)}
-"""Who goes first."""
+"""The order in which lanes are served: a smaller rank goes first."""
 
 _GAPS = 16
-"""Idle times that are remembered. What is forgotten makes the downlink slower, never faster."""
+"""How many idle times are remembered. A forgotten one makes the downlink slower, never faster."""
 
 
 @dataclass(frozen=True)
 class LinkShape:
-    """A one-way link to pretend: rate, one-way latency, and a uniform extra delay up to `jitter_s`."""
+    """A one-way link to emulate: rate, one-way latency, and an extra delay, uniform between 0 and `jitter_s`."""
 
     bytes_per_s: float
     latency_s: float
@@ -43,12 +46,13 @@ class LinkShape:
 
 @dataclass(frozen=True)
 class NodeShape:
-    """A node's own way up and down, which all that it sends and all that it receives share."""
+    """A node's uplink and downlink, which all messages that it sends, and all that it receives, share."""
 
     up_bytes_per_s: float
     down_bytes_per_s: float
     arriving_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    """The peers that are reached through these, and how fast a message of each comes at most. Others are beside it."""
+    """The peers that are reached through these, with the rate at which a message of each arrives at most. Other peers
+    are beside the node, and reached by the pair's link alone."""
 
     def __post_init__(self) -> None:
         rates = (self.up_bytes_per_s, self.down_bytes_per_s, *self.arriving_bytes_per_s.values())
@@ -57,7 +61,7 @@ class NodeShape:
 
 
 class _Link(Generic[T]):
-    """One peer's link, and what waits for it."""
+    """The link to one peer, and the messages that wait for it."""
 
     __slots__ = ("_chance", "_seed", "free_at_s", "in_order_s", "peer", "queued", "shape", "waiting")
 
@@ -68,7 +72,7 @@ class _Link(Generic[T]):
         self._chance: Callable[[], float] | None = None  # most links need none, and it is large
         self.free_at_s = float("-inf")
         self.in_order_s = dict.fromkeys(Lane, float("-inf"))
-        """When the last message of each lane arrives."""
+        """Lane → when its last message arrives."""
         self.waiting: dict[Lane, deque[tuple[int, T, int]]] = {lane: deque() for lane in Lane}
         self.queued = dict.fromkeys(Lane, 0)
 
@@ -79,11 +83,11 @@ class _Link(Generic[T]):
 
 
 class EmulatedUplink(Generic[T]):
-    """All that leaves one node: items go in with their sizes and come out when they are at the other end."""
+    """Everything that leaves one node: items go in with their sizes, and come out when they are at the other end."""
 
     def __init__(self, up_bytes_per_s: float, links: Mapping[str, LinkShape], *, seed: str = "") -> None:
-        """`links`: by peer. `seed` makes the jitter reproducible. `up_bytes_per_s` may be infinite: then the links are
-        all there is."""
+        """`links`: by peer. `seed` makes the jitter reproducible. `up_bytes_per_s` may be infinite: then only the links
+        take time."""
         self._up_bytes_per_s = up_bytes_per_s
         self._seed = seed
         self._links: dict[str, _Link[T]] = {}
@@ -91,10 +95,10 @@ class EmulatedUplink(Generic[T]):
             self.add(peer, shape)
         self._free_at_s = float("-inf")
         self._busy: dict[str, _Link[T]] = {}
-        """The links for which something waits."""
+        """The links for which a message waits, by peer."""
         self._travelling: list[tuple[float, int, int, _Link[T], Lane, T]] = []
         self._start_s = float("-inf")
-        """When the next of what waits can leave."""
+        """When the next message that waits can leave."""
         self._numbers = count()
 
     def __contains__(self, peer: str) -> bool:
@@ -102,11 +106,11 @@ class EmulatedUplink(Generic[T]):
         return peer in self._links
 
     def add(self, peer: str, shape: LinkShape) -> None:
-        """A link to one more peer."""
+        """Add a link to one more peer."""
         self._links[peer] = _Link(peer, shape, f"{self._seed}->{peer}")
 
     def push(self, peer: str, lane: Lane, item: T, n_bytes: int, now_s: float) -> None:
-        """Send `item`. `now_s` must not go backwards from call to call."""
+        """Send `item`, of `n_bytes`. `now_s` must not go backwards from call to call."""
         if self._busy:
             self._depart(now_s)
         link = self._links[peer]
@@ -119,19 +123,21 @@ class EmulatedUplink(Generic[T]):
             self._busy[peer] = link
 
     def leave_at_once(self, peer: str, lane: Lane, n_bytes: int, now_s: float) -> float | None:
-        """When a message will be at the other end that leaves now, for who keeps a calendar: no pop gives it back.
-        None, without effect, where something waits or is leaving: then push it."""
+        """When a message that leaves now will be at the other end; no pop gives it back. For callers with a calendar.
+
+        None, without effect, where another message waits or is leaving: then it has to be pushed.
+        """
         link = self._links[peer]
         if self._busy or self._free_at_s > now_s or link.free_at_s > now_s:
             return None
         return self._leave(link, lane, n_bytes, now_s)
 
     def queued(self, peer: str, lane: Lane) -> int:
-        """How many items for `peer` are not at the other end: those that wait, and those that travel."""
+        """How many items for `peer` wait or travel, and are not at the other end."""
         return self._links[peer].queued[lane]
 
     def pop_arrived(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
-        """What has come to the other end by `now_s`, with the moment at which it did, in the order of these."""
+        """What has come to the other end by `now_s`, with the time at which it did, in the order of these times."""
         if self._busy:
             self._depart(now_s)
         arrived = []
@@ -142,8 +148,10 @@ class EmulatedUplink(Generic[T]):
         return arrived
 
     def pop_left(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
-        """What has left by `now_s`, in any order, with the moment at which it will be at the other end: for who keeps
-        a calendar. Nothing that left later comes sooner within its lane."""
+        """What has left by `now_s`, in any order, with the time at which it will be at the other end.
+
+        For callers with a calendar. Within a lane, nothing that leaves later comes sooner.
+        """
         if self._busy:
             self._depart(now_s)
         left = []
@@ -154,11 +162,11 @@ class EmulatedUplink(Generic[T]):
         return left
 
     def next_start_s(self) -> float | None:
-        """When pop_left() can next do something, right after it was called; None when nothing waits."""
+        """When pop_left() can next return something, asked right after it was called; None when nothing waits."""
         return self._start_s if self._busy else None
 
     def next_due_s(self) -> float | None:
-        """When pop_arrived() can next do something (an arrival or a departure); None when empty."""
+        """The time of the next arrival or departure, when pop_arrived() can next do something; None when empty."""
         due_s = self._travelling[0][0] if self._travelling else None
         if self._busy:
             next_s = self._next_start_s()
@@ -168,14 +176,14 @@ class EmulatedUplink(Generic[T]):
     def change(
         self, now_s: float, *, up_bytes_per_s: float | None = None, links: Mapping[str, LinkShape] | None = None
     ) -> None:
-        """From now on the rates are others; what has left keeps its time of arrival."""
+        """Change the rates from now on. What has left keeps its time of arrival."""
         self._depart(now_s)
         self._up_bytes_per_s = up_bytes_per_s or self._up_bytes_per_s
         for peer, shape in (links or {}).items():
             self._links[peer].shape = shape
 
     def forget(self, peer: str) -> None:
-        """Nothing that is under way to `peer` arrives any more."""
+        """Drop everything that is under way to `peer`."""
         link = self._links[peer]
         self._busy.pop(peer, None)
         for lane in Lane:
@@ -208,7 +216,7 @@ class EmulatedUplink(Generic[T]):
             heappush(self._travelling, (at_s, RANK[lane], number, link, lane, item))
 
     def _leave(self, link: _Link[T], lane: Lane, n_bytes: int, start_s: float) -> float:
-        """When a message that leaves at `start_s` is at the other end."""
+        """Let a message leave at `start_s`, and return when it is at the other end."""
         shape = link.shape
         up_s = self._free_at_s = start_s + n_bytes / self._up_bytes_per_s
         link_s = link.free_at_s = start_s + n_bytes / shape.bytes_per_s
@@ -222,29 +230,31 @@ class EmulatedUplink(Generic[T]):
 
 
 class EmulatedDownlink(Generic[T]):
-    """All that enters one node: items go in when their last byte comes to it and come out when it is through."""
+    """Everything that enters one node: items go in when their last byte has come to it, and come out when it is in."""
 
     def __init__(self, down_bytes_per_s: float) -> None:
         self._down_bytes_per_s = down_bytes_per_s
         self._free_at_s = float("-inf")
         self._gaps: deque[tuple[float, float]] = deque(maxlen=_GAPS)
-        """When it was idle: a message uses what of these it came in. (A short one in the midst of a long one would
-        else seem to have kept the long one waiting.)"""
+        """When the downlink was idle. A message uses the part of these times in which it came: else a short message
+        in the midst of a long one would seem to have kept the long one waiting."""
         self._waiting: deque[tuple[T, float]] = deque()
-        """Of BULK: what may still have to wait for PIPELINE, with the time that it needs."""
+        """BULK messages that may still have to wait for PIPELINE, each with the time that it needs."""
         self._entering: list[tuple[float, int, int, Lane, T]] = []
         self._in_order_s = dict.fromkeys(Lane, float("-inf"))
         self._numbers = count()
 
     def push(self, lane: Lane, item: T, n_bytes: int, now_s: float, bytes_per_s: float = float("inf")) -> None:
-        """The last byte of `item` is here; it came at `bytes_per_s`. `now_s` must not go backwards."""
+        """Take `item`, whose last byte is here and which came at `bytes_per_s`. `now_s` must not go backwards."""
         at_s = self.enter(lane, item, n_bytes, now_s, bytes_per_s)
         if at_s is not None:
             self._keep(lane, item, at_s)
 
     def enter(self, lane: Lane, item: T, n_bytes: int, now_s: float, bytes_per_s: float) -> float | None:
-        """As `push`, for who keeps a calendar: when the item is in, where nothing waits and it need not either; no pop
-        gives it back then. Else None."""
+        """As `push`, but where neither the item nor another has to wait, return when it is in; no pop gives it back.
+
+        Else None. For callers with a calendar.
+        """
         in_turn = bool(self._waiting)
         if in_turn:
             self._serve(now_s)
@@ -272,7 +282,7 @@ class EmulatedDownlink(Generic[T]):
         return None
 
     def pop_arrived(self, now_s: float) -> list[tuple[float, Lane, T]]:
-        """What is in by `now_s`, with the moment at which it was, in the order of these."""
+        """What is in by `now_s`, with the time at which it was, in the order of these times."""
         if self._waiting:
             self._serve(now_s)
         arrived = []
@@ -282,8 +292,10 @@ class EmulatedDownlink(Generic[T]):
         return arrived
 
     def pop_begun(self, now_s: float) -> list[tuple[float, Lane, T]]:
-        """What has begun to enter by `now_s`, in any order, with the moment at which it is in: for who keeps a
-        calendar."""
+        """What has begun to enter by `now_s`, in any order, with the time at which it is in.
+
+        For callers with a calendar.
+        """
         if self._waiting:
             self._serve(now_s)
         begun = [(at_s, lane, item) for at_s, _, _, lane, item in self._entering]
@@ -291,32 +303,33 @@ class EmulatedDownlink(Generic[T]):
         return begun
 
     def next_begin_s(self) -> float | None:
-        """When pop_begun() can next do something; None when nothing waits."""
+        """When pop_begun() can next return something; None when nothing waits."""
         return self._free_at_s if self._waiting else None
 
     def next_due_s(self) -> float | None:
-        """When pop_arrived() can next do something; None when empty."""
+        """When pop_arrived() can next do something, in seconds; None when empty."""
         due_s = self._entering[0][0] if self._entering else None
         if self._waiting:
             due_s = self._free_at_s if due_s is None else min(due_s, self._free_at_s)
         return due_s
 
     def change(self, now_s: float, down_bytes_per_s: float) -> None:
-        """From now on the rate is another, also for what waits."""
+        """Change the rate from now on, also for what waits."""
         self._serve(now_s)
         slower = self._down_bytes_per_s / down_bytes_per_s
         self._waiting = deque((item, needs_s * slower) for item, needs_s in self._waiting)
         self._down_bytes_per_s = down_bytes_per_s
 
     def _serve(self, now_s: float) -> None:
-        """Let BULK begin whose turn has come."""
+        """Let the BULK messages begin whose turn has come."""
         while self._waiting and self._free_at_s <= now_s:
             item, needs_s = self._waiting.popleft()
             self._free_at_s += needs_s
             self._keep(Lane.BULK, item, self._in_order(Lane.BULK, self._free_at_s))
 
     def _in_gaps(self, began_s: float, needs_s: float) -> float:
-        """Use the idle times since `began_s`, of which there is one, the oldest first; what is still needed."""
+        """Use the idle times since `began_s`, of which there is one, the oldest first; returns the time still
+        needed."""
         gaps = self._gaps
         later: list[tuple[float, float]] = []
         while gaps and gaps[-1][1] > began_s:
@@ -332,7 +345,7 @@ class EmulatedDownlink(Generic[T]):
         return needs_s
 
     def _in_order(self, lane: Lane, at_s: float) -> float:
-        """When a message is in that could be at `at_s`: not before those of its lane that came before it."""
+        """When a message is in that could be in at `at_s`: not before those of its lane that came before it."""
         if at_s < self._in_order_s[lane]:
             return self._in_order_s[lane]
         self._in_order_s[lane] = at_s
@@ -343,7 +356,7 @@ class EmulatedDownlink(Generic[T]):
 
 
 def _first_in_turn(links: Iterable[_Link[T]]) -> tuple[Lane, _Link[T]]:
-    """PIPELINE first; of one lane what was pushed first."""
+    """The lane and the link whose message leaves next: PIPELINE first, within a lane what was pushed first."""
     best: tuple[int, int, Lane, _Link[T]] | None = None
     for link in links:
         for lane, waiting in link.waiting.items():

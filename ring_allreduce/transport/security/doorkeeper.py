@@ -1,9 +1,11 @@
-"""Who may connect: decided in the handshake, before any message of a connection is accepted.
+"""Decides in the handshake who may connect, before any message of a connection is accepted.
 
-Two mechanisms of ZeroMQ, and the one who answers their questions (ZAP, ZeroMQ RFC 27). Without keys PLAIN: the run's
-token is asked for; it crosses the network in clear, here as in the head of each message, which keeps out strangers
-that reach a port, not those who read the traffic. With keys CURVE: who connects proves that it holds the secret behind
-an allowed public key, and everything after that is encrypted. Only this module names the mechanisms.
+It uses two mechanisms of ZeroMQ, and answers their questions (ZAP, ZeroMQ RFC 27). Without keys it is PLAIN: the peer
+shows the run's token, which crosses the network in clear, here as in the head of each message. That keeps out strangers
+that reach a port, not those who read the traffic. With keys it is CURVE: the peer proves that it holds the secret
+behind an allowed public key, and everything after that is encrypted.
+
+In: the token or the keys of a run. Out: guarded sockets, and the name of the member behind each connection.
 """
 
 import contextlib
@@ -16,10 +18,10 @@ import zmq
 from ring_allreduce.transport.security.keys import Keys
 
 HANDSHAKE_S = 10
-"""A connection that has not been admitted by then is closed; zmq tries again by itself when it was a peer's."""
+"""A connection that has not been admitted by then is closed. A peer's zmq tries again by itself."""
 
 STOP_S = 5.0
-"""How long stop() waits for a thread that has nothing to do but to end."""
+"""How long stop() waits for its thread, which has nothing to do but to end."""
 
 _ZAP = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
@@ -29,7 +31,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 def guard(listening: "zmq.Socket[bytes]", keys: Keys | None = None) -> None:
-    """Let `listening` accept only connections that its context's doorkeeper admits. Before bind()."""
+    """Let `listening` accept only connections that its context's doorkeeper admits. To be called before bind()."""
     if keys is None:
         listening.set(zmq.PLAIN_SERVER, 1)
     else:
@@ -40,37 +42,37 @@ def guard(listening: "zmq.Socket[bytes]", keys: Keys | None = None) -> None:
 
 
 def present_token(connecting: "zmq.Socket[bytes]", token: bytes) -> None:
-    """Let `connecting` show `token` to whom it connects. Before connect()."""
+    """Let `connecting` show `token` to the peer that it connects to. To be called before connect()."""
     connecting.set(zmq.PLAIN_USERNAME, _USER)
     connecting.set(zmq.PLAIN_PASSWORD, _password(token))
 
 
 def present_keys(connecting: "zmq.Socket[bytes]", keys: Keys, peer: str) -> None:
-    """Let `connecting` talk to `peer` and to nobody else, and prove who it is itself. Before connect()."""
+    """Let `connecting` talk only to `peer`, and prove its own identity. To be called before connect()."""
     connecting.set(zmq.CURVE_SERVERKEY, bytes.fromhex(keys.public_of(peer)))
     connecting.set(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.own.public))
     connecting.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.own.secret))
 
 
 def proven_name(frame: zmq.Frame) -> str:
-    """The member whose key opened the connection that a frame came through: a guarded one, with keys."""
+    """The member whose key opened the connection that a frame came through, which is guarded with keys."""
     return str(frame.get("User-Id"))
 
 
 class Doorkeeper:
     """Answers, in a thread of its own, whether a new connection may stay.
 
-    The thread that owns the endpoint's sockets may be away from poll() for long; connections are admitted meanwhile,
-    and those that strangers try again and again do not pile up. pyzmq's ThreadAuthenticator would do the same, but
-    logs the token, and its stop() has no deadline.
+    The thread that owns the endpoint's sockets may not call poll() for long; connections are admitted meanwhile, and
+    those that strangers try again and again do not pile up. pyzmq's ThreadAuthenticator would do the same, but it logs
+    the token, and its stop() has no deadline.
     """
 
     def __init__(self, context: Context, token: bytes, keys: Keys | None = None) -> None:
-        """Make it before the sockets that it guards, one for each context. With `keys`, the token admits nobody."""
+        """To be made before the sockets that it guards, one for each context. With `keys`, the token admits nobody."""
         self.refused = 0
-        """Connections with another token, or a key that is not allowed. Others end before anyone is asked."""
+        """How many connections had another token, or a key that is not allowed. Others end before anyone is asked."""
         self.failure: Exception | None = None
-        """What ended it, other than stop(): from then on nobody is admitted."""
+        """The error that ended it, if one did: from then on nobody is admitted."""
         self._password = _password(token)
         self._keys = keys
         self._questions = context.socket(zmq.REP)
@@ -81,7 +83,7 @@ class Doorkeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Admit nobody more, and leave no thread behind. Idempotent."""
+        """Admit nobody any more, and end the thread. Idempotent."""
         self._stop_writer.close()
         self._thread.join(STOP_S)
 
@@ -105,7 +107,7 @@ class Doorkeeper:
         return [_ZAP_VERSION, request, b"200", b"OK", name, b""]
 
     def _admitted(self, mechanism: bytes, shown: bytes) -> bytes | None:
-        """The name that the connection's messages will carry; None for strangers."""
+        """The name that the connection's messages will carry; None refuses the connection."""
         if self._keys is not None:
             name = self._keys.names.get(shown) if mechanism == b"CURVE" else None
             return None if name is None else name.encode()

@@ -6,7 +6,7 @@ import pytest
 from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
-from cluster_planner.plan import Plan, require_room
+from cluster_planner.plan import Plan, require_memory
 from cluster_planner.planner import make_plan
 
 
@@ -21,23 +21,23 @@ def with_memory(plan: Plan, name: str, memory_bytes: int) -> Plan:
 
 
 def test_each_node_needs_exactly_what_its_stage_takes(plan: Plan) -> None:
-    require_room(plan)
+    require_memory(plan)
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         for index, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
-            require_room(with_memory(plan, stage.node, costs.memory_bytes))
+            require_memory(with_memory(plan, stage.node, costs.memory_bytes))
             with pytest.raises(InvalidInput, match=f"but stage {index} of {cluster.name} ") as caught:
-                require_room(with_memory(plan, stage.node, costs.memory_bytes - 1))
+                require_memory(with_memory(plan, stage.node, costs.memory_bytes - 1))
             assert caught.value.key == f"nodes[{stage.node}].memory_gb"
 
 
 def test_what_is_said_to_be_needed_is_enough(plan: Plan) -> None:
     name = plan.clusters[0].stages[0].node
     with pytest.raises(InvalidInput) as caught:
-        require_room(with_memory(plan, name, 10**7))
+        require_memory(with_memory(plan, name, 10**7))
     said = caught.value.message
     assert said.startswith("is 0.01, but stage 0 of c0 (units [0, ")
     enough_gb = float(said.partition(" needs ")[2].split()[0])
-    require_room(with_memory(plan, name, round(enough_gb * 1e9)))
+    require_memory(with_memory(plan, name, round(enough_gb * 1e9)))
 
 
 def test_a_wider_window_needs_more_memory(plan: Plan) -> None:
@@ -45,4 +45,4 @@ def test_a_wider_window_needs_more_memory(plan: Plan) -> None:
     held = plan.predicted.clusters[0].stages[0].memory_bytes
     tight = with_memory(plan, first.stages[0].node, held)
     with pytest.raises(InvalidInput, match=f"window {first.window + 1}"):
-        require_room(replace(tight, clusters=(replace(first, window=first.window + 1), *others)))
+        require_memory(replace(tight, clusters=(replace(first, window=first.window + 1), *others)))

@@ -5,7 +5,7 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan
 from cluster_planner.inputs.constraints import Constraints, Pin
-from cluster_planner.planner import MOST, MOST_NODES, are_stated, without_constraints
+from cluster_planner.planner import MOST, MOST_NODES_TO_PLAN_ANEW, has_constraints, without_constraints
 
 Planned = Callable[..., Plan]
 
@@ -49,7 +49,7 @@ def test_constraints_that_cost_only_together_are_named_together(planned: Planned
     ]
     assert relaxed.found[0].words == "without any of the constraints"
     assert relaxed.untried is None
-    assert are_stated(plan.fleet.constraints)
+    assert has_constraints(plan.fleet.constraints)
 
 
 def test_what_costs_nothing_is_not_named(planned: Planned) -> None:
@@ -57,7 +57,7 @@ def test_what_costs_nothing_is_not_named(planned: Planned) -> None:
     asked: list[str] = []
     assert without_constraints(planned(), tell=asked.append).found == ()
     assert asked == []
-    assert not are_stated(Constraints(groups=(("a", ("n0",)),)))
+    assert not has_constraints(Constraints(groups=(("a", ("n0",)),)))
 
 
 def test_each_kind_is_named_as_nodes_yaml_has_it(planned: Planned) -> None:
@@ -82,10 +82,10 @@ def test_what_is_not_tried_is_said(planned: Planned) -> None:
     assert len(asked) == MOST + 1
     assert relaxed.untried == f"Of 15 constraints the first {MOST} are tried by themselves, the others only together."
     plan = planned(forbid=(("n2", "n3"),))
-    nodes = tuple(replace(plan.fleet.nodes[0], name=f"n{i}") for i in range(MOST_NODES + 1))
+    nodes = tuple(replace(plan.fleet.nodes[0], name=f"n{i}") for i in range(MOST_NODES_TO_PLAN_ANEW + 1))
     large = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
     asked.clear()
     relaxed = without_constraints(large, tell=asked.append)
     assert relaxed.found == ()
     assert asked == []
-    assert f"more than {MOST_NODES} nodes" in str(relaxed.untried)
+    assert f"more than {MOST_NODES_TO_PLAN_ANEW} nodes" in str(relaxed.untried)

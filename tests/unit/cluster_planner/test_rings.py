@@ -15,7 +15,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Ring, Stage
 from cluster_planner.predict.prediction import predict
-from cluster_planner.rings import EXACT_MEMBERS, Circuit, best_tour, circuits, make_rings, tour_cost
+from cluster_planner.rings import EXACT_MEMBERS, RingTraffic, best_tour, make_rings, ring_traffic, tour_cost
 
 
 def costs_of(seed: int, members: int) -> tuple[tuple[float, ...], ...]:
@@ -78,11 +78,13 @@ def spans_of(make_model: Callable[..., ModelCosts], make_workload: Callable[...,
 
 
 def test_averaged_copies_are_one_circuit_more(spans_of: Callable[..., SpanCosts]) -> None:
-    assert [circuit.members for circuit in circuits(spans_of("exact"), CLUSTERS, RINGS)] == [r.members for r in RINGS]
-    *_, last = circuits(spans_of("averaged"), CLUSTERS, RINGS)
-    assert last == Circuit((("c0", 0), ("c0", 2), ("c1", 0), ("c1", 1)), 10**6)
+    assert [circuit.members for circuit in ring_traffic(spans_of("exact"), CLUSTERS, RINGS)] == [
+        r.members for r in RINGS
+    ]
+    *_, last = ring_traffic(spans_of("averaged"), CLUSTERS, RINGS)
+    assert last == RingTraffic((("c0", 0), ("c0", 2), ("c1", 0), ("c1", 1)), 10**6)
     assert last.hops[-1] == (("c1", 1), ("c0", 0))
-    assert Circuit((("c0", 0),), 1).hops == []
+    assert RingTraffic((("c0", 0),), 1).hops == []
 
 
 def test_one_cluster_alone_averages_its_copies(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.files.yaml_files import load_fleet
+from cluster_planner import load_fleet
 from ravnest.job.config import load_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

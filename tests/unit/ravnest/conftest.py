@@ -4,17 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
-from cluster_planner.plan import (
+from cluster_planner import (
     Cluster,
     ClusterPrediction,
+    Fleet,
+    ModelCosts,
+    Node,
     Plan,
     Prediction,
     Ring,
     Spare,
     Stage,
     StagePrediction,
+    Unit,
+    Workload,
     validate,
 )
 from ravnest.driver.observe.report import ClusterProgress, ProgressEvent, RunResult

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import ravnest
-from cluster_planner import Fleet, Node, save_plan
-from cluster_planner.advice.plan_warnings import predicted_again
+from cluster_planner import Fleet, Node, predicted_again, save_plan
 from ravnest.api import read_plan
 from tests.support.local import JOB_FILE
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest import pictures
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.report import EvaluatedEvent, NoticeEvent, ProgressEvent, as_plain, kind_of

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster_planner.advice.plan_warnings import better_alone
+from cluster_planner.advice.plan_warnings import better_single_node
 from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
@@ -21,13 +21,13 @@ def test_a_fast_node_beside_a_slow_one_makes_what_a_plan_of_it_alone_makes(
     costs, work = make_model(8), make_workload()
     big, small = make_node("big", flops_per_s=1e12), make_node("small", up_bytes_per_s=1e4)
     both = planned(Fleet((small, big)), costs, work)
-    found = better_alone(both.fleet, SpanCosts(costs, work), both.clusters, both.predicted.objective)
+    found = better_single_node(both.fleet, SpanCosts(costs, work), both.clusters, both.predicted.objective)
     assert found is not None
     alone = planned(Fleet((big,)), costs, work)
     assert found.node == "big"
     assert found.samples_per_s == alone.predicted.samples_per_s
     assert found.worth == alone.predicted.objective > 20 * both.predicted.objective
-    assert better_alone(alone.fleet, SpanCosts(costs, work), alone.clusters, 0.0) is None
+    assert better_single_node(alone.fleet, SpanCosts(costs, work), alone.clusters, 0.0) is None
 
 
 def test_only_a_node_with_memory_for_the_whole_model_and_only_if_it_is_worth_more(
@@ -42,11 +42,11 @@ def test_only_a_node_with_memory_for_the_whole_model_and_only_if_it_is_worth_mor
         )
     )
     clusters = [Cluster("c0", 4, (Stage("fast", (0, 4)), Stage("roomy", (4, 8))))]
-    found = better_alone(fleet, spans, clusters, 0.01)
+    found = better_single_node(fleet, spans, clusters, 0.01)
     assert found is not None
     assert found.node == "roomy"
-    assert better_alone(fleet, spans, clusters, found.worth) is None
-    assert better_alone(fleet, spans, clusters, found.worth * 0.999) == found
+    assert better_single_node(fleet, spans, clusters, found.worth) is None
+    assert better_single_node(fleet, spans, clusters, found.worth * 0.999) == found
 
 
 def test_a_node_that_is_seldom_there_is_worth_as_much_less(
@@ -55,9 +55,9 @@ def test_a_node_that_is_seldom_there_is_worth_as_much_less(
     spans = SpanCosts(make_model(8), make_workload())
     fleet = Fleet((make_node("seldom", flops_per_s=2e10, hours=hours_from("3-9")), make_node("always")))
     clusters = [Cluster("c0", 4, (Stage("seldom", (0, 4)), Stage("always", (4, 8))))]
-    found = better_alone(fleet, spans, clusters, 0.01)
+    found = better_single_node(fleet, spans, clusters, 0.01)
     assert found is not None
     assert found.node == "always"
-    seldom = better_alone(Fleet(fleet.nodes[:1]), spans, clusters, 0.01)
+    seldom = better_single_node(Fleet(fleet.nodes[:1]), spans, clusters, 0.01)
     assert seldom is not None
     assert seldom.worth == pytest.approx(seldom.samples_per_s / 4)

@@ -8,7 +8,7 @@ from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.objective import price_of_a_cluster
 
@@ -53,7 +53,7 @@ def test_what_holds_nothing_says_so(
 ) -> None:
     spans = SpanCosts(make_model(8), make_workload())
     fleet = Fleet((make_node("a"), make_node("tiny", memory_bytes=9)))
-    (small,) = too_small(fleet, Holding(fleet, spans, 2))
+    (small,) = too_small(fleet, MemoryFit(fleet, spans, 2))
     assert (small.node, "hold no unit" in small.reason) == ("tiny", True)
 
 

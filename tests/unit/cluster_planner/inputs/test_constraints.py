@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster_planner import Fleet, InvalidInput, ModelCosts, Node, NoFeasiblePlan, Workload, load_fleet, make_plan
 from cluster_planner.files.yaml_files import load_plan, save_plan
-from cluster_planner.inputs.constraints import Constraints, Pin, broken_by, common, hours_from
+from cluster_planner.inputs.constraints import Constraints, Pin, broken_by, common_hours, hours_from
 from cluster_planner.plan import Plan, validate
 
 FILE = """
@@ -265,7 +265,7 @@ def test_every_constraint_holds_in_every_plan(
         where |= {name: (cluster.name, s, len(names)) for s, name in enumerate(names)}
         assert all(not {a, b} <= set(names) for a, b in demanded.forbid)
         assert not demanded.apart or len({fleet.node(name).region for name in names}) == 1
-        assert common(fleet.node(name).hours for name in names)
+        assert common_hours(fleet.node(name).hours for name in names)
     for pin in demanded.pins:
         name, stage, stages = where[pin.node]
         assert pin.cluster in (None, name)

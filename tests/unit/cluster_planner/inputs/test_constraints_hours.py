@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.constraints import ALL_DAY, common, hours_from, hours_to, part_of_day
+from cluster_planner.inputs.constraints import ALL_DAY, common_hours, hours_from, hours_to, part_of_day
 
 
 def test_hours_over_midnight_and_several_ranges() -> None:
@@ -12,8 +12,8 @@ def test_hours_over_midnight_and_several_ranges() -> None:
     assert hours_from("0-24") == ALL_DAY
     assert hours_from("18-24, 6-7") == hours_from("6-7,18-24")
     assert part_of_day(hours_from("18-24")) == 0.25
-    assert common([]) == ALL_DAY
-    assert hours_to(common([hours_from("18-24"), hours_from("20-6")])) == "20-24"
+    assert common_hours([]) == ALL_DAY
+    assert hours_to(common_hours([hours_from("18-24"), hours_from("20-6")])) == "20-24"
 
 
 @pytest.mark.parametrize("text", ["", "18", "18-18", "24-2", "0-25", "6:30-8", "evening", "1-2,", "-1-3"])

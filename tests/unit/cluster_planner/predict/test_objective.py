@@ -11,12 +11,12 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.objective import (
     ROUND_COST,
     STALENESS_COST,
-    Conditions,
+    AveragingLimits,
     averaging_factor,
     price_of_a_cluster,
     staleness_factor,
 )
-from cluster_planner.search.candidates import Assembler, conditions_of
+from cluster_planner.search.candidates import Assembler, averaging_limits_of
 
 
 def test_synchronous_training_by_one_cluster_counts_in_full(make_workload: Callable[..., Workload]) -> None:
@@ -58,13 +58,13 @@ def test_a_cluster_at_its_price_changes_nothing(make_workload: Callable[..., Wor
 
 
 def test_samples_per_s_fall_where_rounds_take_longer_than_they_may(make_workload: Callable[..., Workload]) -> None:
-    work, found = make_workload(average_every=1000), Conditions(100.0, sending_s=20.0, hop_s=0.5)
+    work, found = make_workload(average_every=1000), AveragingLimits(100.0, sending_s=20.0, hop_s=0.5)
     assert found.carried(1, work) == float("inf")
     assert found.carried(2, work) == pytest.approx(1000 / 21)
     assert found.carried(2, replace(work, max_lag=2)) == pytest.approx(1000 / 20)
     assert found.carried(2, replace(work, average_every=1)) == pytest.approx(2 * 16 / 21)
     assert found.worth(2, 1000 / 42, 7.0, work) == pytest.approx(2 * found.worth(2, 2000 / 21, 7.0, work))
-    assert Conditions().carried(5, work) == float("inf")
+    assert AveragingLimits().carried(5, work) == float("inf")
 
 
 def test_a_plan_whose_rounds_are_all_it_does_makes_what_they_carry(
@@ -75,5 +75,5 @@ def test_a_plan_whose_rounds_are_all_it_does_makes_what_they_carry(
     spans = SpanCosts(make_model(8, boundary_bytes=0, boundary_gradient_bytes=0), work)
     found = Assembler(Fleet(nodes), spans, spans, 2).candidate([("a", "b"), ("c", "d")])
     assert found is not None
-    carried = conditions_of(found).carried(2, work)
+    carried = averaging_limits_of(found).carried(2, work)
     assert carried == pytest.approx(found.forecast.prediction.samples_per_s)

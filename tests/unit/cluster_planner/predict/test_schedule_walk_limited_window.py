@@ -10,7 +10,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import predict
-from cluster_planner.predict.schedule_walk import Hop, Passes, Uplink, walked_s
+from cluster_planner.predict.schedule_walk import Hop, PassTimes, Uplink, walked_s
 from cluster_planner.predict.stage_times import period_s
 
 Works = Callable[..., Workload]
@@ -24,7 +24,7 @@ def own_uplinks(count: int, activation_s: float = 0.0, gradient_s: float = 0.0) 
 
 def test_with_room_in_flight_the_slowest_stage_decides(make_workload: Works) -> None:
     work = make_workload(update_every=8, max_staleness=2)
-    stages = [Passes(1.0, 2.0, 0.0), Passes(2.0, 4.0, 1.0), Passes(1.0, 2.0, 0.0)]
+    stages = [PassTimes(1.0, 2.0, 0.0), PassTimes(2.0, 4.0, 1.0), PassTimes(1.0, 2.0, 0.0)]
     hops = [Hop(0.1, 0.1, 0.2)] * 2
     assert walked_s(work, 9, tuple(stages), tuple(hops), own_uplinks(3)) == pytest.approx(6 + 1 / 8, rel=0.01)
 
@@ -44,7 +44,7 @@ def test_one_micro_batch_in_flight_takes_the_round_trip(drawn: list[tuple[float,
         optimizer_state_bytes_per_parameter_byte=0.0,
         process_bytes=0,
     )
-    stages = [Passes(forward, backward, 0.0) for forward, backward, _ in drawn]
+    stages = [PassTimes(forward, backward, 0.0) for forward, backward, _ in drawn]
     hops = [Hop(latency / 2, latency / 4, latency) for _, _, latency in drawn[1:]]
     trip = sum(f + b for f, b, _ in drawn) + sum(h.forward_s + h.gradient_s + 2 * h.latency_s for h in hops)
     assert walked_s(work, 1, tuple(stages), tuple(hops), own_uplinks(len(drawn))) == pytest.approx(trip)
@@ -52,7 +52,7 @@ def test_one_micro_batch_in_flight_takes_the_round_trip(drawn: list[tuple[float,
 
 def test_an_uplink_carries_what_goes_either_way_one_after_the_other(make_workload: Works) -> None:
     work = make_workload(update_every=8, max_staleness=2)
-    stages = [Passes(0.1, 0.2, 0.0)] * 3
+    stages = [PassTimes(0.1, 0.2, 0.0)] * 3
     hops = [Hop(1.0, 0.7, 0.0)] * 2
     # The stage in the middle sends both an activation and a gradient.
     assert walked_s(work, 12, tuple(stages), tuple(hops), own_uplinks(3, 1.0, 0.7)) == pytest.approx(1.7, rel=0.02)
@@ -60,14 +60,14 @@ def test_an_uplink_carries_what_goes_either_way_one_after_the_other(make_workloa
 
 def test_a_link_slower_than_the_uplink_holds_up_its_own_messages_only(make_workload: Works) -> None:
     work = make_workload(update_every=8, max_staleness=2)
-    stages = [Passes(0.1, 0.2, 0.0)] * 3
+    stages = [PassTimes(0.1, 0.2, 0.0)] * 3
     hops = [Hop(1.0, 0.1, 0.0), Hop(0.1, 0.9, 0.0)]
     assert walked_s(work, 12, tuple(stages), tuple(hops), own_uplinks(3, 0.1, 0.1)) == pytest.approx(1.0, rel=0.02)
 
 
 def test_bunches_that_meet_hold_each_other_up(make_workload: Works) -> None:
     work = make_workload(update_every=4, max_staleness=3)
-    stages = [Passes(0.035 + 0.005 * (i % 3), 0.07 + 0.01 * (i % 3), 0.0) for i in range(8)]
+    stages = [PassTimes(0.035 + 0.005 * (i % 3), 0.07 + 0.01 * (i % 3), 0.0) for i in range(8)]
     hops = [Hop(0.1, 0.1, 0.065)] * 7
     bottleneck, trip = 0.2, sum(s.forward_s + s.backward_s for s in stages) + 7 * (0.2 + 0.13)
     formula = period_s(bottleneck, trip, 16, work)

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.predict.steady_state import Alone, Pipelines
+from cluster_planner.predict.steady_state import PipelineArrays, RoundTimes
 
-AT_ONCE = Alone(0.0, 0.0, 0.0)
+AT_ONCE = RoundTimes(0.0, 0.0, 0.0)
 
 
-def two_pipelines(averaged_bytes: float) -> Pipelines:
+def two_pipelines(averaged_bytes: float) -> PipelineArrays:
     """Of two stages and of one; only the first stage sends, over a link of 100 bytes/s."""
-    return Pipelines(
+    return PipelineArrays(
         compute_s=np.array([1.0, 0.5, 2.0]),
         send_s=np.zeros(3),
         up_bytes=np.array([50.0, 0.0, 0.0]),
@@ -64,11 +64,11 @@ def test_stages_of_one_host_share_its_uplink(work: Workload) -> None:
 
 
 def test_rounds_by_themselves_and_long_updates_can_take_longer(work: Workload) -> None:
-    alone = two_pipelines(0.0).pace(work, Alone(3.0, 0.5, 1.0))
+    alone = two_pipelines(0.0).pace(work, RoundTimes(3.0, 0.5, 1.0))
     assert (alone.waits, alone.waits_at, alone.joins_last) == (True, None, None)
     assert alone.interval_s == pytest.approx(3.5)
     around = replace(work, max_lag=2)
-    assert two_pipelines(0.0).pace(around, Alone(0.0, 0.0, 9.0)).interval_s == pytest.approx(4.5)
+    assert two_pipelines(0.0).pace(around, RoundTimes(0.0, 0.0, 9.0)).interval_s == pytest.approx(4.5)
     often = replace(work, average_every=1, update_every=4)
     pace = two_pipelines(0.0).pace(often, AT_ONCE)
     assert (pace.interval_s, pace.joins_last) == (pytest.approx(8.0), 1)

@@ -7,12 +7,12 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.search import large_fleets as blocks
 from cluster_planner.search.candidates import Candidate
 from cluster_planner.search.estimates import Estimate, Group
 from cluster_planner.search.large_fleets import LARGEST, _Block, blocks_of, by_blocks
-from cluster_planner.search.search_context import Ground, Problem
+from cluster_planner.search.search_context import SearchContext, SearchProblem
 
 
 def test_a_block_offers_the_grouping_that_is_worth_most_at_the_price() -> None:
@@ -28,16 +28,16 @@ def test_a_block_offers_the_grouping_that_is_worth_most_at_the_price() -> None:
 @pytest.fixture
 def lopsided(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
-) -> Problem:
+) -> SearchProblem:
     """Six fast nodes near each other, and thirty that are slow."""
     fast = [make_node(f"fast{i}", flops_per_s=5e10, region="x", up_bytes_per_s=5e7) for i in range(6)]
     slow = [make_node(f"slow{i}", flops_per_s=5e7, region="y") for i in range(30)]
     fleet = Fleet((*fast, *slow))
-    return Problem(fleet, make_model(), make_workload(), tuple(range(36)), 2, 0)
+    return SearchProblem(fleet, make_model(), make_workload(), tuple(range(36)), 2, 0)
 
 
 def test_clusters_that_cost_the_others_more_than_they_bring_stay_spare(
-    lopsided: Problem, monkeypatch: pytest.MonkeyPatch
+    lopsided: SearchProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "LARGEST", 12)
     worked_out: list[Sequence[Group]] = []
@@ -47,7 +47,7 @@ def test_clusters_that_cost_the_others_more_than_they_bring_stay_spare(
         return None
 
     spans = SpanCosts(lopsided.costs, lopsided.work)
-    assert by_blocks(Ground(lopsided, Holding(lopsided.fleet, spans, 2)), work_out) is None
+    assert by_blocks(SearchContext(lopsided, MemoryFit(lopsided.fleet, spans, 2)), work_out) is None
     first, *_, last = worked_out
     for groups in (first, last):
         running = [node for group in groups for node in group]

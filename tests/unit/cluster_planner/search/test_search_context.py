@@ -4,37 +4,37 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.memory_fit import Holding
-from cluster_planner.predict.objective import Conditions
+from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search import search_context as ground
-from cluster_planner.search.search_context import Ground, Problem
+from cluster_planner.search.search_context import SearchContext, SearchProblem
 
 
 @pytest.fixture
-def given(home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Ground:
+def given(home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> SearchContext:
     work = make_workload()
-    problem = Problem(home, make_model(), work, tuple(range(len(home.nodes))), 2, 0)
-    return Ground(problem, Holding(home, SpanCosts(problem.costs, work), 2))
+    problem = SearchProblem(home, make_model(), work, tuple(range(len(home.nodes))), 2, 0)
+    return SearchContext(problem, MemoryFit(home, SpanCosts(problem.costs, work), 2))
 
 
-def test_estimates_are_kept_while_averaging_takes_about_as_much(given: Ground) -> None:
-    first = given.estimator(3, Conditions(100.0))
-    assert given.estimator(3, Conditions(100.1)) is first
-    assert given.estimator(3, Conditions(200.0)) is not first
-    assert given.estimator(3, Conditions(100.0)) is not first  # only the last one is kept
+def test_estimates_are_kept_while_averaging_takes_about_as_much(given: SearchContext) -> None:
+    first = given.estimator(3, AveragingLimits(100.0))
+    assert given.estimator(3, AveragingLimits(100.1)) is first
+    assert given.estimator(3, AveragingLimits(200.0)) is not first
+    assert given.estimator(3, AveragingLimits(100.0)) is not first  # only the last one is kept
 
 
-def test_too_many_estimates_are_forgotten(given: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_estimates_are_forgotten(given: SearchContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ground, "REMEMBERED", 1)
-    first = given.estimator(3, Conditions())
+    first = given.estimator(3, AveragingLimits())
     first.of([(0, 1), (1, 2)])
-    assert given.estimator(3, Conditions()).asked == 0
+    assert given.estimator(3, AveragingLimits()).asked == 0
 
 
-def test_a_search_counts_only_what_it_estimates_itself(given: Ground) -> None:
+def test_a_search_counts_only_what_it_estimates_itself(given: SearchContext) -> None:
     groups = ((0, 1, 2), (3, 4, 5))
     nodes = given.problem.able
-    _, first = given.searched(nodes, groups, Conditions(), ground.Totals(), 40)
-    _, again = given.searched(nodes, groups, Conditions(), ground.Totals(), 40)
+    _, first = given.searched(nodes, groups, AveragingLimits(), ground.Totals(), 40)
+    _, again = given.searched(nodes, groups, AveragingLimits(), ground.Totals(), 40)
     assert not first.startswith("0 ")
     assert again == "0 groups estimated"

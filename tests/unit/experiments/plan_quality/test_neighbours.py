@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Plan
-from cluster_planner.predict.objective import averaging_factor
+from cluster_planner import Plan, averaging_factor
 from experiments.fidelity.achieved import Achieved
 from experiments.plan_quality.home_plans import plan_of, with_clusters
 from experiments.plan_quality.homes import DIVISIBLE, homes

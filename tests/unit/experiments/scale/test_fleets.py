@@ -1,6 +1,6 @@
 import pytest
 
-from cluster_planner.plan import validate
+from cluster_planner import validate
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import by_formula, one_round_s
 from ravnest.simulator.fleet_of_plan import MOST_JUDGED

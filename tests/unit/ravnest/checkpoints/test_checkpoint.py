@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 
 import pytest
 import torch
@@ -195,10 +196,11 @@ def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path, 
     count = len(operations_of_third(tmp_path))
     assert count > 20
     found = []
+    before = tmp_path / "before"
+    write(before, 1)
+    write(before, 2)
     for operations in range(count):
-        folder = tmp_path / f"{half}-{operations}"
-        write(folder, 1)
-        write(folder, 2)
+        folder = shutil.copytree(before, tmp_path / str(operations))
         with pytest.raises(Crash):
             write(folder, 3, CrashingFiles(operations, half=half))
         found.append(check(folder, 2, 3))

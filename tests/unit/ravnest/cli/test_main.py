@@ -57,7 +57,7 @@ def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_pa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cluster_planner.files.yaml_files.load_fleet", interrupted)
+    monkeypatch.setattr("cluster_planner.load_fleet", interrupted)
     result = RUNNER.invoke(cli.app, ["plan", str(tmp_path / "nodes.yaml")])
     assert (result.exit_code, result.stderr) == (130, "ravnest: interrupted\n")
 
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_process_with_its_code(monkeypatch: pytest.MonkeyPatch, 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cluster_planner.files.yaml_files.load_fleet", interrupted)
+    monkeypatch.setattr("cluster_planner.load_fleet", interrupted)
     monkeypatch.setattr(sys, "argv", ["ravnest", "plan", str(tmp_path / "nodes.yaml")])
     with pytest.raises(SystemExit) as stop:
         cli.main()

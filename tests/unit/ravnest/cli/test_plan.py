@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cluster_planner.files.yaml_files import load_plan
+from cluster_planner import load_plan
 from ravnest.cli import main as cli
 
 JOB = str(Path(__file__).parents[3] / "support" / "jobs" / "job.yaml")

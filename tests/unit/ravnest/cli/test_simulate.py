@@ -7,10 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cluster_planner.files.yaml_files import save_plan
-from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.plan import Plan
-from cluster_planner.planner import make_plan
+from cluster_planner import Fleet, Plan, make_plan, save_plan
 from ravnest.cli.main import app
 from ravnest.cli.views.simulation import show_simulation
 from ravnest.errors import InvalidInput

@@ -5,9 +5,7 @@ import math
 
 import pytest
 
-from cluster_planner.inputs.links import Link
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.stage_times import work_times
+from cluster_planner import Link, SpanCosts, work_times
 from ravnest.driver.imitation import Imitation, StageImitation, stage_imitation
 from ravnest.errors import InvalidInput
 from ravnest.simulator.fleet_of_plan import fleet_of_plan

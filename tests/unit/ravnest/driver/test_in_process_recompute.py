@@ -4,7 +4,7 @@ batch-norm included."""
 import pytest
 import torch
 
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts
 from ravnest.driver.in_process import LocalRun
 from tests.support.local import local_run, setups_of, tiny_job
 

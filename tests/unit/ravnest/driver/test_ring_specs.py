@@ -2,8 +2,7 @@ import dataclasses
 
 import pytest
 
-from cluster_planner import Link, Node
-from cluster_planner.predict.ring_time import links_of_ring
+from cluster_planner import Link, Node, links_of_ring
 from ravnest.driver.ring_specs import buffers_ring, progress_ring
 from ring_allreduce.ring.wire_forms import BLOCK
 from ring_timing import shares_from_hops

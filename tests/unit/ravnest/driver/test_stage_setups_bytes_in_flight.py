@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from cluster_planner.inputs.links import Link
+from cluster_planner import Link
 from ravnest.driver.stage_setups import MARGIN, SPARE_BYTES, in_flight
 from tests.support.local import setups_of, tiny_job
 

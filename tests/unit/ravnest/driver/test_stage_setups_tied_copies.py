@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts
 from ravnest.driver.stage_setups import tied_copies
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m

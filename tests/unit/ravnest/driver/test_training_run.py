@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver import training_run as driver

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.nn import functional
 
-from cluster_planner.inputs.fleet import NodeData
+from cluster_planner import NodeData
 from ravnest.errors import InvalidInput
 from ravnest.job import config
 from ravnest.job.config import FactoryConfig, Job, data_of_node, differs, job_from_mapping, load_job

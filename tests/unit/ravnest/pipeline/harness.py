@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cluster_planner.inputs.model_costs import Schedule
+from cluster_planner import Schedule
 from ravnest.pipeline import StageMachine, StageShape
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins

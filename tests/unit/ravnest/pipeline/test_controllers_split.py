@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster_planner.inputs.model_costs import Schedule
+from cluster_planner import Schedule
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.controllers import PROBE, REVIEW, BackwardTimes, SplitTuner
 from ravnest.pipeline.stage_shape import StageShape

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.model_costs import Schedule, held
+from cluster_planner import Schedule, held_micro_batches
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
@@ -85,7 +85,7 @@ def test_staleness_lag_and_snapshots_counted_from_outside(scenario: Scenario) ->
 def test_a_synchronous_schedule_has_one_order_whatever_the_delays(scenario: Scenario) -> None:
     fleet = Fleet(scenario).run()
     for (cluster, stage), trace in fleet.trace.items():
-        limit = held(scenario.schedule, scenario.stages[cluster], stage, scenario.update_every)
+        limit = held_micro_batches(scenario.schedule, scenario.stages[cluster], stage, scenario.update_every)
         of_one_update = [("F", i) for i in range(limit)]
         for i in range(scenario.update_every):
             of_one_update += [("B", i)] + ([("F", i + limit)] if i + limit < scenario.update_every else [])

@@ -1,6 +1,6 @@
 """A stage with its measuring and tuning, as drivers run it."""
 
-from cluster_planner.inputs.model_costs import Schedule
+from cluster_planner import Schedule
 from ravnest.pipeline import StageShape
 from ravnest.pipeline import events as ev
 from ravnest.pipeline.tuned_stage import Passage, TunedStage

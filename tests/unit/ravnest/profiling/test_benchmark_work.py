@@ -2,8 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster_planner.inputs.model_costs import ModelCosts, Unit
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import ModelCosts, SpanCosts, Unit
 from ravnest.errors import InvalidInput
 from ravnest.planning.workload import workload
 from ravnest.profiling.benchmark_work import spans_within, work_of

@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.inputs.fleet import Fleet, Node, NodeData
-from cluster_planner.inputs.links import Link
+from cluster_planner import Fleet, Link, Node, NodeData
 from ravnest.profiling.measured_fleet import MeasuredFleet, merged
 
 

@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.links import Link
+from cluster_planner import Fleet, Link, Node
 from ravnest.profiling.requirements import requirements_of_fleet, requirements_of_members, requirements_of_plan
 from tests.support.local import captured_job, plan_with, tiny_job
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.driver.observe.report import RunResult
 from ravnest.rehearsal import rehearse as under_test
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cluster_planner.files.yaml_files import save_plan
+from cluster_planner import save_plan
 from ravnest.driver.stage_setups import evaluating_cluster
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job

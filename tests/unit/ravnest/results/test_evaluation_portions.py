@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_planner.inputs.model_costs import Unit
+from cluster_planner import Unit
 from ravnest.results.evaluation import batches_at_once, spans_within
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from cluster_planner.files.yaml_files import save_plan
+from cluster_planner import save_plan
 from ravnest.checkpoints.checkpoint import CheckpointWriter, write_final_weights
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.errors import InvalidInput

@@ -12,14 +12,15 @@ from cluster_planner import (
     Plan,
     RegionLink,
     Ring,
+    SpanCosts,
     Stage,
     Unit,
     Workload,
+    links_of_ring,
     make_plan,
+    predict,
 )
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.prediction import predict
-from cluster_planner.predict.ring_time import exchange_of, links_of_ring
+from cluster_planner.predict.ring_time import exchange_of
 from ravnest.driver.ring_specs import ring_spec
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun

@@ -5,12 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Plan, Stage, Unit, Workload
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    Forecast,
+    Link,
+    ModelCosts,
+    Node,
+    Plan,
+    SpanCosts,
+    Stage,
+    Unit,
+    Workload,
+    bottleneck_s,
+    loads_of,
+    make_rings,
+    predict,
+    round_trip_s,
+    wanted_window,
+)
 from cluster_planner.advice.single_changes import with_speed
-from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.predict.prediction import Forecast, predict
-from cluster_planner.predict.stage_times import bottleneck_s, loads_of, round_trip_s, wanted_window
-from cluster_planner.rings import make_rings
 from ravnest.simulator import simulate
 
 UNITS, UNIT_BYTES, BOUNDARY_BYTES = 8, 500_000, 2_000

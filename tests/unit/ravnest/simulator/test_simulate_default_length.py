@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.plan import Plan
+from cluster_planner import Plan
 from ravnest.simulator import Scenario, simulate
 from ravnest.simulator import simulate as under_test
 from ravnest.simulator.simulate import SimulationLength, default_length

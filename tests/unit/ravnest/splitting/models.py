@@ -1,6 +1,7 @@
 """Small models that between them do what splitting must survive, and plain ways to run them whole or in stages."""
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -235,6 +236,12 @@ def captured(case: Case) -> CapturedModel:
     with torch.device("meta"):
         model = case.make()
     return capture(model, case.args, case.kwargs)
+
+
+@functools.cache
+def captured_case(name: str) -> CapturedModel:
+    """One of CASES, captured once for all tests. Nobody may change it."""
+    return captured(CASES[name])
 
 
 def seeded(case: Case) -> nn.Module:

@@ -1,6 +1,5 @@
 """Stages cut anywhere compute what the model computes, bit for bit, in both modes."""
 
-import functools
 import os
 import pickle
 import subprocess
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
-from ravnest.splitting import CapturedModel, capture, initial_weights, verify
+from ravnest.splitting import capture, initial_weights, verify
 from ravnest.splitting.program import ValueSpec
 from ravnest.splitting.stage_module import StageModule
 from tests.unit.ravnest.splitting.models import (
@@ -25,17 +24,13 @@ from tests.unit.ravnest.splitting.models import (
     Moods,
     build,
     captured,
+    captured_case,
     run_eager,
     run_stages,
     seeded,
 )
 
 ROOT = Path(__file__).parents[4]
-
-
-@functools.cache
-def captured_case(name: str) -> CapturedModel:
-    return captured(CASES[name])
 
 
 @pytest.fixture(params=CASES)
@@ -151,7 +146,8 @@ def test_flops_and_saved_bytes_of_a_linear_layer() -> None:
 
 
 def test_saved_bytes_are_those_of_a_real_forward() -> None:
-    for case in (CASES["gpt"], CASES["cnn"], CASES["masked"]):
+    for name in ("gpt", "cnn", "masked"):
+        case = CASES[name]
         kept: dict[int, int] = {}
         held = []
         real = seeded(case)
@@ -166,7 +162,7 @@ def test_saved_bytes_are_those_of_a_real_forward() -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             real(*case.args, **case.kwargs)
-        counted = sum(unit.saved_bytes for unit in captured(case).units) * case.args[0].shape[0]
+        counted = sum(unit.saved_bytes for unit in captured_case(name).units) * case.args[0].shape[0]
         assert counted == pytest.approx(sum(kept.values()), rel=0.02)
 
 
@@ -290,7 +286,7 @@ def test_capture_leaves_the_model_and_its_modes_alone() -> None:
 
 
 def test_a_tied_parameter_belongs_to_its_first_unit_and_later_ones_borrow_it() -> None:
-    case = Case(lambda: GPT(tied=True), CASES["gpt"].args)
+    case = Case(lambda: GPT(blocks=1, tied=True), CASES["gpt"].args)
     model = captured(case)
     last = len(model.units) - 1
     assert model.tied == {"tokens.weight": (0, last)}
@@ -310,7 +306,7 @@ def test_a_parameter_used_far_apart_without_a_second_name_is_tied_too() -> None:
         def forward(self, ids: Tensor) -> Tensor:
             return nn.functional.linear(super().forward(ids) @ self.head.weight, self.tokens.weight)
 
-    case = Case(Functional, CASES["gpt"].args)
+    case = Case(lambda: Functional(blocks=1), CASES["gpt"].args)
     model = captured(case)
     assert model.aliases == {}
     assert model.tied.keys() == {"tokens.weight"}
@@ -319,7 +315,7 @@ def test_a_parameter_used_far_apart_without_a_second_name_is_tied_too() -> None:
 
 def test_a_frozen_tied_parameter_is_borrowed_and_nothing_of_it_travels() -> None:
     def frozen() -> nn.Module:
-        model = GPT(tied=True)
+        model = GPT(blocks=1, tied=True)
         model.tokens.weight.requires_grad_(False)
         return model
 
@@ -419,7 +415,7 @@ def test_fingerprint_does_not_depend_on_the_process() -> None:
 
 def test_fingerprint_tells_models_apart() -> None:
     marks = {captured_case(name).costs.fingerprint for name in CASES}
-    marks.add(captured(Case(lambda: GPT(width=20), CASES["gpt"].args)).costs.fingerprint)
+    marks.add(captured(Case(lambda: GPT(blocks=1, width=20), CASES["gpt"].args)).costs.fingerprint)
     assert len(marks) == len(CASES) + 1
 
 

@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from ravnest.splitting.mode_pairing import agrees, pair
 from ravnest.splitting.program import Value
-from tests.unit.ravnest.splitting.models import CASES, Case, captured
+from tests.unit.ravnest.splitting.models import Case, captured, captured_case
 
 
 def test_operations_of_one_mode_only_are_stepped_over() -> None:
-    model = captured(CASES["cnn"])
+    model = captured_case("cnn")
     train, evaluate = ([op.target for op in layout.operations] for layout in (model.train, model.evaluate))
     assert train.count("aten.add_.Tensor") > evaluate.count("aten.add_.Tensor")  # the batch counters
     for position, there in zip(model.positions[1:-1], model.pairing.positions, strict=False):

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
 from ravnest.splitting import StageModule, initial_weights
-from tests.unit.ravnest.splitting.models import CASES, CNN, Case, captured, direction, seeded
+from tests.unit.ravnest.splitting.models import CASES, CNN, Case, captured, captured_case, direction, seeded
 
 
 def whole(name: str) -> StageModule:
-    model = captured(CASES[name])
+    model = captured_case(name)
     return StageModule(model.span(0, len(model.units)), initial_weights(CASES[name].make, 0))
 
 
@@ -32,7 +32,7 @@ def test_batch_norm_statistics_change_once_per_training_forward_only() -> None:
 
 
 def test_a_replaced_parameter_is_used_at_once_and_old_graphs_keep_the_old_one() -> None:
-    model = captured(CASES["gpt"])
+    model = captured_case("gpt")
     stage = StageModule(model.span(0, len(model.units)), initial_weights(CASES["gpt"].make, 0)).eval()
     (ids,) = CASES["gpt"].args
     old = dict(stage.named_parameters())["norm.weight"]
@@ -63,7 +63,7 @@ def test_refuses_parameters_it_does_not_hold_or_of_another_shape() -> None:
 
 
 def test_refuses_weights_that_are_missing_or_of_another_kind() -> None:
-    model = captured(CASES["gpt"])
+    model = captured_case("gpt")
     program = model.span(0, len(model.units))
     weights = initial_weights(CASES["gpt"].make, 0)
     with pytest.raises(InvalidInput, match=r"lack 'norm.weight'"):
@@ -75,7 +75,7 @@ def test_refuses_weights_that_are_missing_or_of_another_kind() -> None:
 
 
 def test_weights_are_copied_unless_given_away() -> None:
-    model = captured(CASES["cnn"])
+    model = captured_case("cnn")
     program = model.span(0, len(model.units))
     weights = initial_weights(CASES["cnn"].make, 0)
     before = {name: tensor.clone() for name, tensor in weights.items()}

@@ -10,7 +10,7 @@ from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture, verify
 from ravnest.splitting.liveness import Layout
 from ravnest.splitting.program import Graph, Operation
-from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured, seeded
+from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured_case, seeded
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -18,7 +18,7 @@ def test_accepts_what_is_captured_rightly(name: str) -> None:
     case = CASES[name]
     model = seeded(case)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    found = verify(captured(case), model, case.args, case.kwargs)
+    found = verify(captured_case(name), model, case.args, case.kwargs)
     assert found.largest_difference == 0.0
     assert found.short_batches == (case.make is not FixedBatch)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner import SpanCosts
 from ravnest.errors import RunFailed
 from ravnest.stage.memory import PARTS, ActivationBytes, Peaks
 from ravnest.stage.setup import MemoryCap

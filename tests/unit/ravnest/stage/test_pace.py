@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_planner.predict.stage_times import WorkTimes
+from cluster_planner import WorkTimes
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage.pace import Pacer

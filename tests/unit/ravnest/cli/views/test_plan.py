@@ -5,9 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner.advice.plan_warnings import ByItself
-from cluster_planner.formatting import rate
-from cluster_planner.plan import Plan, Stage
+from cluster_planner import Plan, SingleNodePlan, Stage, rate
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models
 
 
@@ -109,7 +107,7 @@ def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_documen
     fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
     assert plan_document(fast, Path("plan.yaml"), Path("plan.png"))["better_alone"] is None
     assert " alone " not in shown(fast)
-    assert "samples/s, worth 3 as it is not always there, and" in alone_words(ByItself("n", 12.0, 3.0), 2.0)
+    assert "samples/s, worth 3 as it is not always there, and" in alone_words(SingleNodePlan("n", 12.0, 3.0), 2.0)
 
 
 def shown(plan: Plan) -> str:

@@ -4,12 +4,19 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from cluster_planner import Fleet, ModelCosts, Node, Unit, Workload, make_plan
-from cluster_planner.advice.job_changes import Suggestion
-from cluster_planner.inputs.constraints import Constraints
-from cluster_planner.plan import Plan
-from cluster_planner.planner import Relaxed
-from cluster_planner.search.cluster_search import Step
+from cluster_planner import (
+    ConstraintCosts,
+    Constraints,
+    Fleet,
+    ModelCosts,
+    Node,
+    Plan,
+    Step,
+    Suggestion,
+    Unit,
+    Workload,
+    make_plan,
+)
 from ravnest.cli.views.plan_explained import IN_A_ROW, explanation, of_constraints, show_explanation, told, would_help
 
 
@@ -60,7 +67,7 @@ def test_many_steps_that_gained_nothing_are_told_in_one_line() -> None:
 def test_a_constraint_that_costs_more_stands_above_other_changes() -> None:
     plan = planned([])
     dropped = Suggestion("without constraints.pin[0] (desk in stage 0)", 9e9, 9e9, None)
-    relaxed = Relaxed((dropped,), "Not all was tried.")
+    relaxed = ConstraintCosts((dropped,), "Not all was tried.")
     assert would_help(plan, relaxed=relaxed)[0] == dropped
     text = io.StringIO()
     show_explanation(plan, [], Console(file=text, width=150), relaxed=relaxed)

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
-from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.links import Link, RegionLink
-from cluster_planner.plan import Plan
+from cluster_planner import Fleet, Link, Plan, RegionLink
 from ravnest.cli.views.plan import assumed_links, assumption, beyond_nodes, capped_links, link_notes
 
 
