@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,17 @@ from tests.support.jobs import tiny
 pytestmark = pytest.mark.timeout(600)
 
 SCRIPT = '''
-import json, sys
+import json
 from functools import partial
-from pathlib import Path
 
-import torch
 from torch.nn import functional
 
 import ravnest
-import tiny
+import door_parts
 
 
 def make_model(layers):
-    return tiny.gpt(layers=layers, width=16)
+    return door_parts.gpt(layers=layers, width=16)
 
 
 def loss(output, target, smoothing=0.0):
@@ -50,7 +49,7 @@ def sample(model, data):
 if __name__ == "__main__":
     job = ravnest.Job(
         model=partial(make_model, layers=3),
-        data=tiny.words,
+        data=door_parts.words,
         loss=partial(loss, smoothing=0.01),
         metrics=["accuracy", Spread],
         micro_batch=4,
@@ -73,6 +72,18 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.fixture(autouse=True)
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The jobs' modules of this process are those of one test alone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names = ("tiny", "door_parts", "door_script")
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
+
+
 def test_the_examples_of_the_docstrings_are_true(tmp_path: Path) -> None:
     """In the order of use, since each goes on from what the one before has made."""
     folder = tmp_path / "first"
@@ -88,11 +99,11 @@ def test_the_examples_of_the_docstrings_are_true(tmp_path: Path) -> None:
 
 
 def test_a_job_of_a_scripts_and_a_modules_callables_trains_and_another_process_resumes_it(tmp_path: Path) -> None:
-    for name in ("nodes.yaml", "tiny.py"):
-        shutil.copy(JOBS / name, tmp_path / name)
-    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    shutil.copy(JOBS / "nodes.yaml", tmp_path / "nodes.yaml")
+    shutil.copy(JOBS / "tiny.py", tmp_path / "door_parts.py")
+    (tmp_path / "door_script.py").write_text(SCRIPT, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "train.py"],
+        [sys.executable, "door_script.py"],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
@@ -103,13 +114,13 @@ def test_a_job_of_a_scripts_and_a_modules_callables_trains_and_another_process_r
     samples, loss, metrics, text, events = json.loads(done.stdout.splitlines()[-1])
     assert 240 <= samples < 100_000
     assert loss < tiny.words().baselines["guessing"]
-    assert set(metrics) == {"accuracy", "train:Spread"}
+    assert set(metrics) == {"accuracy", "door_script:Spread"}
     assert text.startswith("weights of ")
     assert any(name.startswith("CheckpointWritten") for name in events)
     plan = ravnest.load_plan(tmp_path / "r" / "plan.yaml")  # complete in itself: the script is not run again
     assert {key: plan.job[key] for key in ("loss", "sample")} == {
-        "loss": {"function": "train:loss", "args": {"smoothing": 0.01}},
-        "sample": {"factory": "train:sample", "args": {}},
+        "loss": {"function": "door_script:loss", "args": {"smoothing": 0.01}},
+        "sample": {"factory": "door_script:sample", "args": {}},
     }
     wanted = samples + 240
     again = ravnest.run(
