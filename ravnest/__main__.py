@@ -1,4 +1,4 @@
-"""`python -m ravnest`: the command line, where the console script is not on the path."""
+"""`python -m ravnest` is the command line, where the console script `ravnest` is not on the path."""
 
 from ravnest.cli.main import main
 

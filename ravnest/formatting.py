@@ -1,4 +1,7 @@
-"""How quantities read in a terminal: losses, durations, sizes, a loss beside its baselines. Pure."""
+"""How quantities read in a terminal: losses, durations, sizes, and a loss beside its baselines. Pure.
+
+In: numbers in SI units. Out: short text.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 
 
 def loss_text(loss: float | None) -> str:
+    """`2.013`; a dash where there is no loss yet."""
     return "–" if loss is None else f"{loss:.3f}"
 
 

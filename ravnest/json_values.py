@@ -1,4 +1,8 @@
-"""Values as JSON takes them. Decides that paths become text and that a number which is not finite becomes null."""
+"""Values as JSON takes them.
+
+In: mappings, sequences, paths and numbers. Out: the same as JSON writes it: a path becomes text, and a number that is
+not finite becomes null.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +10,7 @@ from pathlib import Path
 
 
 def plain(value: object) -> object:
-    """`value` made of dicts with text keys, lists, text, numbers, booleans and None."""
+    """`value` as dicts with text keys, lists, text, numbers, booleans and None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -7,8 +7,11 @@ the user's is never replaced unasked.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +19,8 @@ import typer
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet
+    from ravnest.job.config import Job
+    from ravnest.profiling.agents import Agents
 
 INCOMPLETE = 1
 
@@ -53,7 +58,6 @@ def profile(
 
     known = _known(output, merge=merge, force=force)
     wanted = None if job is None else load_job(job)
-    from ravnest.cli.crew import crew_at
     from ravnest.cli.views.machines import comments, profile_document, show_profile
     from ravnest.cli.views.steps import Steps
     from ravnest.profiling.measured_fleet import merged
@@ -65,7 +69,7 @@ def profile(
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
         Steps(Console(stderr=True, quiet=as_json)) as steps,
-        crew_at(address, wanted, job, names) as crew,
+        _crew_at(address, wanted, job, names) as crew,
     ):
         found = measure(crew, asked, steps.begin)
     from cluster_planner import save_fleet
@@ -104,3 +108,32 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
         path=str(output),
         key="output",
     )
+
+
+@contextmanager
+def _crew_at(address: str | None, job: Job | None, job_file: Path | None, names: Mapping[str, str]) -> Iterator[Agents]:
+    """Who measures: an agent on each node of the Ray cluster at `address`, or this process alone where that is None.
+
+    `job`: whose code the nodes get. `names`: what the nodes are called, by address. Raises InvalidInput where nothing
+    listens at `address`, and RunFailed where Ray cannot be joined.
+    """
+    if address is None:
+        from ravnest.profiling.agents import LocalAgents
+
+        name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
+        yield LocalAgents(name, len(os.sched_getaffinity(0)))
+        return
+    from ravnest.driver.ray.code_shipping import job_code
+    from ravnest.driver.ray.node_agents import RayAgents
+    from ravnest.driver.ray.session import RaySession, check_address
+
+    check_address(address)
+    code = None if job is None or job_file is None else job_code(job, job_file)
+    if code is not None and code.notice is not None:
+        typer.echo(code.notice, err=True)
+    session = RaySession(address, code)
+    try:
+        with RayAgents(session, names) as crew:
+            yield crew
+    finally:
+        session.close()

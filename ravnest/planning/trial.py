@@ -1,8 +1,8 @@
-"""Trying the user's code once, on one micro-batch, before hours are planned for it.
+"""Runs the user's code once, on one micro-batch, before hours are planned for it.
 
-Decides what is tried: the model's own forward, the loss, the metrics, the optimizer, and whether the sample's factory
-is there; and whether there is memory for that. What fails is told with the job file, the key and the line in the
-user's code. Knows no stages.
+In: a job, its model and one micro-batch. Out: nothing, or an InvalidInput that names the job file, the key and the line
+in the user's code. The model's forward, the loss, the metrics and the optimizer are tried, the callable of `sample` is
+looked up, and the memory that all this takes is compared with what is free.
 """
 
 import inspect
@@ -23,14 +23,16 @@ from ravnest.training.optimizer import build_optimizer
 
 
 def check_sample(job: Job, job_file: str | Path) -> None:
-    """Raises InvalidInput where the job's `sample`, which is called after training, cannot be found."""
+    """Looks up the job's `sample`, which is called only after training. Raises InvalidInput where it is not there."""
     if job.sample is not None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
 
 
 def check_room(job_file: str | Path, model: nn.Module, free_bytes: int) -> None:
-    """`model`: on the meta device. Raises InvalidInput where trying it would take more than `free_bytes`: the kernel
-    would end the command without a word."""
+    """Raises InvalidInput where trying `model`, which is on the meta device, takes more memory than `free_bytes`.
+
+    Without this check the kernel would end the command, and nobody would be told why.
+    """
     weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     # The model beside its stages, and the gradients of three comparisons; activations come on top.
@@ -48,9 +50,9 @@ def check_room(job_file: str | Path, model: nn.Module, free_bytes: int) -> None:
 def run_once(
     model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path
 ) -> Tensor | None:
-    """What the model gives for a batch in training, with gradients: its first tensor; None where it gives none.
+    """The first tensor that the model returns for a batch in training, with gradients; None where it returns none.
 
-    The model, on the CPU, is not changed. Raises InvalidInput where its own forward raises.
+    The model, which is on the CPU, is not changed. Raises InvalidInput where its own forward raises.
     """
     name = type(model).__name__
     try:
@@ -73,7 +75,7 @@ def run_once(
 
 
 def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
-    """Raises InvalidInput at `optimizer` where it cannot train one of the model's parameters."""
+    """Raises InvalidInput at `optimizer` where the optimizer cannot train one of the model's parameters."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             try:

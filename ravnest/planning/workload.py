@@ -1,6 +1,7 @@
-"""What a job costs, told to the planner: the keys of a job that change a plan.
+"""What a job costs: the keys of a job that change a plan, as the planner takes them.
 
-Decides which these are, and refuses a plan that was edited so that its job and its workload no longer agree.
+In: a job. Out: the planner's `Workload`. A plan that was edited so that its job and its workload disagree is refused
+here, too.
 """
 
 from pathlib import Path
@@ -12,8 +13,8 @@ from ravnest.training.optimizer import state_bytes_per_parameter_byte
 from ravnest.training.precision import bytes_per_float32_byte
 
 PROCESS_BYTES = 336 << 20
-"""What a stage's process holds before any tensor of the model: Python, torch and Ray, with the libraries' pages, since
-nobody shares them where a machine runs one stage.
+"""What a stage's process holds before any tensor of the model: Python, torch and Ray. The pages of libraries count,
+since no other process shares them where a machine runs one stage.
 
 Every run writes its stages' resident memory at their start to metrics.jsonl (lines of kind `stage`): 295 MiB for the
 job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
@@ -62,22 +63,24 @@ def workload(job: Job) -> Workload:
 
 
 def _may_split(job: Job) -> bool:
-    """Not float16, whose backward may have to run again; and a schedule of the books only when told to."""
+    """Whether stages may split backwards: never with float16, whose backward may have to run again, and with a
+    synchronous schedule only where the job demands it.
+    """
     if job.precision == "float16":
         return False
     return job.split_backward == "always" or (job.split_backward == "auto" and job.schedule == "async")
 
 
 def check_job_of_plan(plan: Plan, path: str | Path) -> None:
-    """Raises InvalidInput where the job within the plan, read from `path`, is no job or asks for another workload than
-    the plan's. A plan made in code may be without one: `{}`.
+    """Raises InvalidInput where the job in the plan, which was read from `path`, is not valid or asks for another
+    workload than the plan's. A plan that was made in code may hold no job.
     """
     if plan.job:
         check_workload(plan, job_from_mapping(plan.job, path=str(path), under="job."), path)
 
 
 def check_workload(plan: Plan, job: Job, path: str | Path) -> None:
-    """Raises InvalidInput where the plan, read from `path`, was made for another workload than its job's."""
+    """Raises InvalidInput where the plan, which was read from `path`, was made for another workload than its job's."""
     planned, wanted = plan.workload, workload(job)
     for name, source in _OF_THE_JOB.items():
         found, expected = getattr(planned, name), getattr(wanted, name)

@@ -1,4 +1,4 @@
-"""The real program with imitated machines: what was predicted beside what was achieved.
+"""Rehearsals: the real program with imitated machines, and a comparison of what was predicted with what was achieved.
 
-In: a plan and a rehearsed run's result. Out: a comparison for each cluster and each stage.
+In: a plan. Out: a Rehearsal, with a comparison for the fleet, each cluster and each stage.
 """

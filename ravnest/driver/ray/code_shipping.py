@@ -1,9 +1,9 @@
-"""The job's code, as the nodes of a Ray cluster get it: a copy of the job's folder, and of modules beside where the
-command runs that the job names.
+"""The job's code, as the nodes of a Ray cluster get it.
 
-Decides which files these are: all of the folder, but what no run reads (hidden ones, caches, virtual environments,
-runs, weights), what `.ravnestignore` in it names, and what is called as keys and passwords are; at most LARGEST_BYTES
-in all. Data belongs on the nodes, not here. Looks into no file.
+In: a job and its file. Out: the files to copy to every node: the job's folder, and those modules in the folder one
+works in that the job names. What no run reads is left out (hidden files, caches, virtual environments, runs, weights),
+and so is what `.ravnestignore` in the folder names, and what has a name that keys and passwords have. LARGEST_BYTES is
+the most in all, since data belongs on the nodes. No file is looked into.
 """
 
 import tempfile
@@ -24,21 +24,21 @@ SECRETS = (
     *("*.keystore", "*.kdbx", "*.gpg", "*.env", "*.secret", "*.token", "*_token", "credentials*", "secrets*"),
     "service-account*.json",
 )
-"""Names of files, or of folders they lie in, that most likely nobody means to give away; in small letters."""
+"""Names of files, or of folders that hold them, that most likely nobody means to send; in small letters."""
 _HARMLESS = {".py", ".pub"}
 _NAMED, _MOST_NAMED = 3, 8
 
 
 @dataclass(frozen=True)
 class JobCode:
-    """`files`: where each lies here, and where under the copy. `kept_back`: those that look like secrets."""
+    """The files to send: where each lies here and in the copy; `kept_back` are those that have names of secrets."""
 
     files: tuple[tuple[Path, Path], ...]
     kept_back: tuple[Path, ...] = ()
 
     @property
     def notice(self) -> str | None:
-        """What the user should know of `kept_back`; None where nothing is."""
+        """What the user should know of the files that are kept back; None where there are none."""
         if not self.kept_back:
             return None
         more = len(self.kept_back) - _MOST_NAMED
@@ -50,9 +50,9 @@ class JobCode:
 
     @contextmanager
     def copied(self) -> Iterator[Path]:
-        """A folder that holds them, for the length of a `with` block.
+        """A folder with a copy of the files, for the length of a `with` block.
 
-        Raises InvalidInput for one that cannot be read, RunFailed where there is no room for the copy.
+        Raises InvalidInput for a file that cannot be read, and RunFailed where there is no room for the copy.
         """
         with tempfile.TemporaryDirectory(prefix="ravnest-job-") as folder:
             for source, target in self.files:
@@ -68,9 +68,9 @@ class JobCode:
 
 
 def job_code(job: Job, job_file: str | Path, factories: Iterable[str] = (), here: Path | None = None) -> JobCode:
-    """What the factories of `job`, and others that nodes.yaml names, may import. `here`: the folder that one works in.
+    """The files that the callables of `job` may import, and those of the `factories` that nodes.yaml names.
 
-    Raises InvalidInput where it is more than LARGEST_BYTES, or cannot be read.
+    `here` is the folder one works in. Raises InvalidInput for more than LARGEST_BYTES, or a file that cannot be read.
     """
     folder = Path(job_file).resolve().parent
     working = (here or Path.cwd()).resolve()
@@ -98,7 +98,7 @@ def _matches(target: Path, patterns: Iterable[str]) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Names what cannot be read."""
+    """Turns an error of the file system into an InvalidInput that names the file."""
     try:
         yield
     except OSError as error:
@@ -114,8 +114,10 @@ def _module(folder: Path, name: str) -> Path | None:
 
 
 def _files(path: Path, root: Path) -> Iterator[tuple[Path, Path]]:
-    """(Where under `root`, where it lies), without what is excluded. Symbolic links are followed, but for
-    those to a folder that holds them: they would never end."""
+    """The place under `root` and the place on disk of each file, without what is excluded.
+
+    Symbolic links are followed, except those to a folder that holds them, which would never end.
+    """
     ignored = _patterns(root)
     waiting = [path]
     while waiting:
@@ -142,7 +144,7 @@ def _patterns(root: Path) -> Sequence[str]:
 
 
 def _lines(root: Path) -> Sequence[str]:
-    """Of its IGNORE_FILE: patterns of what stays here, and behind a ! of what goes along all the same."""
+    """The patterns in the IGNORE_FILE of `root`: what stays here, and after a `!` what is sent all the same."""
     given = root / IGNORE_FILE
     lines = given.read_text(encoding="utf-8").splitlines() if given.is_file() else []
     wanted = [line.strip().rstrip("/") for line in lines]

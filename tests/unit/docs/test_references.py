@@ -105,3 +105,15 @@ def test_each_page_anchor_and_section_that_is_cited_exists() -> None:
         elif (anchor and anchor not in anchors(page)) or (section and section not in sections(page)):
             missing.append((name, found[0]))
     assert missing == []
+
+
+def test_each_deadline_is_where_its_row_says() -> None:
+    text = (ROOT / "docs/deadlines.md").read_text(encoding="utf-8")
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")][1:]
+    for waited_for, deadline, where in rows:
+        assert re.search(r"\d|timeout_s", deadline), waited_for
+        files = re.findall(r"`([\w/]+\.py)`", where)
+        names = [name.split(".")[-1] for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", where)]
+        code = " ".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+        assert names, waited_for
+        assert [name for name in names if not re.search(rf"\b{name}\b", code)] == [], waited_for

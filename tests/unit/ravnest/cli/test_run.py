@@ -1,0 +1,50 @@
+"""What `ravnest run` and `ravnest rehearse` pass to the door, and what they print of its result."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import ravnest
+from ravnest.cli.main import app
+from ravnest.driver.observe.report import RunResult
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, result: RunResult) -> dict[str, Any]:
+    given: dict[str, Any] = {"result": result}
+
+    def run(plan: Path, **options: Any) -> RunResult:
+        given.update(options, plan=plan)
+        sys.stdout.write("the job's own words\n")
+        options["warn"]("plan.yaml: figures are not of the plan as it stands")
+        return given["result"]
+
+    monkeypatch.setattr(ravnest, "run", run, raising=False)
+    return given
+
+
+def test_options_reach_the_door_and_stdout_holds_the_document_alone(asked: dict[str, Any], tmp_path: Path) -> None:
+    options = ["--out", str(tmp_path), "--resume", "--encrypt", "--timeline", "--address", "192.0.2.1:6379", "--json"]
+    told = CliRunner().invoke(app, ["run", "p.yaml", *options])
+    assert told.exit_code == 0, told.output
+    assert (asked["plan"], asked["out"], asked["address"]) == (Path("p.yaml"), tmp_path, "192.0.2.1:6379")
+    assert all(asked[option] for option in ("resume", "encrypt", "timeline"))
+    assert json.loads(told.stdout)["samples"] == 20000
+    assert "note: plan.yaml: figures are not of the plan" in told.stderr
+    assert "the job's own words" in told.stderr
+
+
+def test_without_json_a_summary_is_shown(asked: dict[str, Any]) -> None:
+    told = CliRunner().invoke(app, ["run", "p.yaml"])
+    assert told.exit_code == 0, told.output
+    assert "held-out loss 2.01" in told.output
+
+
+def test_a_run_that_was_stopped_ends_with_its_own_code(asked: dict[str, Any], result: RunResult) -> None:
+    asked["result"] = replace(result, stopped_early=True)
+    assert CliRunner().invoke(app, ["run", "p.yaml", "--json"]).exit_code == 130
