@@ -24,8 +24,8 @@ from ravnest.simulator.virtual_clock import Action
 from ravnest.simulator.virtual_fleet import VirtualFleet
 from ravnest.simulator.virtual_result import VirtualResult
 from ravnest.simulator.virtual_run import VirtualRun
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.rounds import SILENCE_FLOOR_S
+from ring_allreduce.transport import Lane
 
 STEADY_FROM = 0.2
 SPANS = 120

@@ -19,7 +19,7 @@ from ravnest.simulator.virtual_clock import Action, VirtualClock
 from ravnest.simulator.virtual_fleet import VirtualStage
 from ravnest.simulator.virtual_network import Path, VirtualNetwork
 from ravnest.simulator.virtual_trace import VirtualTrace
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import Lane
 
 Slowness = Callable[[], float]
 """By which factor the next computation takes longer than stated."""

@@ -9,7 +9,7 @@ from ravnest.pipeline.stage_shape import StageShape
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.virtual_result import VirtualResult
 from ravnest.simulator.virtual_run import VirtualRun
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 from tests.unit.ravnest.pipeline.bench import Bench, activations, gradients
 
 

@@ -3,8 +3,7 @@
 from ravnest.simulator.virtual_clock import VirtualClock
 from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualNode, VirtualStage
 from ravnest.simulator.virtual_network import VirtualNetwork
-from ring_allreduce.transport.emulation.links import LinkShape
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import Lane, LinkShape
 
 STAGE = VirtualStage(0.1, 0.2)
 
