@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give out groups as wholes. With pytest 9.2 the xdist of constraints.txt finds no groups for `--dist loadgroup`."""
+    """Give out groups as wholes. `--dist loadgroup` sees no groups with pytest 9.2 and this version of xdist."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
