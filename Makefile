@@ -1,5 +1,6 @@
 # make demo   plan and train the home example, from nothing
-# make test   all tests
+# make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
+# make test   all tests: at most ten minutes on two cores
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, tests: what CI runs
 # make clean  remove .venv and everything made here
@@ -11,7 +12,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 PIP_ARGS ?=
 
 BIN := .venv/bin
-# Two workers, whatever the machine: tests that start processes run one after another in one of them (tests/conftest.py).
+# Two workers, whatever the machine: tests that start processes are run in groups, one after another (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n 2
 STAMP := .venv/.installed
 
@@ -20,6 +21,9 @@ STAMP := .venv/.installed
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml
 	$(BIN)/ravnest run plan.yaml
+
+quick: $(STAMP)
+	$(PYTEST) tests/unit -m "not slow"
 
 test: $(STAMP)
 	$(PYTEST)

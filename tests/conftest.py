@@ -1,10 +1,14 @@
-"""How tests share two workers (`pytest -n 2`, as `make test` runs them). Without -n nothing changes.
+"""How the tests share two workers (`pytest -n 2`, as `make test` runs them), and which of them `make quick` runs.
 
-Tests that start processes are sensitive to time: they form one unit of work, which one worker runs in order. It is the
-first that xdist gives out, since it is the largest. The other worker runs the unit tests meanwhile, one by one.
+Tests that start processes form three groups. Each group runs in one worker, one test after another, since two runs of
+four processes at once would take longer than one after the other. All other tests are given out one by one.
+
+A test that takes more than SLOW_S is marked `slow`: `make quick` leaves it out, and names those whose mark is missing.
 
 How long one example of hypothesis takes says nothing on a machine that others use: none has a deadline of its own.
 """
+
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,22 +17,46 @@ from hypothesis import settings
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
-PROCESSES = ("tests/integration/", "tests/faults/")
-"""Folders whose tests start processes."""
+SLOW_S = 0.7
+"""Seconds that a test without the mark `slow` may take on a machine of two cores, its fixtures not counted."""
+
+GROUPS = {
+    "tests/faults/": "runs",
+    "tests/integration/test_cli_": "runs",
+    "tests/integration/test_run_": "runs",
+    "tests/integration/experiments/": "experiments",
+    "tests/integration/": "sockets",
+}
+"""The start of a test's node id → its group; the first that fits counts."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # a worker: the other core is another one's
+    if hasattr(config, "workerinput"):  # this is a worker, and the other core is the other worker's
         torch.set_num_threads(1)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """`--dist loadgroup` is meant for this, but with pytest 9.2 the xdist of constraints.txt sees no groups."""
+    """Give out groups as wholes. `--dist loadgroup` sees no groups with pytest 9.2 and this version of xdist."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ProcessesInOne(LoadScopeScheduling):
+    class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "processes" if nodeid.startswith(PROCESSES) else nodeid
+            return next((group for start, group in GROUPS.items() if nodeid.startswith(start)), nodeid)
 
-    return ProcessesInOne(config, log)
+    return Groups(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the tests of a run without slow ones (`-m "not slow"`) that were slow: the mark is missing."""
+    if config.getoption("markexpr") != "not slow":
+        return
+    reports: Sequence[pytest.TestReport] = terminalreporter.getreports("passed")
+    slow = sorted(
+        ((report.duration, report.nodeid) for report in reports if report.when == "call" and report.duration > SLOW_S),
+        reverse=True,
+    )
+    if slow:
+        terminalreporter.section(f"took more than {SLOW_S:g} s without the mark slow")
+        for duration_s, nodeid in slow:
+            terminalreporter.write_line(f"{duration_s:6.2f} s  {nodeid}")

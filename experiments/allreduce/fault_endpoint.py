@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.allreduce.fault_plan import Scenario, cut_after_bytes
 from ring_allreduce.errors import PeerStalled
-from ring_allreduce.ring.messages import Chunk
+from ring_allreduce.ring import Chunk
 from ring_allreduce.transport import Lane, LinkShape, Message, PeerAddress, ZmqEndpoint
 
 SLOW = LinkShape(bytes_per_s=2e6, latency_s=0.02)

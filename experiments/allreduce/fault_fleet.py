@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ring_allreduce import ContributionRefused, InProcessNetwork, RingReducer, RingSpec
-from ring_allreduce.ring.messages import RING_KINDS
+from ring_allreduce import ContributionRefused, RingReducer, RingSpec
+from ring_allreduce.ring import RING_KINDS
+from ring_allreduce.rounds import EpochMember, RoundMembership
 from ring_allreduce.rounds import events as ev
-from ring_allreduce.rounds.member import EpochMember
-from ring_allreduce.rounds.membership import RoundMembership
-from ring_allreduce.transport import Codec, Lane, LinkShape
+from ring_allreduce.transport import Codec, InProcessNetwork, Lane, LinkShape
 
 CONTROL_S = 0.01
 NOTICED_AFTER_S = 2.0

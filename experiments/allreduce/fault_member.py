@@ -18,13 +18,13 @@ import torch
 
 from experiments.allreduce.fault_endpoint import FaultyEndpoint, strike
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, Scenario, contribution, participants, weight
-from ring_allreduce import Codec, Group, InvalidInput, Message, Patience, RavnestError, Rendezvous, ZmqEndpoint
+from ring_allreduce import Group, InvalidInput, Patience, RavnestError, Rendezvous
 from ring_allreduce.group import control_messages as c
 from ring_allreduce.group import group_ring
 from ring_allreduce.group import member as module
 from ring_allreduce.group.control_line import ControlLine
-from ring_allreduce.ring.messages import RING_KINDS, Chunk
-from ring_allreduce.transport import Lane, PeerAddress
+from ring_allreduce.ring import RING_KINDS, Chunk
+from ring_allreduce.transport import Codec, Lane, Message, PeerAddress, ZmqEndpoint
 
 PATIENCE = Patience(alive_every_s=0.1, silence_floor_s=1.5, stall_floor_s=1.2)
 JOIN_S = 15.0

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ring_allreduce.ring.wire_forms import bytes_per_element
+from ring_allreduce.ring import bytes_per_element
 
 Ends = Mapping[str, str]
 """Member → how it ended: "completed", the name of an error, "killed", "frozen"."""

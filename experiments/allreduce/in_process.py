@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ring_allreduce import RING_KINDS, Codec, InProcessNetwork, LinkShape, RingReducer, RingResult, RingSpec
+from ring_allreduce import RingReducer, RingSpec
+from ring_allreduce.ring import RING_KINDS, RingResult
+from ring_allreduce.transport import Codec, InProcessNetwork, LinkShape
 
 TURNS = 1_000_000
 

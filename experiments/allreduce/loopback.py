@@ -17,7 +17,7 @@ from experiments.allreduce.ring_requests import FLOAT_BYTES, ring
 from experiments.allreduce.timing import interleaved
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table, median, spread
 from ring_allreduce import Rendezvous
-from ring_allreduce.rounds.deadlines import Patience
+from ring_allreduce.rounds import Patience
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST_BANDWIDTH, MEAN_BANDWIDTH, MOST_LATENCY = 1.1, 1.3, 0.6

@@ -13,19 +13,9 @@ import torch
 from torch import Tensor
 
 from experiments.allreduce.parameter_server import Averaged, Pushed, Span, push, serve
-from ring_allreduce import (
-    RING_KINDS,
-    Codec,
-    Lane,
-    LinkShape,
-    PeerAddress,
-    PeerStalled,
-    RingReducer,
-    RingSpec,
-    ZmqEndpoint,
-)
-from ring_allreduce.ring.messages import Chunk
-from ring_allreduce.transport import Delivery, KeyPair, Keys, Message
+from ring_allreduce import PeerStalled, RingReducer, RingSpec
+from ring_allreduce.ring import RING_KINDS, Chunk
+from ring_allreduce.transport import Codec, Delivery, KeyPair, Keys, Lane, LinkShape, Message, PeerAddress, ZmqEndpoint
 
 DEADLINE_S = 150.0
 TOKEN = b"allreduce-tests!"

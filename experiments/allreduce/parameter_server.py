@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ring_allreduce import Lane, PeerStalled, ZmqEndpoint
-from ring_allreduce.transport import Message
+from ring_allreduce import PeerStalled
+from ring_allreduce.transport import Lane, Message, ZmqEndpoint
 
 DEADLINE_S = 120.0
 

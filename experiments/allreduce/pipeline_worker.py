@@ -24,7 +24,7 @@ from ravnest.job.materials import make_weights
 from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
 from ravnest.stage.process import StageProcess
-from ring_allreduce import RoundOwner, SamplesReported
+from ring_allreduce.rounds import RoundOwner, SamplesReported
 from ring_allreduce.transport import Delivery, Lane, Outbox, PeerAddress, ZmqEndpoint
 
 ALIVE_EVERY_S = 0.5

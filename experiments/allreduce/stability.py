@@ -8,7 +8,8 @@ from torch import Tensor
 from experiments.allreduce.in_process import Fleet
 from experiments.allreduce.options import Options
 from experiments.harness.report import Claim, Panel, Part, Series, Table
-from ring_allreduce import LinkShape, Progress, RingSpec
+from ring_allreduce import Progress, RingSpec
+from ring_allreduce.transport import LinkShape
 
 MEMBERS, ELEMENTS, IN_FLIGHT = 4, 64, 3
 ROUNDS, QUICK_ROUNDS = 1000, 150

@@ -69,7 +69,7 @@ def run(*, quick: bool) -> Part:
             for factor, row in zip(size.steps, each, strict=True):
                 seen = interval(row)
                 rows.append([objective.name, name, factor, str(seen) if math.isfinite(seen.mean) else "diverged"])
-        claims += _judged(objective, errors, size)
+        claims += judged(objective, errors, size)
         panels.append(_panel(objective, errors, size))
     sums = {name: case.promise(size.updates).sums for name, case in found.items()}
     own, mean, most = sums["pipeline"], sums["uniform, same mean"], sums["uniform, same maximum"]
@@ -125,13 +125,13 @@ def _delays(case: Case) -> Floats:
     return np.asarray(ages[len(ages) // 2 :].mean(axis=(0, 1)), dtype=np.float64)
 
 
-def _judged(objective: Objective, errors: dict[str, Floats], size: Sizes) -> list[Claim]:
+def judged(objective: Objective, errors: dict[str, Floats], size: Sizes) -> list[Claim]:
     none, own, mean, most = (
         errors[name] for name in ("no delay", "pipeline", "uniform, same mean", "uniform, same maximum")
     )
     sound = [place for place in range(len(size.steps)) if most[place].mean() <= BROKEN * none[place].mean()]
     place = sound[-1] if sound else 0
-    share = _share(own[place], mean[place], most[place])
+    share = share_interval(own[place], mean[place], most[place])
     claims = [
         Claim(
             f"error: {objective.name}",
@@ -168,7 +168,7 @@ def _judged(objective: Objective, errors: dict[str, Floats], size: Sizes) -> lis
     ]
 
 
-def _share(own: Floats, mean: Floats, most: Floats) -> Interval:
+def share_interval(own: Floats, mean: Floats, most: Floats) -> Interval:
     """Where `own` lies on the way from `mean` to `most`. (seeds,) each; a seed has the same chance in all three."""
 
     def share(chosen: Ints) -> float:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from experiments.convergence.schedule import Schedule, schedule_of
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
 from ravnest.simulator.run import VirtualRun
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 
 RATE = 1e12
 """Bytes per second of every link: latency is what delays."""

@@ -104,11 +104,11 @@ class Tilted:
 
     def problem(self, blocks: Sequence[slice]) -> Problem:
         least = self.width * np.log(self.tilt / (1 - self.tilt))
-        gap = self._value(float(self.start[0])) - self._value(float(least))
+        gap = self.value(float(self.start[0])) - self.value(float(least))
         of_block = tuple(self.sigma_sq * (block.stop - block.start) / self.dimensions for block in blocks)
         return Problem(1.0, of_block, self.dimensions * gap)
 
-    def _value(self, x: float) -> float:
+    def value(self, x: float) -> float:
         return float(4 * self.width**2 * np.logaddexp(0.0, x / self.width) - 4 * self.width * self.tilt * x)
 
     def gradients(self, points: Floats, random: np.random.Generator) -> Floats:
@@ -195,7 +195,7 @@ class Network:
     @cached_property
     def seen(self) -> Sequence[Seen]:
         """Along the descent."""
-        return look(self.exact, self._of_each_sample, self.start)
+        return look(self.exact, self.of_each_sample, self.start)
 
     def problem(self, blocks: Sequence[slice]) -> Problem:
         """MARGIN times the largest that was seen: not proved."""
@@ -225,7 +225,7 @@ class Network:
         labels = np.broadcast_to(self.labels, (*points.shape[:-1], count))
         return self._gradient(points, features, labels, points if back is None else back)
 
-    def _of_each_sample(self, point: Floats) -> Floats:
+    def of_each_sample(self, point: Floats) -> Floats:
         """(d,) → (n, d)"""
         points = np.broadcast_to(point, (len(self.labels), 1, len(point)))
         return self._gradient(points, self.features[:, None, None], self.labels[:, None, None], points)[:, 0]

@@ -37,7 +37,7 @@ def run(*, quick: bool) -> Part:
     curves = [curve(name, where, size) for where in ("pipeline", "fleet") for name in ("quadratic", "logistic")]
     if size.network:
         curves.append(curve("network", "pipeline", size))
-    claims = [claim for each in curves for claim in _judged(each)]
+    claims = [claim for each in curves for claim in judged(each)]
     beside = overlapping(size, naive=False)
     claims.append(
         Claim(
@@ -114,7 +114,7 @@ def run(*, quick: bool) -> Part:
     )
 
 
-def _judged(each: Curve) -> list[Claim]:
+def judged(each: Curve) -> list[Claim]:
     means = each.errors.mean(axis=1)
     highest = max(float(mean / bound) for mean, bound in zip(means, each.bounds, strict=True))
     found = each.slope

@@ -95,7 +95,7 @@ def run(*, quick: bool) -> Part:
             series.append(Series(kind.name, *_reached(x, found.efficiency, found.low, found.high)))
             if kind.cautious:
                 series.append(Series(f"{kind.name}: from the bound", *_reached(x, found.promised)))
-            claims += _judged(name, kind, found)
+            claims += judged(name, kind, found)
         panels.append(Panel(f"Speed-up: {name}", "clusters", "efficiency", series, log_x=True, target=LEAST))
     columns = ["objective", "rounds", "C", "K to ε", "efficiency", "low", "high", "from the bound"]
     return Part(
@@ -188,7 +188,7 @@ def _efficiency(needed: Sequence[float], clusters: Sequence[int]) -> list[float]
     return [needed[0] / (count * each) for count, each in zip(clusters, needed, strict=True)]
 
 
-def _judged(name: str, kind: Kind, found: Found) -> list[Claim]:
+def judged(name: str, kind: Kind, found: Found) -> list[Claim]:
     if kind is LONG_BOLD and name != "tilted":
         return []  # neither promised nor excluded
     if kind is SHORT:

@@ -59,8 +59,8 @@ def sizes(*, quick: bool) -> Sizes:
 def run(*, quick: bool) -> Part:
     """Measure and judge."""
     size = sizes(quick=quick)
-    claims, tables, panels = _delays(size)
-    for more in (_rounds(size), _lag_alone(size), _lags(size), _corrections(size)):
+    claims, tables, panels = judged_delays(size)
+    for more in (judged_rounds(size), judged_lag(size), _lags(size), _corrections(size)):
         claims, tables, panels = claims + more[0], tables + more[1], panels + more[2]
     return Part(
         "staleness",
@@ -87,7 +87,7 @@ def run(*, quick: bool) -> Part:
 Found = tuple[list[Claim], list[Table], list[Panel]]
 
 
-def _delays(size: Sizes) -> Found:
+def judged_delays(size: Sizes) -> Found:
     cases = {delay: _pipeline(delay, size.lengths[-1]) for delay in size.delays}
     steps = [cases[0].promise(length).best_step for length in size.lengths]
     errors = {
@@ -107,7 +107,7 @@ def _delays(size: Sizes) -> Found:
             [length, int(delay), step, _finite(one), _finite(two)]
             for delay, one, two in zip(late, ratio, bound, strict=True)
         ]
-        series.append(Series(f"K = {length}", *_until_broken(late, ratio)))
+        series.append(Series(f"K = {length}", *until_broken(late, ratio)))
     reached = [place for place, value in enumerate(measured) if math.isfinite(value)]
     growth = math.nan
     if len(reached) > 1:
@@ -152,12 +152,12 @@ class Sweep:
     cases: Sequence[Case]
 
 
-def _rounds(size: Sizes) -> Found:
+def judged_rounds(size: Sizes) -> Found:
     cases = [_fleet(h, 1, 0.5, size) for h in size.rounds]
     return _swept(Sweep("h", "updates to a round", "Length of rounds h", size.rounds, cases), size)
 
 
-def _lag_alone(size: Sizes) -> Found:
+def judged_lag(size: Sizes) -> Found:
     """At the shortest rounds, where the bound admits the step for a while."""
     cases = [_fleet(1, lag, lag + 0.5, size) for lag in size.lags]
     return _swept(Sweep("lag", "max_lag", "Lag at one step", size.lags, cases), size)
@@ -187,7 +187,7 @@ def _swept(sweep: Sweep, size: Sizes) -> Found:
         measured >= predicted,
     )
     columns = [sweep.name, "rounds behind (mean)", "S̄", "√D", "error over the first", "bound over the first's"]
-    series = [Series("measured", *_until_broken(x, ratio)), *_predicted([predicted], ROUND_LEVEL)]
+    series = [Series("measured", *until_broken(x, ratio)), *_predicted([predicted], ROUND_LEVEL)]
     panel = Panel(sweep.title, sweep.of_what, "error over the first", series, log_x=True, target=ROUND_LEVEL)
     return [claim], [Table(f"{sweep.title}, {ROUND_CLUSTERS} clusters", columns, rows)], [panel]
 
@@ -237,7 +237,7 @@ def _corrections(size: Sizes) -> Found:
         f"{ahead[-1]:.3g} beside {momentum[-1]:.3g} (plain SGD {plain[-1]:.3g})",
         ahead[-1] < momentum[-1],
     )
-    series = [Series(way.name, *_until_broken([float(d) for d in size.corrected], found[way.name])) for way in WAYS]
+    series = [Series(way.name, *until_broken([float(d) for d in size.corrected], found[way.name])) for way in WAYS]
     panel = Panel("Corrections", "T at the first stage", "mean ‖∇f‖²", series, log_y=True)
     table = Table("Corrections", ["optimizer", "T", "mean ‖∇f‖²", "over T = 0"], rows)
     return [claim], [table], [panel]
@@ -271,7 +271,7 @@ def _finite(value: float) -> Cell:
     return float(value) if math.isfinite(value) else "diverged or not admitted"
 
 
-def _until_broken(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+def until_broken(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
     """What is drawn: up to the first y above MOST_DRAWN, and that one there."""
     beyond = next((place + 1 for place, value in enumerate(y) if value > MOST_DRAWN), len(y))
     return list(x[:beyond]), [min(value, MOST_DRAWN) for value in y[:beyond]]

@@ -204,7 +204,7 @@ def _picture(question: Question) -> str:
     return f"convergence-{question.part}.png"
 
 
-def _mark(axes: Axes, panel: Mapping[str, Any]) -> None:
+def mark(axes: Axes, panel: Mapping[str, Any]) -> None:
     """Ticks at the whole numbers that were tried, by octaves mostly, where matplotlib would have powers of ten."""
     tried = sorted({x for series in panel["series"] for x in series["x"] if float(x).is_integer()})
     if panel["log_x"] and len(tried) > 1:
@@ -222,5 +222,5 @@ def _draw(part: Mapping[str, Any], question: Question, path: Path) -> None:
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(down, across, place + 1)
         draw_panel(axes, panel)
-        _mark(axes, panel)
+        mark(axes, panel)
     figure.savefig(path, dpi=80, format="png")

@@ -13,7 +13,7 @@ from cluster_planner import SYNCHRONOUS, Schedule
 from experiments.harness.report import Table
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 
 FORWARD_S, BACKWARD_S, UPDATE_S = 0.020, 0.040, 0.005
 BOUNDARY_BYTES = 250_000

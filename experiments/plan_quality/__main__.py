@@ -13,11 +13,11 @@ INTRO = (
 )
 
 
-def main() -> int:
-    """Run the parts; the exit code."""
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: see run_parts."""
     parser = parser_for("plan_quality", __doc__, ["brute_force", "baselines", "scaling", "rehearsed", "neighbours"])
     parser.add_argument("--regions", type=Path, help="a file such as world_regions.yaml (default: a made-up world)")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
-from ring_allreduce import (
+from ring_allreduce.rounds import (
     CommitRound,
     FailRun,
     FinishRequested,
@@ -23,7 +23,7 @@ from ring_allreduce import (
     OwnerInstruction,
     RoundOwner,
 )
-from ring_allreduce import SamplesReported as OwnerSamples
+from ring_allreduce.rounds import SamplesReported as OwnerSamples
 from ring_allreduce.transport import Message
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ravnest.errors import NodeLost
 from ravnest.stage.deadlines import STALL_FLOOR_S
-from ring_allreduce.rounds.deadlines import SilenceDeadline
+from ring_allreduce.rounds import SilenceDeadline
 
 _STALL_FACTOR = 50.0
 

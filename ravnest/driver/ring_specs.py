@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cluster_planner import Plan, Ring, RingMember, links_of_ring
 from ravnest.pipeline import stage_name
 from ring_allreduce import RingSpec
-from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
+from ring_allreduce.ring import Wire, bytes_per_element
 from ring_timing import divide
 
 

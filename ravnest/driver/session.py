@@ -34,7 +34,7 @@ from ravnest.stage.deadlines import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import evaluation_batches
-from ring_allreduce import RoundOwner
+from ring_allreduce.rounds import RoundOwner
 from ring_allreduce.transport import KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
 
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cluster_planner import SplitBackward
-from ring_allreduce.ring.events import record
+from ring_allreduce.ring import record
 
 MARGIN = 1.05
 LEAST_SPARE = 2

@@ -6,7 +6,7 @@ whoever drives the machine: the real runtime, or the virtual clock. Numbers coun
 
 from __future__ import annotations
 
-from ring_allreduce.ring.events import record
+from ring_allreduce.ring import record
 
 
 @record

@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 
-from ring_allreduce.ring.events import record
+from ring_allreduce.ring import record
 
 
 @record

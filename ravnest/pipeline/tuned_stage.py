@@ -22,7 +22,7 @@ from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.controllers import BackwardTimes, RoundTrip, SplitTuner, WindowTuner
 from ravnest.pipeline.stage_machine import StageMachine
 from ravnest.pipeline.stage_shape import StageShape
-from ring_allreduce.ring.events import record
+from ring_allreduce.ring import record
 
 RECENT = 9
 """The median of so many last computations of a kind counts, so that a slow first one does not."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster_planner import Schedule, SplitBackward
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
 PARAMETER_BYTES = 4

@@ -30,7 +30,7 @@ from ravnest.simulator.fleet import (
     VirtualRing,
     VirtualStage,
 )
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 from ring_timing import divide
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualFleet
-from ring_allreduce.transport.emulation.links import EmulatedDownlink, EmulatedUplink, LinkShape
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import EmulatedDownlink, EmulatedUplink, Lane, LinkShape
 
 UNLIMITED = float("inf")
 

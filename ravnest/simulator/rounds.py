@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ring_allreduce as rounds
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.simulator.clock import Action, VirtualClock
@@ -17,18 +16,19 @@ from ravnest.simulator.fleet import VirtualFleet, VirtualRing
 from ravnest.simulator.network import Path, VirtualNetwork
 from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualTrace
-from ring_allreduce.ring.direct_machine import DirectMachine
-from ring_allreduce.ring.events import (
+from ring_allreduce import rounds
+from ring_allreduce.ring import (
     ChunkArrived,
     ContributionReady,
+    DirectMachine,
     DropChunk,
     FinishRing,
     RefuseChunk,
     RingEvent,
+    RingMachine,
     SendChunk,
 )
-from ring_allreduce.ring.ring_machine import RingMachine
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import Lane
 
 
 class VirtualRounds:

@@ -24,8 +24,8 @@ from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
 from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage
 from ravnest.simulator.trace import VirtualResult
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.rounds import SILENCE_FLOOR_S
+from ring_allreduce.transport import Lane
 
 STEADY_FROM = 0.2
 SPANS = 120

@@ -19,7 +19,7 @@ from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualStage
 from ravnest.simulator.network import Path, VirtualNetwork
 from ravnest.simulator.trace import VirtualTrace
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import Lane
 
 Slowness = Callable[[], float]
 """By which factor the next computation takes longer than stated."""

@@ -19,7 +19,7 @@ from ravnest.splitting import ValueSpec
 from ravnest.stage.setup import StageSetup
 from ravnest.training.precision import ring_wire
 from ring_allreduce import InvalidInput
-from ring_allreduce.ring.wire_forms import Wire, decode, encode
+from ring_allreduce.ring import Wire, decode, encode
 
 T = TypeVar("T")
 Tensors = tuple[Tensor, ...]

@@ -22,7 +22,7 @@ from ravnest.stage.reported import (
     Updated,
     WindowTuned,
 )
-from ring_allreduce import RING_KINDS
+from ring_allreduce.ring import RING_KINDS
 from ring_allreduce.transport import Codec, Message
 
 __all__ = [

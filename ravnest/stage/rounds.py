@@ -11,7 +11,9 @@ import torch
 from ravnest.stage import messages as m
 from ravnest.stage.segments import Average, Contribution
 from ravnest.stage.setup import SegmentSetup
-from ring_allreduce import RingFinished, RingReducer, RingResult, RingSpec, RoundCommitted, RoundMember
+from ring_allreduce import RingReducer, RingSpec
+from ring_allreduce.ring import RingResult
+from ring_allreduce.rounds import RingFinished, RoundCommitted, RoundMember
 from ring_allreduce.transport import Delivery, Endpoint, Lane
 
 

@@ -28,7 +28,7 @@ from ravnest.stage.segments import StatePiece
 from ravnest.stage.sends import Sends
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.timeline import Timeline
-from ring_allreduce.rounds.deadlines import SilenceDeadline
+from ring_allreduce.rounds import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox
 
 _IDLE_POLL_S = 0.25

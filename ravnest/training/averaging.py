@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
 from ravnest.training.precision import WireName, bytes_per_float32_byte, ring_wire
-from ring_allreduce import Nesterov
-from ring_allreduce.ring.wire_forms import Wire
+from ring_allreduce.ring import Wire
+from ring_allreduce.rounds import Nesterov
 
 OUTER_PREFIX = "outer_"
 """The prefix of the outer optimizer's keys in a stage's optimizer state. torch's optimizers use no such key."""

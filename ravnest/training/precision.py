@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from ravnest.errors import RunFailed
 from ravnest.job_sections import Section
-from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
+from ring_allreduce.ring import Wire, bytes_per_element
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]

@@ -1,4 +1,52 @@
-"""One ring: how a vector is divided, how chunks travel, and what a member computes in one round of it.
+"""One ring: how chunks travel, and what a member computes in one round of it. `ring_timing` says how it is divided.
 
 In: a ring's members and one contribution of each. Out: the same average at each member, or an error that names a peer.
 """
+
+from ring_allreduce.ring.direct_machine import DirectMachine
+from ring_allreduce.ring.events import (
+    ChunkArrived,
+    ContributionReady,
+    DropChunk,
+    FinishRing,
+    RefuseChunk,
+    RingEvent,
+    SendChunk,
+    parse_line,
+    record,
+)
+from ring_allreduce.ring.executor import RingSpec
+from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
+from ring_allreduce.ring.reducer import RingProgress, RingReducer
+from ring_allreduce.ring.ring_machine import RingMachine
+from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.uncommitted_rounds import RingResult
+from ring_allreduce.ring.wire_forms import BLOCK, WIRES, Wire, bytes_per_element, decode, encode
+
+__all__ = [
+    "BLOCK",
+    "RING_KINDS",
+    "WIRES",
+    "Chunk",
+    "ChunkArrived",
+    "ContributionReady",
+    "DirectMachine",
+    "DropChunk",
+    "FinishRing",
+    "HandedOn",
+    "RefuseChunk",
+    "RingEvent",
+    "RingMachine",
+    "RingProgress",
+    "RingReducer",
+    "RingResult",
+    "RingSpec",
+    "RingStatistics",
+    "SendChunk",
+    "Wire",
+    "bytes_per_element",
+    "decode",
+    "encode",
+    "parse_line",
+    "record",
+]

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from ring_allreduce import RING_KINDS, Codec, Group, PeerAddress, PeerLost, RavnestError, Rendezvous, ZmqEndpoint
+from ring_allreduce import Group, PeerLost, RavnestError, Rendezvous
 from ring_allreduce.group import rendezvous as module
 from ring_allreduce.group.control_messages import (
     CommittedMessage,
@@ -26,6 +26,8 @@ from ring_allreduce.group.control_messages import (
     WelcomeMessage,
     framed,
 )
+from ring_allreduce.ring import RING_KINDS
+from ring_allreduce.transport import Codec, PeerAddress, ZmqEndpoint
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ring_allreduce.ring.messages import RING_KINDS
+from ring_allreduce.ring import RING_KINDS
 from ring_allreduce.transport import Codec, ZmqEndpoint
 from ring_allreduce.transport.zmq.lanes import LARGEST_BOUND_BYTES, tune
 

@@ -9,8 +9,18 @@ import time
 import pytest
 import torch
 
-from ring_allreduce import InvalidInput, PeerAddress, UnknownPeer
-from ring_allreduce.transport import Codec, DropCause, KeyPair, Keys, Lane, Message, TransportLimits, ZmqEndpoint
+from ring_allreduce import InvalidInput, UnknownPeer
+from ring_allreduce.transport import (
+    Codec,
+    DropCause,
+    KeyPair,
+    Keys,
+    Lane,
+    Message,
+    PeerAddress,
+    TransportLimits,
+    ZmqEndpoint,
+)
 
 pytestmark = pytest.mark.timeout(60)
 

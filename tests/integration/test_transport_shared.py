@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ring_allreduce.transport import Codec, DropCause, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
-from ring_allreduce.transport.security.keys import KeyPair, Keys
+from ring_allreduce.transport import Codec, DropCause, KeyPair, Keys, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
 from ring_allreduce.transport.shared.channel import INLINE_BYTES, LENT, MAGIC, UNTAKEN, OutgoingChannel, channel_name
 from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedMemoryListener, listen
 from ring_allreduce.transport.shared.memory import MOST_LENT, LentMemory

@@ -73,7 +73,7 @@ class Doorkeeper:
         """How many connections had another token, or a key that is not allowed. Others end before anyone is asked."""
         self.failure: Exception | None = None
         """The error that ended it, if one did: from then on nobody is admitted."""
-        self._password = _password(token)
+        self._token = token
         self._keys = keys
         self._questions = context.socket(zmq.REP)
         self._questions.set(zmq.LINGER, 0)
@@ -100,19 +100,25 @@ class Doorkeeper:
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         _version, request, _domain, _address, _identity, mechanism, *credentials = question
-        name = self._admitted(mechanism, b"".join(credentials))
+        name = admitted(mechanism, b"".join(credentials), self._token, self._keys)
         if name is None:
             self.refused += 1
             return [_ZAP_VERSION, request, b"400", b"not of this run", b"", b""]
         return [_ZAP_VERSION, request, b"200", b"OK", name, b""]
 
-    def _admitted(self, mechanism: bytes, shown: bytes) -> bytes | None:
-        """The name that the connection's messages will carry; None refuses the connection."""
-        if self._keys is not None:
-            name = self._keys.names.get(shown) if mechanism == b"CURVE" else None
-            return None if name is None else name.encode()
-        known = mechanism == b"PLAIN" and hmac.compare_digest(shown, _USER + self._password)
-        return _USER if known else None
+
+def admitted(mechanism: bytes, shown: bytes, token: bytes, keys: Keys | None) -> bytes | None:
+    """The name that a connection's messages will carry; None refuses the connection.
+
+    mechanism: what the connection uses, b"PLAIN" or b"CURVE".
+    shown: its credentials, one after the other: user and password, or the public key that it has proven to own.
+    token, keys: those of the run; with keys, the token admits nobody.
+    """
+    if keys is not None:
+        name = keys.names.get(shown) if mechanism == b"CURVE" else None
+        return None if name is None else name.encode()
+    known = mechanism == b"PLAIN" and hmac.compare_digest(shown, _USER + _password(token))
+    return _USER if known else None
 
 
 def _password(token: bytes) -> bytes:

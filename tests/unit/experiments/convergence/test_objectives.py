@@ -17,7 +17,7 @@ def logistic_value(objective, x):
 
 VALUES = {
     "quadratic": (Quadratic(), lambda o, x: 0.5 * float((np.asarray(o.curvatures) * x**2).sum())),
-    "tilted": (Tilted(), lambda o, x: sum(o._value(float(each)) for each in x)),
+    "tilted": (Tilted(), lambda o, x: sum(o.value(float(each)) for each in x)),
     "logistic": (Logistic(*tumours()), logistic_value),
     "network": (Network(*digits(64)), lambda o, x: o.loss(x)),
 }
@@ -66,10 +66,16 @@ def test_it_is_as_smooth_as_it_says_and_its_gap_is_no_less_than_what_there_is(na
     assert 0 < value(objective, objective.start) - value(objective, point[0, 0]) <= problem.gap + 1e-9
 
 
+@pytest.fixture(scope="module")
+def network():
+    """One for all tests: it trains itself to see how curved it is and how its gradients vary."""
+    return Network(*digits())
+
+
 @pytest.mark.parametrize("updates", [64, 1024])
-def test_trainings_of_the_network_stay_within_the_smoothness_and_variance_that_it_says(updates):
+def test_trainings_of_the_network_stay_within_the_smoothness_and_variance_that_it_says(updates, network):
     """With the theorem's step for so many updates: the larger one is the largest that part `rate` takes."""
-    objective = Network(*digits())
+    objective = network
     blocks = equal_blocks(len(objective.start), 4)
     problem = objective.problem(blocks)
     schedule = fleets.schedule(fleets.Shape(stages=4, staleness=3), updates)
@@ -79,15 +85,15 @@ def test_trainings_of_the_network_stay_within_the_smoothness_and_variance_that_i
     for number in range(updates):
         if number % (updates // 16) == updates // 16 - 1:
             assert curvature(objective.exact, points[0, 0]) < problem.smoothness
-            each = objective._of_each_sample(points[0, 0]).var(axis=0) / objective.batch
+            each = objective.of_each_sample(points[0, 0]).var(axis=0) / objective.batch
             for block, allowed in zip(blocks, problem.sigma_sq, strict=True):
                 assert each[block].sum() < allowed
         points = points - step * objective.gradients(points, random)
     assert objective.loss(points[0, 0]) < 0.8 * objective.loss(objective.start)
 
 
-def test_the_network_says_no_more_than_its_margin_over_what_was_seen():
-    objective = Network(*digits())
+def test_the_network_says_no_more_than_its_margin_over_what_was_seen(network):
+    objective = network
     problem = objective.problem([slice(0, len(objective.start))])
     first = objective.seen[0]
     drawn = objective.gradients(np.tile(objective.start, (4000, 1, 1)), np.random.default_rng(0))[:, 0]

@@ -21,10 +21,10 @@ def test_two_clusters_need_half_the_updates_each():
 
 def test_an_error_that_is_not_reached_is_said_so_and_not_counted_as_linear():
     found = speedup.Found((1, 8), (64.0, math.inf), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), 0.1)
-    (claim,) = speedup._judged("quadratic", speedup.SHORT, found)
+    (claim,) = speedup.judged("quadratic", speedup.SHORT, found)
     assert claim.held is False
     assert "not reached" in claim.measured
-    (claim,) = speedup._judged("quadratic", speedup.LONG, replace(found, promised=(1.0, 1.0)))
+    (claim,) = speedup.judged("quadratic", speedup.LONG, replace(found, promised=(1.0, 1.0)))
     assert claim.held is False, "a departure from what is promised is none that the theorem explains"
 
 
@@ -45,7 +45,7 @@ def test_long_rounds_cost_what_feels_drift_and_no_quadratic_unless_the_step_is_s
 
 def test_thresholds_of_staleness_are_above_the_predicted_and_grow():
     size = staleness.Sizes((2**6, 2**8), (0, 4, 8, 16, 32), 2**6, (1, 4), (1, 4), (0, 32), 8)
-    (threshold, growth), (table,), (panel,) = staleness._delays(size)
+    (threshold, growth), (table,), (panel,) = staleness.judged_delays(size)
     assert threshold.held
     assert panel.series[-1].label == "threshold, predicted"
     assert growth.held is not None
@@ -54,7 +54,7 @@ def test_thresholds_of_staleness_are_above_the_predicted_and_grow():
 
 def test_lag_at_one_step_hurts_beyond_what_is_predicted_and_rounds_do():
     size = staleness.Sizes((2**6,), (0,), 2**8, (1, 64), (1, 32), (0,), 8)
-    for (claim,), (table,), (panel,) in (staleness._lag_alone(size), staleness._rounds(size)):
+    for (claim,), (table,), (panel,) in (staleness.judged_lag(size), staleness.judged_rounds(size)):
         assert claim.held
         assert [row[0] for row in table.rows] == panel.series[0].x
         assert table.rows[0][4] == pytest.approx(1)
@@ -63,7 +63,7 @@ def test_lag_at_one_step_hurts_beyond_what_is_predicted_and_rounds_do():
 
 
 def test_a_line_that_breaks_down_ends_at_the_top():
-    drawn = staleness._until_broken([1.0, 2.0, 4.0, 8.0], [1.0, 3.0, math.inf, math.inf])
+    drawn = staleness.until_broken([1.0, 2.0, 4.0, 8.0], [1.0, 3.0, math.inf, math.inf])
     assert drawn == ([1.0, 2.0, 4.0], [1.0, 3.0, staleness.MOST_DRAWN])
 
 
@@ -72,10 +72,10 @@ def test_the_control_that_is_a_constant_step_fails_and_a_true_curve_passes():
     noise = np.exp(0.02 * np.random.default_rng(0).standard_normal((len(lengths), 8)))
     good = curves.Curve("good", lengths, np.asarray(lengths)[:, None] ** -0.5 * noise, [1.0] * len(lengths))
     flat = curves.Curve("flat", lengths, (0.1 + 1 / np.asarray(lengths))[:, None] * noise, [1.0] * len(lengths))
-    assert [claim.held for claim in rate._judged(good)] == [True, True]
-    assert [claim.held for claim in rate._judged(flat)] == [False, True]
+    assert [claim.held for claim in rate.judged(good)] == [True, True]
+    assert [claim.held for claim in rate.judged(flat)] == [False, True]
     above = curves.Curve("above", lengths, good.errors, [0.01] * len(lengths))
-    assert [claim.held for claim in rate._judged(above)] == [True, False]
+    assert [claim.held for claim in rate.judged(above)] == [True, False]
 
 
 def test_a_slope_is_fitted_beyond_the_transient_and_not_judged_from_too_few_octaves():
@@ -85,33 +85,35 @@ def test_a_slope_is_fitted_beyond_the_transient_and_not_judged_from_too_few_octa
     bounds = [1.0] * len(lengths)
     over, left = Transient(1.0, 0.01, 0.01), Transient(1.0, 0.03, 0.01)
     unaware = curves.Curve("flat at first", lengths, errors, bounds)
-    assert rate._judged(unaware)[0].held is False
+    assert rate.judged(unaware)[0].held is False
     aware = curves.Curve("flat at first", lengths, errors, bounds, [left] * 4 + [over] * 4)
-    assert rate._judged(aware)[0].held is True
-    assert "K = 1024 to 8192" in rate._judged(aware)[0].statement
+    assert rate.judged(aware)[0].held is True
+    assert "K = 1024 to 8192" in rate.judged(aware)[0].statement
     again = curves.Curve("not yet", lengths, errors, bounds, [over] * 4 + [left] + [over] * 3)
     assert again.settled == 5
-    claim, _ = rate._judged(again)
+    claim, _ = rate.judged(again)
     assert claim.held is None
     assert "not judged" in claim.measured
     never = curves.Curve("never", lengths, errors, bounds, [left] * 8)
-    assert rate._judged(never)[0].held is None
+    assert rate.judged(never)[0].held is None
 
 
 def test_a_pipeline_that_was_as_bad_as_its_oldest_stage_would_not_pass():
     steps = (1.0, 2.0)
     none, mean, most = (np.full((2, 8), value) + np.linspace(0, 0.01, 8) for value in (1.0, 1.1, 2.0))
     errors = {"no delay": none, "pipeline": most, "uniform, same mean": mean, "uniform, same maximum": most}
-    error, _ = blocks._judged(Quadratic(), errors, blocks.Sizes(8, steps, 8))
+    error, _ = blocks.judged(Quadratic(), errors, blocks.Sizes(8, steps, 8))
     assert error.held is False
-    error, _ = blocks._judged(Quadratic(), {**errors, "pipeline": mean}, blocks.Sizes(8, steps, 8))
+    error, _ = blocks.judged(Quadratic(), {**errors, "pipeline": mean}, blocks.Sizes(8, steps, 8))
     assert error.held is True
 
 
 def test_the_place_of_a_pipeline_has_an_interval_of_all_three_errors():
     random = np.random.default_rng(0)
     mean, most = 1.0 + 0.2 * random.standard_normal(64), 2.0 + 0.2 * random.standard_normal(64)
-    assert blocks._share((mean + most) / 2, mean, most).mean == pytest.approx(0.5)
-    alone, with_others = (blocks._share(np.full(64, 1.2), *two) for two in ((mean * 0 + 1, mean * 0 + 2), (mean, most)))
+    assert blocks.share_interval((mean + most) / 2, mean, most).mean == pytest.approx(0.5)
+    alone, with_others = (
+        blocks.share_interval(np.full(64, 1.2), *two) for two in ((mean * 0 + 1, mean * 0 + 2), (mean, most))
+    )
     assert alone.high == pytest.approx(alone.low)
     assert with_others.high - with_others.low > 0.03

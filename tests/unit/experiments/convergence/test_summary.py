@@ -35,7 +35,7 @@ def test_ticks_are_where_something_was_tried():
     axes = Figure().add_subplot()
     panel = asdict(Panel("Rate", "K", "error", series, log_x=True))
     draw_panel(axes, panel)
-    summary._mark(axes, panel)
+    summary.mark(axes, panel)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "256", "1024", "4096", "16384", "65536"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from ravnest.driver import control as c
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
-from ring_allreduce import RoundOwner
+from ring_allreduce.rounds import RoundOwner
 
 RINGS = {"0": ["a.s0", "b.s0"], "1": ["a.s1", "b.s0"]}
 STAGES = ["a.s0", "a.s1", "b.s0"]

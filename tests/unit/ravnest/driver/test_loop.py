@@ -21,7 +21,7 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.process import assemble, batch_source
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
+from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane, Outbox
 from tests.support.local import setups_of, tiny_job
 

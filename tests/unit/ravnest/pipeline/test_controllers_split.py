@@ -9,7 +9,7 @@ from ravnest.pipeline.stage_shape import StageShape
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.trace import VirtualResult
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 from tests.unit.ravnest.pipeline.bench import Bench, activations, gradients
 
 

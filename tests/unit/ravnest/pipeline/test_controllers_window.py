@@ -9,7 +9,7 @@ from ravnest.pipeline.controllers import LEAST_SPARE, RoundTrip, WindowTuner, sp
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.trace import VirtualResult
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 
 EVEN = VirtualStage(forward_s=0.02, backward_s=0.04, update_s=0.01)
 SLOW = VirtualStage(forward_s=0.03, backward_s=0.06, update_s=0.01)

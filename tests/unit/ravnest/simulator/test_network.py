@@ -3,8 +3,7 @@
 from ravnest.simulator.clock import VirtualClock
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualNode, VirtualStage
 from ravnest.simulator.network import VirtualNetwork
-from ring_allreduce.transport.emulation.links import LinkShape
-from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport import Lane, LinkShape
 
 STAGE = VirtualStage(0.1, 0.2)
 

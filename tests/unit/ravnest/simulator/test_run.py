@@ -6,7 +6,7 @@ from ravnest.errors import RunFailed
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.trace import VirtualResult
-from ring_allreduce.transport.emulation.links import LinkShape
+from ring_allreduce.transport import LinkShape
 
 EVEN = VirtualStage(forward_s=1.0, backward_s=2.0)
 FAST = VirtualStage(forward_s=0.01, backward_s=0.02, update_s=0.005)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ravnest.errors import InvalidInput
 from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate, simulate
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
+from ring_allreduce.rounds import SILENCE_FLOOR_S
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 PLAN = home_plan()

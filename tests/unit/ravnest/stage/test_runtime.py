@@ -13,8 +13,8 @@ from ravnest.stage.executor import Finished, InlineExecutor
 from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.timeline import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused
-from ring_allreduce.ring.messages import Chunk
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S
+from ring_allreduce.ring import Chunk
+from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 

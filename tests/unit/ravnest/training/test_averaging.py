@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ravnest.training.averaging import OUTER_PREFIX, AveragingConfig, split_outer
-from ring_allreduce import Nesterov
+from ring_allreduce.rounds import Nesterov
 
 NESTEROV = {"nesterov": {"lr": 0.5, "momentum": 0.8}}
 

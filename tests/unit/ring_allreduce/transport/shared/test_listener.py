@@ -1,12 +1,12 @@
-"""The reader's end of a shared line: what is let go of while it looks is told later, and nothing is lost."""
+"""The reader's end of a channel: what is let go of while it looks is told later, and nothing is lost."""
 
-import os
+import socket
 
 import pytest
 
-from ring_allreduce.transport.shared.channel import MAGIC, RETURNED
+from ring_allreduce.transport.shared.channel import DESCRIPTOR, MAGIC, RETURNED, Head
 from ring_allreduce.transport.shared.listener import IncomingChannel
-from ring_allreduce.transport.shared.memory import SharedSlots
+from ring_allreduce.transport.shared.memory import MappedSlots, SharedSlots
 from ring_allreduce.transport.stats import Lane
 
 TOKEN = b"0123456789abcdef"
@@ -14,13 +14,19 @@ SMALL, LARGE = 100, 2 << 20
 
 
 class Connection:
-    """The socket of a line whose sender has said hello."""
+    """The socket of a channel whose sender has said hello; `message` is the next that it says."""
 
     def __init__(self):
         self.sent, self.full = [], False
+        self.message, self.attached = b"", []
 
     def recv(self, n_bytes):
         return MAGIC + TOKEN + Lane.BULK.value.encode()
+
+    def recvmsg_into(self, buffers, most_attached):
+        buffers[0][: len(self.message)] = self.message
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, DESCRIPTOR.pack(one)) for one in self.attached]
+        return len(self.message), rights, 0, None
 
     def send(self, data):
         if self.full:
@@ -29,7 +35,7 @@ class Connection:
 
 
 class Line:
-    """One end that reads, and what its sender has put into slots."""
+    """The end of a channel that reads, and what its sender has put into slots."""
 
     def __init__(self):
         self.connection, self.sender = Connection(), SharedSlots()
@@ -39,10 +45,9 @@ class Line:
     def holding(self, n_bytes):
         """A new message's slot, and its body."""
         slot, slot_bytes, new = self.sender.put([memoryview(bytes(n_bytes))])
-        if new is not None:
-            self.reader._slots.add_segment(new, slot_bytes)
-            os.close(new)
-        return slot, self.reader._slots.views(slot, [n_bytes])
+        self.connection.message = Head(slot, slot_bytes, 0, [], [n_bytes]).packed()
+        self.connection.attached = [] if new is None else [new]
+        return slot, self.reader.receive(bytearray(1000))
 
 
 @pytest.fixture
@@ -55,17 +60,17 @@ def test_what_is_let_go_of_while_it_is_looked_at_what_was_is_told_the_next_time(
     first, let_go = line.holding(SMALL)
     second, meanwhile = line.holding(LARGE)
     let_go.clear()
-    is_large = line.reader._slots.is_large
+    is_large = MappedSlots.is_large
 
-    def looked_at(slot):
+    def looked_at(self, slot):
         meanwhile.clear()
-        return is_large(slot)
+        return is_large(self, slot)
 
-    monkeypatch.setattr(line.reader._slots, "is_large", looked_at)
+    monkeypatch.setattr(MappedSlots, "is_large", looked_at)
     line.reader.give_back()
     assert line.connection.sent == []  # small memory alone is not worth a message
     line.reader.give_back()
-    assert line.connection.sent == [[0, first, second]]
+    assert line.connection.sent == [[2, first, second]]
     line.reader.give_back()
     assert len(line.connection.sent) == 1
 
@@ -79,4 +84,4 @@ def test_what_there_was_no_room_to_tell_is_told_later_in_the_same_order(line):
     line.connection.full = False
     held[2][1].clear()
     line.reader.give_back()
-    assert line.connection.sent == [[0, *(slot for slot, _ in held)]]
+    assert line.connection.sent == [[3, *(slot for slot, _ in held)]]
