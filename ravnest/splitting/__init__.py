@@ -5,7 +5,7 @@
                                   └─ costs ──► the planner
 
 In: a model and a sample batch, and a plan's spans. Out: units with their costs, the program of each span, and modules
-that run them. The planner's side captures once, and stages only build. See section 5 of the design. What only the
+that run them. The planner's side captures once, and stages only build. See design §5. What only the
 planner's side needs is imported when it is first used: with torch's tracing it takes over 100 MiB, which a stage's
 process does without.
 """
