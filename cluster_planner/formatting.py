@@ -1,4 +1,4 @@
-"""How a speed, and a number of things, read: in a plan's own texts and wherever a plan or a run is shown. Pure."""
+"""How a speed and a number of things are written, in a plan's own texts and wherever a plan or a run is shown. Pure."""
 
 
 def rate(samples_per_s: float) -> str:

@@ -1,17 +1,15 @@
-"""What another setting of the job would gain, with the same clusters and cuts.
+"""What another setting of the job would gain with the same clusters and cuts; and the type of every suggestion.
 
-Decides what is tried, by what clusters wait for: for averaging, a larger average_every or max_lag; for the round trip,
-a larger max_staleness or update_every; for the flush of a synchronous schedule, a larger update_every, or schedule
-async. Nothing is tried where waiting costs too little, and no average_every that would leave training fewer than
-FEWEST_ROUNDS rounds. All is predicted again under the changed workload, with windows as they are, or as wanted then and
-as memory allows; what does not fit in memory is not suggested. A larger update_every is credited with its speed alone,
-each sample counted as now, and says on what condition: the objective would call its gradients less stale, and does not
-know that a larger batch learns less from each sample.
+What is tried depends on what clusters wait for: for averaging, a larger average_every or max_lag; for the round trip, a
+larger max_staleness or update_every; for the flush of a synchronous schedule, a larger update_every, or schedule async.
+Nothing is tried where waiting costs too little, and no average_every that would leave training fewer than FEWEST_ROUNDS
+rounds. All is predicted again under the changed workload, with windows as they are, or as wanted then and as memory
+allows; what does not fit in memory is not suggested. A larger update_every is credited with its speed alone, each
+sample counted as now, and the suggestion says on what condition: the objective would call its gradients less stale, and
+does not know that a larger batch learns less from each sample.
 
-One change that would help, and what plans are compared by when it is tried.
-
-Decides nothing: changes are compared by what the plan is worth with them, the objective, since longer hours raise it
-and no samples/s, and rarer averaging raises samples/s and makes each count less.
+Suggestions are compared by what the plan is worth with them, the objective, since longer hours raise it and no
+samples/s, and rarer averaging raises samples/s and makes each count less.
 """
 
 import math

@@ -1,12 +1,10 @@
-"""The node that would make more by itself than the plan of all is worth.
+"""Warnings about a finished plan: a node that would do better by itself, and figures that are no longer true.
 
-Decides whether there is one, by the formulas of a plan for that node alone: one stage, no link, no staleness. A cluster
-of several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
+`better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. A cluster of
+several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
 
-Whether what a plan predicts is still true of it, since a plan.yaml may have been edited.
-
-Decides by predicting it again as it stands: figures further from the file's than SAME are called old. Its advice and
-its bound stay those of the search.
+`predicted_again` predicts a plan as it stands, since a plan.yaml may have been edited: figures further from the file's
+than SAME are replaced. The advice and the bound stay those of the search.
 """
 
 from collections.abc import Sequence

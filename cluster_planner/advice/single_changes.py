@@ -1,17 +1,13 @@
-"""What one change would help most.
+"""What one change would help most: a faster machine or link, more memory, longer hours, another setting of the job.
 
-Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else of the
-plan stays, and the whole is predicted again; where clusters wait for averaging, the machine or link that averaging
-keeps busiest. Beside these, longer hours (longer_hours.py) and other settings of the job (job_changes.py). The change
-after which the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest
-are looked at, and none that could not gain enough if all of its machines and links were twice as good.
+Changes are tried: for each cluster the machine or link that limits it is made twice as good, everything else of the
+plan stays, and the whole is predicted again; where clusters wait for averaging, this is done to the machine or link
+that averaging keeps busiest. Settings of the job come from job_changes.py. The change after which the plan is worth
+most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest are looked at, and none that
+could not gain enough if all of its machines and links were twice as good.
 
-Nodes that would help by being there all day.
-
-Decides which: of a cluster that is not there all day, those of its nodes that have the same hours, together, since any
-one of them alone would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again.
-
-A fleet with one thing better than it is: a machine, a link, a host's uplink. Decides nothing.
+Longer hours are suggested for those nodes of a cluster that have the same hours, together, since any one of them alone
+would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again for them.
 """
 
 import itertools

@@ -1,13 +1,12 @@
-"""The shape of nodes.yaml and plan.yaml, as typed, frozen models.
+"""The shape of nodes.yaml and plan.yaml, as typed, frozen pydantic models, and remarks on implausible values.
 
-Decides which keys exist, their types and the range of each value by itself; what needs two values at once
-(unique names, known peers, spans that join up) is checked by the nouns they become. Keys carry the units a
-user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced: text is no
-number, true is no 1.
+The models define which keys exist, their types, and the range of each value by itself. What needs two values at once
+(unique names, known peers, spans that join up) is checked by the objects that the models are converted to. Keys carry
+the units that a user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced:
+text is no number, true is no 1.
 
-What of a nodes.yaml is possible, and hardly meant: a unit mistaken by powers of ten, a cap that caps nothing.
-
-Decides from where on a figure is doubted. None is refused: one day machines may have it. Knows the file's units only.
+`remarks` names what is possible but hardly meant, such as a unit mistaken by powers of ten or a cap that caps nothing.
+None of it is refused: one day machines may be that large.
 """
 
 import re

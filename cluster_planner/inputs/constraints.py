@@ -1,21 +1,15 @@
-"""What a user demands of a plan, beside that it be good: who shares a cluster, who runs which stage, how many clusters.
+"""What a user demands of a plan: hours of nodes, constraints on clusters, and what both mean for a group of nodes.
 
-Decides how demands are stated, and which cannot be meant: names nobody has, and what contradicts itself whatever the
-model. Knows names of nodes, groups and regions only. What they ask of one group of nodes is in grouping_rules.py; what
-may be
-used of a node, and when it is there, are properties of the node (fleet.py, conversion.py).
+Hours are whole hours of the day in UTC, written `18-24` or `22-6, 12-13` (over midnight where the first number is the
+larger). Inside, a set of hours is an integer: bit h is set if the node is there from h to h + 1. There are no days of
+the week.
 
-Hours of the day at which a node is there, in UTC.
-
-Decides how they are written (`18-24`, or `22-6, 12-13`: whole hours, over midnight where the first is the larger) and
-what nodes have in common. A set of hours is a number: bit h is set if the node is there from h to h + 1. Knows neither
-days of the week nor a clock.
-
-What any one group of nodes must keep to so that it may be a cluster: constraints and hours, worked out for a fleet.
-
-Decides what is allowed: nodes that are pinned to one cluster stay together, and apart from those of another; two nodes
-pinned to one stage share no cluster; nodes that are never there together neither. Nodes are given by number, as in
-`Fleet.nodes`. Knows no cost.
+`Constraints` holds what the file states: who shares a cluster, who runs which stage, how many clusters there are. It is
+checked for names that nobody has and for demands that contradict each other, whatever the model. `GroupingRules` works
+the constraints and hours out for one fleet and says whether a group of nodes, given by number, may be a cluster: nodes
+pinned to one cluster stay together and apart from those of another; two nodes pinned to one stage share no cluster;
+nodes that are never there at the same time share none either. What may be used of a node (caps) is applied where the
+file is converted (files/conversion.py).
 """
 
 import difflib

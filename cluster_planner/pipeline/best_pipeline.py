@@ -1,17 +1,14 @@
-"""The best pipeline for one group of nodes.
+"""The best pipeline for one group of nodes: which nodes run stages, in what order, with what spans and what window.
 
-Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
-both by dynamic programming (node_order.py): the least bottleneck; then the shortest round trip among pipelines
-whose bottleneck is at most that, or a little more, or anything, or where neither waits for the other. A stage whose
-memory is too short for what it would keep recomputes it, if the workload allows, and takes longer. All results are
-timed by the exact formulas, in small fleets also walked (limited_window.py), and the most valuable one is taken.
+Two searches by dynamic programming (order_and_cuts.py) run on tables of costs: the least bottleneck; then the shortest
+round trip among pipelines whose bottleneck is at most that, or a little more, or anything, or where neither waits for
+the other. A stage whose memory is too short for what it would keep recomputes it, if the workload allows, and takes
+longer. All results are timed by the exact formulas, in small fleets also walked (schedule_walk.py), and the most
+valuable one is taken.
 
-What stages and hops of one group's nodes cost, as tables over cut positions, for the searches of best_pipeline.py.
-
-Decides nothing: occupancy for bottlenecks, seconds for round trips, by the formulas of stage_times.py. Where nodes of
-the
-group share a host, a boundary's flow counts by itself against the uplink, since which neighbours are on the host is not
-known yet.
+The tables hold occupancy in seconds for bottlenecks, and seconds for round trips, by the formulas of stage_times.py.
+Where nodes of the group share a host, a boundary's flow counts by itself against the uplink, since it is not known yet
+which neighbours are on the host.
 """
 
 import math

@@ -1,15 +1,13 @@
-"""Whether a group of nodes has the memory to hold the model at all.
+"""Whether nodes have the memory for a model or a stage, with which window, and which stages have to recompute.
 
-Decides it for the least demanding run: one micro-batch in flight, or with gpipe all of an update. Memory of a span
-grows with the span, so a chain of nodes that each take all they can reaches as far as any. Exact for up to
-EXACT_NODES nodes (the farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient:
-largest memory first, or last. Knows no link and no speed.
+`MemoryFit` says whether a group of nodes can hold the model at all, for the least demanding run: one micro-batch in
+flight, or with gpipe all of an update. Memory of a span grows with the span, so a chain of nodes that each take all
+they can reaches as far as any. The answer is exact for up to EXACT_NODES nodes (the farthest reach over all orders, by
+dynamic programming over sets). Beyond, it is only sufficient: largest memory first, or last.
 
-Which stages forget their activations and compute them again, because memory is too short to keep them.
-
-Decides it stage by stage for a number of micro-batches in flight: only where a stage would not fit otherwise, since it
-costs another forward. Knows no speed: whether such a pipeline is worth more than one with fewer micro-batches in
-flight is found by timing both.
+`recomputing` chooses, stage by stage, where activations are forgotten and computed again: only where a stage would not
+fit otherwise, since it costs another forward. Whether such a pipeline is worth more than one with fewer micro-batches
+in flight is found by timing both (best_pipeline.py).
 """
 
 from bisect import bisect_left

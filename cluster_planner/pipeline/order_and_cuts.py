@@ -1,22 +1,18 @@
-"""The order of a cluster's nodes along its pipeline.
+"""The order of a cluster's nodes along its pipeline, and the cuts between them: searches over tables of numbers.
 
-Decides which nodes run a stage and in what order. Exact for up to EXACT_NODES nodes, as long as the tables stay small
-(`is_exact`): dynamic programming over the sets of nodes used so far, as Held and Karp do for tours, which tries every
-subset and every order; all sets of one size at once. Beyond: heuristic, the best of a few orders (nearest neighbour by
-hop cost from several starts, by speed, by memory), each with optimal cuts. Knows tables of numbers only.
+For a given order, dynamic programming over cut positions finds the spans, and which nodes are passed over, so that the
+worst of all stage and hop costs (combine = np.maximum), or their sum (np.add), is least. It is optimal for that order:
 
-Cuts for a given node order: dynamic programming over cut positions.
+    best[j][c] = min over b < c of combine(min over i before j of combine(best[i][b], hop[i, j, b]), stage[j, b, c])
 
-Decides which spans the nodes of a fixed order get, and which nodes are passed over, so that the worst of all
-stage and hop costs (combine = np.maximum), or their sum (np.add), is least. Optimal for that order. Knows
-tables of numbers only.
+`best[j][c]` is the least cost of units up to position c with node j last. The number of stages so far is carried along
+up to the least number asked for, or to the last stage that a node is pinned to. Time O(nodes · positions · (nodes +
+positions)).
 
-    best[j][c] = min over b < c of combine(min over i before j of combine(best[i][b], hop[i, j, b]), stage[j,
-    b, c])
-
-`best[j][c]` is the least cost of units up to position c with node j last; the number of stages so far is
-carried along up to the least number asked for, or to the last stage that a node is pinned to. Time
-O(nodes · positions · (nodes + positions)).
+The order is exact for up to EXACT_NODES nodes, as long as the tables stay small (`is_exact`): dynamic programming over
+the sets of nodes used so far, as Held and Karp do for tours, tries every subset and every order, all sets of one size
+at once. Beyond, it is heuristic: the best of a few orders (nearest neighbour by hop cost from several starts, by speed,
+by memory), each with optimal cuts.
 """
 
 import itertools

@@ -1,18 +1,19 @@
-"""How long one update of a synchronous schedule takes, from its first forward to its optimizer step.
+"""The period of one pipeline, found by walking through its schedule event by event. Pure arithmetic on seconds.
 
-Walks the very order of schedules.py over all stages: a pass begins when its stage is free and its input is here; a
-message leaves when its link is free. So the bubble, the latency of the first and the last micro-batch, and the waits of
-1f1b for round trips longer than its stages hold are all in it. With equal stages and links that cost nothing it is the
-formula: (m + p − 1) passes for m micro-batches and p stages, a bubble of (p − 1) / (m + p − 1).
+`update_s` walks one update of a synchronous schedule, from its first forward to its optimizer step, in the order of
+model_costs.py. A pass begins when its stage is free and its input is here; a message leaves when its link is free. So
+the result contains the bubble, the latency of the first and the last micro-batch, and the waits of 1f1b for round trips
+longer than its stages hold. With equal stages and links that cost nothing it is the formula: (m + p − 1) passes for m
+micro-batches and p stages, a bubble of (p − 1) / (m + p − 1).
 
-How fast an asynchronous pipeline goes whose window or staleness limits what is in flight.
-
-Micro-batches of one update are admitted together, when an update before them is done, so they go round in bunches. A
-bunch that goes forward meets others that come back, at stages and uplinks that both need; so a round takes longer than
-its idle trip and one bunch's passage, which is all that timing.period_s counts. Decides that figure by walking: the
-stages' own order of work (as ravnest's stage machine has it: update, then backward and forward in turn), one message
-after another on each uplink and on each link, until one cycle of updates takes what the one before did. Knows no
-averaging, no downlink that several fill at once, and no tuned window.
+`walked_s` walks an asynchronous pipeline whose window or staleness limits what is in flight. Micro-batches of one
+update are admitted together when an update before them is done, so they go round in bunches. A bunch that goes forward
+meets others that come back, at stages and uplinks that both need; so a round takes longer than its idle trip and one
+bunch's passage, which is all that stage_times.period_s counts. Stages work in the order of ravnest's stage machine:
+update, then backward and forward in turn. On each uplink and each link one message follows another. The walk ends when
+one cycle of updates takes what the one before did. It leaves out averaging, downlinks that several senders fill at
+once, and windows that are tuned. tests/unit/ravnest/simulator/test_virtual_run_order.py holds both walks to the stage
+machine.
 """
 
 from collections.abc import Sequence

@@ -1,19 +1,21 @@
 """How fast all clusters run together, when rounds are averaged over the uplinks that pipelines fill.
 
 On an uplink the pipeline's lane goes first. So a stage whose uplink its pipeline fills sends next to nothing of a
-round, until its cluster comes to its lag limit and waits, as all clusters do for that round: then links are free and
-the round goes on at their full rate. With R the samples/s without averaging, E those of a round, and of each host's
-uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
+round, until its cluster comes to its lag limit and waits, as all clusters do for that round. Then links are free, and
+the round goes on at their full rate. With R the samples/s without averaging, E the samples of a round, and of each
+host's uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
 
     opened    t = E / R                     E = average_every, or one update of every cluster if that is more
     interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
 
 so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
 around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an update, one
-earlier than another: where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
-t, the last of C moments spread evenly about it, as far as that does not double the wait. Arrays over all stages, so
-that ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
-chunk of averaging that is leaving, and that uplinks are free for a moment after each wait.
+earlier than another. Where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
+t, the last of C moments spread evenly about it, as far as that does not double the wait.
+
+Everything is arrays over all stages, so that ten thousand cost little more than ten. Two effects are left out: how long
+a pipeline's message waits behind a chunk of averaging that is leaving, and that uplinks are free for a moment after
+each wait.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""A whole plan but for its words: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
+"""A grouping worked out exactly: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
 
-Decides how a grouping is worked out exactly. Averaging's bytes depend on how fast all clusters are, so it is planned
-again with the rate that came out, until that gains nothing. Knows no search over groupings.
+Averaging's bytes depend on how fast all clusters are, so a grouping is planned again with the rate that came out, until
+that gains nothing. Searching over groupings is done elsewhere (cluster_search.py).
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,11 @@
-"""Which nodes form clusters: from k-means for every feasible number of them to groups that no small change betters.
+"""The search for clusters: from k-means for every feasible number of them to groups that no small change betters.
 
-Decides the phases. For each number of clusters k, k-means (kmeans.py) on the embedding, repaired for memory; groups
-are compared by estimates (estimates.py) under the objective. From the best of them a local search (local_search.py);
-what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's load for the next
-search. The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
-blocks.LARGEST nodes are searched block by block (large_fleets.py).
-
-What a search did, step by step, for those who want to know why a plan is as it is. Decides how a step reads.
-
-The best ways to divide a few nodes into clusters, found by looking at all of them.
-
-Decides by dynamic programming over sets: the best division of a set into c groups is a group with its first node, and
-the best division of the rest into c − 1. Exact for values that add up; knows nothing of where they come from.
+For each number of clusters k, k-means on the embedding is repaired for memory (starting_groups.py); groups are compared
+by estimates (estimates.py) under the objective. From the best of them a local search starts (local_search.py). What it
+finds is worked out exactly (candidates.py), which gives the rings' figures and averaging's load for the next search.
+The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
+large_fleets.LARGEST nodes are searched block by block. Each step is told as a `Step`, for those who want to know why a
+plan is as it is.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,11 +1,9 @@
 """What groups of nodes are worth as clusters, estimated for many groups at once.
 
-Decides about how fast each would be: the same search as best_pipeline.py's (least bottleneck, then the shortest round
-trip
-within a slack of it), on fewer cut positions, by the bounds that the search finds instead of exact timing, and as
-arrays over groups of about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their
-nodes, in the best of a few orders. An estimate is what a local search compares with; what it finds is worked out
-exactly afterwards.
+An estimate is the search of pipeline/best_pipeline.py (least bottleneck, then the shortest round trip within a slack of
+it) on fewer cut positions, by the bounds that the search finds instead of exact timing, and as arrays over groups of
+about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes, in the best of
+a few orders. A local search compares estimates; what it finds is worked out exactly afterwards (candidates.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,22 +1,13 @@
-"""What stages and hops of many groups of nodes cost, as arrays for cheapest_pipelines.py.
+"""Costs and cheapest pipelines of many groups of nodes at once, as arrays.
 
-Decides the layout. Groups of about one size are together: node by node and row by row (one row a group), NOBODY where
-a group has fewer. A stage's figures depend on its node, and on how many of its host's nodes are in the group; so they
-are tables with one entry for each such case, and rows say which entry is theirs. NOBODY has no units, at no cost, and
-is at no distance: in a pipeline it takes no part. Knows no search.
+It computes for many groups what pipeline/order_and_cuts.py computes for one. Groups of about one size are together:
+node by node and row by row (one row a group; rows are the last axis, so that numpy's innermost loops are long), with
+NOBODY where a group has fewer nodes. A stage's figures depend on its node, and on how many of its host's nodes are in
+the group; so they are tables with one entry for each such case, and rows say which entry is theirs. NOBODY has no
+units, at no cost, and is at no distance: it takes no part in a pipeline.
 
-What groups of nodes have of the links that they share with other nodes of their hosts.
-
-Decides equal parts: a group has of a host's uplink and downlink as much as it has of the host's nodes, whoever runs the
-others. That is what the prediction comes to when clusters that share a host are about as fast. Groups are given by node
-numbers, one in each column; NOBODY fills those of fewer nodes. Knows no pipeline.
-
-The cheapest pipeline of each of many groups at once, as arrays: in a given order, or over all subsets and orders.
-
-Decides what node_order.py decides for one group. Knows costs only: of a stage by its node and cuts, of a hop by its
-nodes
-and cut, and how they combine (the largest of them, or their sum). A row is a group; rows are the last axis, so that
-numpy's innermost loops are long.
+A group has of a host's uplink and downlink as much as it has of the host's nodes, whoever runs the others. That is what
+the prediction comes to when clusters that share a host are about as fast as each other.
 """
 
 from collections.abc import Iterable

@@ -1,18 +1,15 @@
 """Clusters of a large fleet, block by block, so that time grows with the number of nodes and not with its square.
 
-Decides the phases. First every block is grouped by k-means for several numbers of clusters. Which clusters of which
-grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and is worth having
-only where its value is above that price; the price with the best score is taken, and what is not worth it stays spare.
-What a round of averaging takes is known only of a plan that has been worked out: so the price is found again with the
-figures of the plan before.
-Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
-nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
-on two sides of a border can come together. Knows estimates only.
+Nodes are divided along the direction in which their coordinates differ most, at the median unless asked otherwise,
+until no block has more than LARGEST nodes. Every block is grouped by k-means for several numbers of clusters. Which
+clusters of which grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and
+is worth having only where its value is above that price. The price with the best score is taken; what is not worth it
+stays spare. What a round of averaging takes is known only of a plan that has been worked out, so the price is found
+again with the figures of the plan before.
 
-Large fleets in blocks, so that a search need not compare everyone with everyone.
-
-Decides the blocks: nodes are divided along the direction in which their coordinates differ most, at the median unless
-asked otherwise, until no block has more than LARGEST nodes. Knows points only.
+Then local searches follow in one block after the other, with all others as they are by then; blocks whose best cluster
+is not nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that
+what lay on two sides of a border can come together.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,10 +1,9 @@
 """Better groups by small changes: nodes move or change places, clusters split or merge, spares come in or go out.
 
-Decides which changes are tried and taken. Clusters are visited in a seeded order; of all changes of one cluster, with
-its NEAR nearest neighbours, the best is taken if it raises the score, until none does or as many groups have been
-estimated as allowed. Of exchanges, which are many, only the PROMISING are estimated: judged by what each group gains
-and loses by the two halves of an exchange, taken by themselves. Knows groups as numbers, their estimates, and a score;
-no machine and no model.
+Clusters are visited in a seeded order. Of all changes of one cluster with its NEAR nearest neighbours, the best is
+taken if it raises the score, until none does or as many groups have been estimated as allowed. Of exchanges, which are
+many, only the PROMISING are estimated: they are judged by what each group gains and loses by the two halves of an
+exchange, taken by themselves. In: groups as numbers, their estimates, and a score. Machines and models do not enter.
 """
 
 import math

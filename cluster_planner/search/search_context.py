@@ -1,7 +1,7 @@
-"""What every search for clusters stands on: k-means groups that hold the model, estimates, a score, a local search.
+"""What every search for clusters uses: k-means groups that hold the model, estimates, a score, and a local search.
 
-Decides how a search within some of the nodes sees the rest of the fleet: as totals that stay as they are. Knows no
-phases; cluster_search.py and large_fleets.py do.
+A search within some of the nodes sees the rest of the fleet as totals that stay as they are. The phases of a search are
+in cluster_search.py and large_fleets.py.
 """
 
 from dataclasses import dataclass
