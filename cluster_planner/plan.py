@@ -315,6 +315,6 @@ def require_memory(plan: Plan) -> None:
 
 
 def _enough_gb(need_bytes: int) -> float:
-    """To three figures, and never less than is needed."""
+    """GB rounded up to three figures."""
     step = 10.0 ** max(0, math.floor(math.log10(need_bytes)) - 2)
     return math.ceil(need_bytes / step) * step / 1e9

@@ -34,6 +34,12 @@ from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.cluster_search import Search, Step
 from cluster_planner.search.search_context import SearchProblem
 
+MOST_NODES_TO_PLAN_ANEW = 24
+
+MOST = 12
+
+ALL = "without any of the constraints"
+
 
 def make_plan(
     fleet: Fleet,
@@ -104,11 +110,6 @@ def make_plan(
 
 def _unheard(step: Step) -> None:
     """Nobody asked."""
-
-
-MOST_NODES_TO_PLAN_ANEW = 24
-MOST = 12
-ALL = "without any of the constraints"
 
 
 @dataclass(frozen=True)

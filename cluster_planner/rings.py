@@ -29,6 +29,9 @@ POWER = 8
 HopCosts = tuple[tuple[float, ...], ...]
 
 
+RingMember = tuple[str, int]
+
+
 def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> tuple[Ring, ...]:
     """One ring per segment of the clusters' common refinement, in the order of the model."""
     rings = []
@@ -108,9 +111,6 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.roll(at, -first))
 
 
-RingMember = tuple[str, int]
-
-
 @dataclass(frozen=True)
 class RingTraffic:
     """`members` (cluster, stage) pass on `parameter_bytes` among them, in this order, in each round."""
@@ -127,7 +127,7 @@ class RingTraffic:
 
 
 def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[RingTraffic]:
-    """Of the segments, and of tied parameters where they are averaged."""
+    """The traffic of the segments' rings, and of tied parameters where they are averaged."""
     found = [RingTraffic(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
     spread = [
         (cluster.name, index)

@@ -33,6 +33,29 @@ MOST_OF = 0.9
 """Of several sizes of one change, the least is suggested that brings this part of what the best brings."""
 
 
+TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
+"""The multiples of the present value with which these keys are tried."""
+
+MORE = (1, 2, 4)
+"""What is added to max_lag and max_staleness when they are tried."""
+
+FEWEST_ROUNDS = 8
+"""No average_every is suggested with which training would have fewer rounds."""
+
+FEW = 12
+"""With more clusters, only the first of these is tried: each is predicted for the whole fleet."""
+
+KEYS = {
+    "averaging": ("average_every", "max_lag"),
+    "round trip": ("max_staleness", "update_every"),
+    "flush": ("update_every", "schedule"),
+}
+"""Kind of limit → the keys of job.yaml that may lift it."""
+
+Tried = Callable[[Workload], tuple[float, float] | None]
+"""(samples/s, worth) under a workload; None where it does not fit in memory."""
+
+
 @dataclass(frozen=True)
 class Suggestion:
     """One change; what the fleet would make with it, and be worth (both samples/s); the index of the cluster it is
@@ -51,28 +74,6 @@ def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
     if best <= WORTHWHILE * worth:
         return None
     return next(one for one in sizes if one.worth - worth >= MOST_OF * best)
-
-
-TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
-"""How many times as much these are tried with."""
-MORE = (1, 2, 4)
-"""How much more max_lag and max_staleness are tried with."""
-
-FEWEST_ROUNDS = 8
-"""Training that has fewer is not worth averaging so seldom."""
-
-FEW = 12
-"""With more clusters, only the first of these is tried: each is predicted for the whole fleet."""
-
-KEYS = {
-    "averaging": ("average_every", "max_lag"),
-    "round trip": ("max_staleness", "update_every"),
-    "flush": ("update_every", "schedule"),
-}
-"""Kind of limit → the keys of job.yaml that may lift it."""
-
-Tried = Callable[[Workload], tuple[float, float] | None]
-"""(samples/s, worth) under a workload; None where it does not fit in memory."""
 
 
 def most_of_a_round(trained_samples: float, trained_s: float, samples_per_s: float) -> float:

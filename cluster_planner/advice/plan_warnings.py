@@ -20,6 +20,9 @@ from cluster_planner.plan import Cluster, Plan, Prediction
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import make_rings
 
+SAME = 0.01
+"""By so much of it a figure may differ: of another version's formulas, too, which may be finer."""
+
 
 @dataclass(frozen=True)
 class SingleNodePlan:
@@ -56,13 +59,13 @@ def better_single_node(
 
 
 def _most(spans: SpanCosts, node: Node) -> float:
-    """What it could be worth at most, had it memory for everything."""
+    """What the node could be worth at most, if it had memory for everything."""
     there = 1.0 if node.hours == ALL_DAY else part_of_day(node.hours)
     return there * spans.workload.micro_batch * node.flops_per_s / max(spans.flops(0, spans.count), 1e-9)
 
 
 def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
-    """As it is planned alone; None where it has no memory for the whole model."""
+    """The plan of this node alone; None where it has no memory for the whole model."""
     fleet = Fleet((replace(node, host=None, region=None),))
     pipeline = plan_pipeline(fleet, spans, [node.name], 0.0, 1)
     if pipeline is None:
@@ -70,10 +73,6 @@ def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
     cluster = Cluster("c0", pipeline.window, pipeline.stages)
     predicted = predict(fleet, spans, [cluster], make_rings(fleet, spans, [cluster])).prediction
     return SingleNodePlan(node.name, predicted.samples_per_s, predicted.objective)
-
-
-SAME = 0.01
-"""By so much of it a figure may differ: of another version's formulas, too, which may be finer."""
 
 
 def predicted_again(plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ from cluster_planner.plan import Cluster, Spare
 from cluster_planner.predict.objective import price_of_a_cluster
 
 MOST_REASONS = 32
-"""Of more spares than this, none is given figures of its own."""
+"""Where there are more spares than this, none is given figures of its own."""
 
 RATES_APART = " (rounds of averaging apart)"
 """What the rates of one cluster among others leave out."""

@@ -23,6 +23,32 @@ SMALLEST, LARGEST = 1e-9, 1e15
 """Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
 
 
+Text = Annotated[str, Field(min_length=1)]
+
+Positive = Annotated[float, Field(gt=0)]
+
+AtLeastZero = Annotated[float, Field(ge=0)]
+
+Count = Annotated[int, Field(ge=0)]
+
+OneOrMore = Annotated[int, Field(ge=1)]
+
+Pair = Annotated[tuple[Text, Text], Field(strict=False)]
+
+SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
+
+Member = Annotated[tuple[Text, Count], Field(strict=False)]
+
+MOST_GFLOPS = 1e8
+
+MOST_MEMORY_GB = 16e3
+
+MOST_MBPS = 1e5
+
+SHOWN = 8
+"""Of more remarks than this, it is only told how many they are."""
+
+
 def _in_range(value: float) -> float:
     if value and not SMALLEST <= value <= LARGEST:
         raise ValueError(f"must be from {SMALLEST:g} to {LARGEST:g}, not {value:g}: is its unit the one in the key?")
@@ -53,16 +79,8 @@ def _cluster(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1)]
-Positive = Annotated[float, Field(gt=0)]
-AtLeastZero = Annotated[float, Field(ge=0)]
 Measured = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
 Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
-Count = Annotated[int, Field(ge=0)]
-OneOrMore = Annotated[int, Field(ge=1)]
-Pair = Annotated[tuple[Text, Text], Field(strict=False)]
-SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
-Member = Annotated[tuple[Text, Count], Field(strict=False)]
 
 
 class Strict(BaseModel):
@@ -231,13 +249,6 @@ class PlanFile(Strict):
     constraints: ConstraintsEntry = ConstraintsEntry()
     fingerprint: str
     units: Annotated[list[UnitEntry], Field(min_length=1)]
-
-
-MOST_GFLOPS = 1e8
-MOST_MEMORY_GB = 16e3
-MOST_MBPS = 1e5
-SHOWN = 8
-"""Of more remarks than this, it is only told how many they are."""
 
 
 def remarks(entry: schema.FleetFile) -> list[str]:

@@ -28,6 +28,12 @@ ALL_DAY = (1 << DAY) - 1
 _RANGE = re.compile(r"(\d{1,2})-(\d{1,2})")
 
 
+LAST: Literal["last"] = "last"
+
+FEW_NAMES = 8
+"""An error lists at most so many names; where there are more, it names only one that resembles the wrong one."""
+
+
 def hours_from(text: str) -> int:
     """The hours that a text names. Raises `ValueError` with what was expected."""
     hours = 0
@@ -62,12 +68,6 @@ def common_hours(several: Iterable[int]) -> int:
 def part_of_day(hours: int) -> float:
     """How much of a day they are: from 0 to 1."""
     return hours.bit_count() / DAY
-
-
-LAST: Literal["last"] = "last"
-
-FEW_NAMES = 8
-"""So many names are listed in an error; of more, only one that is like the wrong one."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class GroupingRules:
-    """The rules of one fleet."""
+    """The rules of one fleet for groups of its nodes. `regions` and `hours` are in the order of `names`."""
 
     def __init__(
         self, names: Sequence[str], regions: Sequence[str | None], hours: Sequence[int], demanded: Constraints
@@ -217,10 +217,10 @@ class GroupingRules:
         self.stage_of: Mapping[str, int | Literal["last"]] = {
             pin.node: pin.stage for pin in demanded.pins if pin.stage is not None
         }
-        """By name: the stage that a node has to run."""
+        """Node name → the stage that it has to run."""
         self._hours = hours
         self.pinned = frozenset(self._number_of[pin.node] for pin in demanded.pins)
-        """Nodes that have to run a stage."""
+        """Numbers of the nodes that have to run a stage."""
 
     @cached_property
     def are_any(self) -> bool:
@@ -267,7 +267,7 @@ class GroupingRules:
         return next((self._label[name] for name in names if name in self._label), None)
 
     def required(self, names: Iterable[str]) -> frozenset[str]:
-        """Those that have to run a stage."""
+        """Those of the named nodes that have to run a stage."""
         return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
 
     def presence(self, nodes: Iterable[int]) -> float:
@@ -275,7 +275,7 @@ class GroupingRules:
         return part_of_day(common_hours(self._hours[i] for i in nodes)) if self.count_hours else 1.0
 
     def presence_of(self, names: Iterable[str]) -> float:
-        """The same by name."""
+        """The part of a day at which all these nodes are there, by name."""
         return self.presence(self._number_of[name] for name in names) if self.count_hours else 1.0
 
     def _labelled(self, label: str) -> set[str]:

@@ -36,6 +36,11 @@ from cluster_planner.inputs.links import (
 Floats: TypeAlias = NDArray[np.float64]
 
 
+DENSE_NODES = 600
+
+Numbers = Sequence[int] | NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class NodeData:
     """Where a node finds the job's data, if not where the job says."""
@@ -262,11 +267,6 @@ def _check_pairs(section: str, links: Iterable[Link | RegionLink], known: list[s
                 key=f"{section}[{i}].between",
             )
         seen[key] = i
-
-
-DENSE_NODES = 600
-
-Numbers = Sequence[int] | NDArray[np.int64]
 
 
 class FleetArrays:

@@ -21,12 +21,12 @@ DEFAULT_LATENCY_S = 0.05
 """
 
 DEFAULT_REGION_LATENCY_S = 0.005
-"""The same for two nodes of one region."""
+"""One-way latency of two nodes of one region of which nothing else is known."""
 
 HOST_LATENCY_S = 5e-5
 
 HOST_BYTES_PER_S = 2e9
-"""What joins two nodes of one host where nobody measured it."""
+"""The link of two nodes of one host where nobody measured it."""
 
 
 Edge: TypeAlias = tuple[str, str, float, float]

@@ -113,7 +113,7 @@ class Workload:
     average_every: int
     """Samples of the whole fleet that make one round."""
     max_lag: int
-    """Rounds."""
+    """Rounds that a cluster may have contributed to and not merged yet."""
     optimizer_state_bytes_per_parameter_byte: float
     process_bytes: int
     """Memory of a stage's process before it holds any tensor of the model."""
@@ -148,12 +148,12 @@ class Workload:
             )
 
     def activation_bytes(self, unit: Unit) -> int:
-        """What a cut at the unit's end sends forward of each micro-batch."""
+        """Bytes that a cut at the unit's end sends forward for each micro-batch."""
         saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
         return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
 
     def gradient_bytes(self, unit: Unit) -> int:
-        """What it sends back."""
+        """Bytes that a cut at the unit's end sends back for each micro-batch."""
         return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
 
     def tied_bytes(self, unit: Unit) -> int:

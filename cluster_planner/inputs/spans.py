@@ -36,7 +36,7 @@ weight).
 
 
 class SpanCosts:
-    """Prefix sums over units: any half-open span [start, end) is a subtraction."""
+    """Costs of any half-open span [start, end) of units, as differences of prefix sums."""
 
     def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
         units = costs.units
@@ -58,7 +58,7 @@ class SpanCosts:
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
 
     def under(self, workload: Workload) -> "SpanCosts":
-        """The same model's, if the job asked for this."""
+        """The costs of the same model under another workload."""
         return SpanCosts(self._costs, workload, self._most_positions)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:

@@ -58,7 +58,7 @@ orders are looked for on all cut positions."""
 
 
 HALVINGS = 4
-"""Searches between two of these limits, at most."""
+"""How many limits between two of SLACKS are searched at most."""
 
 Find = Callable[[Tables, np.ufunc], Solution | None]
 
@@ -190,7 +190,7 @@ def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
 
 
 def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
-    """These stages by the exact formulas, with the window that they want and have memory for."""
+    """Time these stages by the exact formulas, with the window that they want and have memory for."""
     work = spans.workload
     bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaging_per_s)
     trip = round_trip_s(fleet, spans, stages)
@@ -271,7 +271,7 @@ def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: floa
 
 
 def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tables:
-    """What each adds to a round trip, in seconds."""
+    """Seconds that each stage and each hop adds to a round trip."""
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     rate = group.flow_bytes_per_s
     hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
@@ -279,7 +279,7 @@ def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tab
 
 
 def ending(tables: Tables, ends: Sequence[int]) -> Tables:
-    """Tables that let no node but this one run the last stage, and it no other."""
+    """Forbid, in place, all nodes but those of `ends` to run the last stage, and those to run any other."""
     for node in ends:
         others = np.arange(len(tables.stage)) != node
         tables.stage[others, :, -1] = np.inf
@@ -293,6 +293,6 @@ def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tab
 
 
 def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """`fits`: [way, node, i, j]. The first way that does."""
+    """The tables of the first way in which each span fits. `fits`: [way, node, i, j], see SpanCosts.ways_that_fit."""
     keep, again = both
     return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)

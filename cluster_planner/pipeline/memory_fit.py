@@ -24,7 +24,7 @@ EXACT_NODES = 6
 
 
 class MemoryFit:
-    """Answers for one model and one fleet."""
+    """Says for one model and one fleet which nodes, and which groups of nodes, have the memory."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
         self._fleet = fleet
@@ -35,23 +35,23 @@ class MemoryFit:
             self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
         self._least = least_stages
         self.process_bytes = work.process_bytes
-        """What each stage needs before it holds anything."""
+        """Bytes that each stage needs before it holds anything."""
         self._reach: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}
 
     @property
     def smallest_unit_bytes(self) -> int:
-        """What the least demanding unit alone needs."""
+        """Bytes that the least demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).min())
 
     @property
     def largest_unit_bytes(self) -> int:
-        """What the most demanding unit alone needs."""
+        """Bytes that the most demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).max())
 
     @property
     def whole_model_bytes(self) -> int:
-        """What the model needs as one stage."""
+        """Bytes that the whole model needs as one stage."""
         return int(self._table[0, -1])
 
     def holds_a_unit(self, name: str) -> bool:

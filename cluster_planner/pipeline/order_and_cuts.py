@@ -33,7 +33,16 @@ SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
 FINER = 0.75
-"""Each of these windows over the one before, at most."""
+"""Where windows are tried finely, each is at most this part of the one before."""
+
+
+EXACT_NODES = 8
+
+EXACT_WORK = 7_000_000
+"""The exact search makes 2^nodes · nodes · positions² steps; it is used where they are no more than this."""
+
+SHORTLIST = 2
+"""How many heuristic orders are searched beyond their bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +137,6 @@ def best_cuts(
             return Solution(cost, tuple(reversed(steps)))
         steps.append((order[j], start, end))
         count, j, end = previous, i, start
-
-
-EXACT_NODES = 8
-EXACT_WORK = 7_000_000
-"""The exact search makes 2^nodes · nodes · positions² steps, at most so many."""
-
-SHORTLIST = 2
-"""How many heuristic orders are looked into further than their bottleneck."""
 
 
 def is_exact(nodes: int, positions: int) -> bool:
@@ -248,7 +249,7 @@ def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
-    """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
+    """The windows (micro-batches in flight) for which spans that fit in memory are searched, from large to small."""
     if work.schedule == "gpipe":
         return (work.update_every,)  # every stage holds a whole update
     most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)

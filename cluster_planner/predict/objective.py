@@ -71,7 +71,7 @@ class AveragingLimits:
         return work.round_samples(clusters) / interval_s
 
     def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
-        """The objective, about."""
+        """The approximate objective of so many clusters, from their samples/s and their value."""
         if samples_per_s <= 0:
             return 0.0
         kept = min(1.0, self.carried(clusters, work) / samples_per_s)

@@ -118,7 +118,7 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
 def _exchanges(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
 ) -> list[Exchange]:
-    """Of the rings in which anything is sent."""
+    """The exchanges of all rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
     element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
     return [

@@ -28,6 +28,18 @@ SHORTEST_S = 1e-9
 """No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
 
 
+SAME = 1e-3
+"""Cycles whose times differ by no more than this part are the same."""
+
+CYCLES = 5
+"""How many cycles are walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
+
+REMEMBERED = 4096
+"""Walks whose figures are kept, in this process."""
+
+_ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
+
+
 @dataclass(frozen=True)
 class PassTimes:
     """Seconds of one micro-batch at a stage, and of its optimizer step."""
@@ -94,18 +106,6 @@ def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -
     return max(free + stage.step_s - arrived[0] for free, stage, arrived in zip(free_s, stages, inputs, strict=True))
 
 
-SAME = 1e-3
-"""Cycles whose times differ by no more than this part are the same."""
-
-CYCLES = 5
-"""Walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
-
-REMEMBERED = 4096
-"""Walks whose figures are kept, in this process."""
-
-_ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
-
-
 @dataclass(frozen=True)
 class Uplink:
     """What a stage sends for one micro-batch, in seconds of its uplink. Stages of one `host` share it."""
@@ -151,7 +151,7 @@ class _Walk:
         self._choose(0, 0.0)
 
     def updated(self, updates: int) -> float:
-        """When the first stage has made so many updates more."""
+        """Walk on until the first stage has made so many more updates; return that moment in seconds."""
         until, now_s = self._version[0] + updates, 0.0
         while self._version[0] < until:
             now_s, _, index, kind = heappop(self._coming)

@@ -93,7 +93,7 @@ class PipelineArrays:
         return np.bincount(self.host, weights=own).astype(np.float64)[self.host]
 
     def occupancy(self) -> Occupancy:
-        """With nothing averaged, and all clusters of a host as fast as each other."""
+        """Occupancy of each stage while nothing is averaged and all clusters of a host are as fast as each other."""
         up_s = self.through_host(self.up_bytes) / self.up_bytes_per_s
         down_s = self.through_host(self.down_bytes) / self.down_bytes_per_s
         return Occupancy(self.compute_s, self.send_s, up_s, down_s)
@@ -107,7 +107,7 @@ class PipelineArrays:
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 
     def pace(self, work: Workload, alone: RoundTimes | None) -> Pace:
-        """Of the whole fleet. `alone` None: nothing is averaged."""
+        """How fast the whole fleet runs. `alone`: None where nothing is averaged."""
         periods = self.periods_s(work)
         rates = work.micro_batch / periods
         if alone is None:

@@ -38,7 +38,7 @@ class Candidate:
 
 
 class Assembler:
-    """Works groupings out, and remembers the pipelines of groups it has seen."""
+    """Works groupings out exactly, and remembers the pipelines of groups that it has seen."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
         """`few`: the same costs on few cut positions."""
@@ -98,7 +98,7 @@ class Assembler:
 
 
 def averaging_limits_of(candidate: Candidate) -> AveragingLimits:
-    """As they are with this plan."""
+    """The limits that the rings of this plan have."""
     hops, forecast = 2 * (len(candidate.clusters) - 1), candidate.forecast
     predicted = forecast.prediction
     hop_s = forecast.latency_s / hops if hops else 0.0

@@ -22,6 +22,27 @@ from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.starting_groups import RESTARTS
 
+EVERY_K = 8
+
+LARGEST_MEAN = 12
+"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
+
+STARTS = 3
+
+FEW_NODES = 24
+"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
+
+ROUNDS = 3
+"""Local searches in a row, each with the figures of the plan before."""
+
+PER_NODE = 40
+"""How many groups a local search may estimate for each node."""
+
+EXHAUSTIVE_NODES = 7
+
+KEPT = 3
+"""How many of the best divisions of each set are kept."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -37,25 +58,11 @@ class Step:
         return f"{self.phase}: {self.words}{best}"
 
 
-EVERY_K = 8
-LARGEST_MEAN = 12
-"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
-
-STARTS = 3
-FEW_NODES = 24
-"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
-
-ROUNDS = 3
-"""Local searches in a row, each with the figures of the plan before."""
-
-PER_NODE = 40
-"""How many groups a local search may estimate for each node."""
-
 Tell = Callable[[Step], None]
 
 
 class Search:
-    """One search over groupings."""
+    """One search for clusters. `best` runs it."""
 
     def __init__(self, problem: SearchProblem, spans: SpanCosts, holding: MemoryFit, tell: Tell) -> None:
         self._problem, self._tell = problem, tell
@@ -168,12 +175,6 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
         counts.append(k)
         k = k + 1 if k < EVERY_K else k + k // 4
     return reversed(counts)
-
-
-EXHAUSTIVE_NODES = 7
-
-KEPT = 3
-"""How many of the best divisions of each set are kept."""
 
 
 def best_partitions(

@@ -33,7 +33,7 @@ POSITIONS = 12
 """Cut positions that estimates consider, at most."""
 
 FINE, FINE_POSITIONS = 8, 20
-"""Groups of more nodes than FINE have so many."""
+"""Groups of more than FINE nodes are estimated on FINE_POSITIONS cut positions."""
 
 FEW_IN_FLIGHT = 2
 EXACT = 5
@@ -42,7 +42,7 @@ CHUNK = 100_000
 """Numbers that one step of the search handles at once."""
 
 Group = tuple[int, ...]
-"""Nodes by their number, sorted."""
+"""A group of nodes, given by their numbers in the fleet, sorted."""
 
 
 class Estimate(NamedTuple):
@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 NOTHING = Estimate((), 0.0, 0.0)
-"""Of a group that cannot hold the model."""
+"""The estimate of a group that cannot hold the model."""
 
 
 class Estimator:
@@ -217,5 +217,5 @@ def _each_within(compute: Floats, longest: Floats, entry: NDArray[np.int64], lim
 
 
 def merged(*groups: Sequence[int]) -> Group:
-    """All their nodes as one group."""
+    """The union of these groups, as one group."""
     return tuple(sorted(chain.from_iterable(groups)))

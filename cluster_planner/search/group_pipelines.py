@@ -23,6 +23,12 @@ from cluster_planner.pipeline.order_and_cuts import sets_of
 NOBODY = -1
 
 
+FAR = 1e300
+"""A distance larger than that of any node; NOBODY is there."""
+
+Numbers = NDArray[np.int64]
+
+
 def mates(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
     """[node, row]: how many of the group's nodes are on its host, itself among them."""
     hosts = _hosts(sites, at)
@@ -53,12 +59,6 @@ def _hosts(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(at == NOBODY, -1, sites.host[at])
 
 
-FAR = 1e300
-"""Farther than any node is: where nobody is."""
-
-Numbers = NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class EntryTables:
     """Seconds by cut positions and entry [i, j, entry]: `compute`, recomputing `again`, and `uplinks`. Of each entry
@@ -86,7 +86,7 @@ class GroupCosts:
     shared_bytes_per_s: Floats | None
 
     def of(self, rows: NDArray[np.bool_]) -> "GroupCosts":
-        """Of these rows only."""
+        """The costs of these rows only. `rows`: a mask."""
         if rows.all():
             return self
         shared = self.shared_bytes_per_s
@@ -140,7 +140,7 @@ class GroupCosts:
 
 
 def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s: float) -> GroupCosts:
-    """Of the groups `at` [node, row]."""
+    """The costs of the groups `at` [node, row], whose nodes are given by number."""
     together = mates(sites, at)
     cases, entry = np.unique(at * (len(at) + 1) + together, return_inverse=True)
     node, shared = np.divmod(cases, len(at) + 1)

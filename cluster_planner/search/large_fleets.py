@@ -39,7 +39,7 @@ HOPEFUL = 0.7
 """A block is searched if its best cluster is worth this part of the price of a cluster."""
 
 CUTS = (0.5, 0.38)
-"""Where blocks are cut in each round."""
+"""The fraction of the nodes at which blocks are cut, for each round."""
 
 PER_NODE = 4
 """How many groups a search in a block may estimate for each node."""
@@ -51,6 +51,9 @@ Cluster = tuple[Group, Estimate]
 WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 
+LARGEST = 120
+
+
 @dataclass(frozen=True)
 class _Block:
     """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
@@ -60,7 +63,7 @@ class _Block:
     needed: frozenset[int] = frozenset()
 
     def bought(self, price: float) -> tuple[Cluster, ...]:
-        """Of the grouping that is worth most at that price, the clusters that are worth it."""
+        """The clusters that are worth the price, of the grouping that is worth most at that price."""
         offers = [
             tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
             for grouping in self.menu
@@ -158,7 +161,7 @@ def _priced(
 
 
 def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Group, ...]:
-    """Where a search in the block begins; nowhere, if that is hopeless."""
+    """The groups from which a search in the block begins; none where its best cluster is not nearly worth the price."""
     hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
     return tuple(group for group, _ in hopeful)
 
@@ -187,9 +190,6 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
     while k <= nodes // least:
         yield k
         k += max(1, int(k * STEP))
-
-
-LARGEST = 120
 
 
 def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> list[Group]:

@@ -25,7 +25,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What is searched for. `able`: the numbers of the nodes that can hold a unit."""
+    """What a search is given. `able`: the numbers of the nodes that can hold a unit; `least`: stages of a cluster."""
 
     fleet: Fleet
     costs: ModelCosts
@@ -36,7 +36,7 @@ class SearchProblem:
 
 
 class SearchContext:
-    """Of one problem."""
+    """The means by which one problem is searched: points, estimates, scores and local search."""
 
     def __init__(self, problem: SearchProblem, holding: MemoryFit) -> None:
         self.problem = problem
@@ -80,7 +80,7 @@ class SearchContext:
         return self._estimators[load]
 
     def score(self, conditions: AveragingLimits, others: Totals) -> Score:
-        """The objective, about, of clusters beside those others."""
+        """A function that gives the approximate objective of clusters beside those others."""
         work, least = self.problem.work, self.rules.min_clusters
 
         def score(totals: Totals) -> float:

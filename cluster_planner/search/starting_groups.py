@@ -37,6 +37,13 @@ LANDMARKED = 400
 LANDMARKS = 48
 
 
+NOISE = 1e-3
+
+RESTARTS = 4
+
+Answer = Callable[[Group], bool]
+
+
 def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
     """One row per node, shape (nodes, LATENCY_DIMENSIONS + 2), standardised."""
     nodes = [fleet.node(name) for name in names]
@@ -116,10 +123,6 @@ def scale_together(columns: Floats) -> Floats:
     return centred / size if size > TINY * max(magnitude, TINY) else np.zeros_like(centred)
 
 
-NOISE = 1e-3
-RESTARTS = 4
-
-
 def group_nodes(
     points: Floats, k: int, seed: int, holds: Callable[[Sequence[int]], bool], restarts: int = RESTARTS
 ) -> tuple[tuple[int, ...], ...] | None:
@@ -168,9 +171,6 @@ def repair(
         repaired[giver].remove(node)
         repaired[needy].append(node)
     return repaired
-
-
-Answer = Callable[[Group], bool]
 
 
 def regrouped(
