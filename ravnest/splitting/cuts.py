@@ -31,7 +31,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Work:
+class RunningTotals:
     """Running totals over the positions of a graph: entry p is the total before position p."""
 
     flops: tuple[int, ...]
@@ -47,7 +47,7 @@ class Work:
         return max(shares)
 
 
-def choose(cuts: list[Cut], work: Work, most_units: int = MOST_UNITS) -> tuple[int, ...]:
+def choose(cuts: list[Cut], work: RunningTotals, most_units: int = MOST_UNITS) -> tuple[int, ...]:
     """The positions of the units' boundaries, both ends of the model included; at most `most_units` units."""
     kept = _without_dominated(_cheapest_between_parameters(cuts, work), work)
     kept = _without_twins(kept, work)
@@ -55,7 +55,7 @@ def choose(cuts: list[Cut], work: Work, most_units: int = MOST_UNITS) -> tuple[i
     return _merged(positions, work, most_units)
 
 
-def _cheapest_between_parameters(cuts: list[Cut], work: Work) -> list[Cut]:
+def _cheapest_between_parameters(cuts: list[Cut], work: RunningTotals) -> list[Cut]:
     best: dict[int, Cut] = {}
     for cut in sorted(cuts, key=lambda cut: cut.position):
         used = work.parameter_uses[cut.position]
@@ -64,7 +64,7 @@ def _cheapest_between_parameters(cuts: list[Cut], work: Work) -> list[Cut]:
     return [best[used] for used in sorted(best)]
 
 
-def _without_dominated(cuts: list[Cut], work: Work) -> list[Cut]:
+def _without_dominated(cuts: list[Cut], work: RunningTotals) -> list[Cut]:
     positions = [cut.position for cut in cuts]
     kept = []
     for cut in cuts:
@@ -83,7 +83,7 @@ def _without_dominated(cuts: list[Cut], work: Work) -> list[Cut]:
     return kept
 
 
-def _without_twins(cuts: list[Cut], work: Work) -> list[Cut]:
+def _without_twins(cuts: list[Cut], work: RunningTotals) -> list[Cut]:
     kept: list[Cut] = []
     for cut in cuts:
         if kept and work.share(kept[-1].position, cut.position) < _SAME:
@@ -94,7 +94,7 @@ def _without_twins(cuts: list[Cut], work: Work) -> list[Cut]:
     return kept
 
 
-def _merged(positions: list[int], work: Work, most_units: int) -> tuple[int, ...]:
+def _merged(positions: list[int], work: RunningTotals, most_units: int) -> tuple[int, ...]:
     positions = list(positions)
     while len(positions) - 1 > most_units:
         spans = [work.share(start, end) for start, end in pairwise(positions)]

@@ -26,7 +26,7 @@ _CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tens
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModes:
     """Both modes of a model, exported on the same inputs."""
 
     train: ExportedProgram
@@ -73,7 +73,7 @@ class Way:
     dynamic: bool
     twin: bool
 
-    def export(self) -> Exported:
+    def export(self) -> ExportedModes:
         """Export both modes in this way. Raises UnfitError, or whatever torch.export raises."""
         model = _twin_on_cpu(self.model) if self.twin else self.model
         device = _device_of(model, self.args)
@@ -101,7 +101,7 @@ class Way:
                 module.training = was
         names = _input_names(programs[True])
         ordered = (*args, *(kwargs[name] for name in names[len(args) :]))
-        return Exported(programs[True], programs[False], names, ordered, self.dynamic)
+        return ExportedModes(programs[True], programs[False], names, ordered, self.dynamic)
 
 
 def _input_names(program: ExportedProgram) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Which values are alive at each position of a graph, and where a graph must not be cut.
 
-In: one mode of a model, converted and measured. Out: a `Layout`: for each position, what a cut there would send.
+In: one mode of a model, converted and measured. Out: a `GraphLayout`: for each position, what a cut there would send.
 Position p lies before operation p. Operations that depend on no input, parameter or random number (rotary tables,
 causal masks, sizes) are *free*: every stage that needs one computes it itself instead of receiving it.
 """
@@ -24,7 +24,7 @@ from ravnest.splitting.program import (
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """One mode of a model, ready to be cut."""
 
     converted: Converted
@@ -88,13 +88,13 @@ class Layout:
         return self.converted.shapes.get(item.name, ()) if isinstance(item, Value) else ()
 
 
-def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset[str]) -> Layout:
+def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset[str]) -> GraphLayout:
     """The layout of one mode. `changed_weights`: buffers that either mode changes, which have one owner in both."""
     changed = {storage for facts in measured.operations for storage in facts.writes}
     unsteady = changed | {measured.weights[name] for name in changed_weights}
     free = _free(converted, measured, unsteady)
     uses = _weight_uses(converted.graph.operations)
-    return Layout(
+    return GraphLayout(
         converted,
         measured,
         free,

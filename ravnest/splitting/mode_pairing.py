@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from ravnest.splitting.liveness import Layout
+from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.program import Operation, Reference, Value
 
 
@@ -33,7 +33,7 @@ class Pairing:
         return None if name is None else Value(name)
 
 
-def pair(train: Layout, evaluate: Layout) -> Pairing:
+def pair(train: GraphLayout, evaluate: GraphLayout) -> Pairing:
     """Pair the operations of the two modes."""
     ours, theirs = [[_key(op) for op in layout.operations] for layout in (train, evaluate)]
     names = {name: name for name in train.converted.inputs}
@@ -50,7 +50,9 @@ def pair(train: Layout, evaluate: Layout) -> Pairing:
     return Pairing(tuple(positions), names)
 
 
-def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int], names: dict[str, str]) -> None:
+def _pair_arguments(
+    train: GraphLayout, evaluate: GraphLayout, counterpart: dict[int, int], names: dict[str, str]
+) -> None:
     # What paired operations read in the same place corresponds too, even where another operation made it: where
     # training adds noise to x, the sum in training is x itself in evaluation.
     for ours, theirs in counterpart.items():
@@ -61,7 +63,7 @@ def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int]
 
 
 def agrees(
-    train: Layout, evaluate: Layout, pairing: Pairing, position: int, tied: Collection[str] = frozenset()
+    train: GraphLayout, evaluate: GraphLayout, pairing: Pairing, position: int, tied: Collection[str] = frozenset()
 ) -> bool:
     """Whether both modes can be cut at this position of the training graph, and send the same kinds of tensors there.
 
@@ -86,7 +88,7 @@ def agrees(
     )
 
 
-def _same_kind(train: Layout, item: Reference, evaluate: Layout, other: Reference) -> bool:
+def _same_kind(train: GraphLayout, item: Reference, evaluate: GraphLayout, other: Reference) -> bool:
     if not isinstance(item, Value) or not isinstance(other, Value):
         return item == other
     ours, theirs = train.measured.tensors.get(item.name), evaluate.measured.tensors.get(other.name)
