@@ -1,17 +1,9 @@
-"""The plan: who runs what, who averages with whom, and what is expected of it.
+"""The plan: who runs what, who averages with whom, what is expected of it, and whether it is valid.
 
-Decides what makes a plan valid. Knows nothing of how a plan is found, nor of files. A plan is complete in
-itself: it carries the fleet, the costs and the workload it was made for, and the job, which is opaque here.
-
-Segments: the common refinement of all clusters' cuts.
-
-Decides at which units a ring must begin and end: wherever any cluster has a cut. Inside a segment every
-cluster holds all units in one stage, so each segment can be averaged by itself. Knows spans of units only.
-
-Whether the nodes of a plan have memory for the stages that it gives them.
-
-Decides it by what the plan itself says of units, workload and windows, since any of them may have been edited. What a
-stage needs is decided in spans.py.
+A plan is complete in itself: it carries the fleet, the costs and the workload that it was made for, and the job, which
+is opaque here. `validate` checks what a plan.yaml may get wrong when it is edited by hand; `require_memory` checks that
+nodes have memory for their stages. `common_refinement` gives the segments: a segment begins and ends wherever any
+cluster has a cut, so every cluster holds it in one stage and it can be averaged by itself.
 """
 
 import itertools
@@ -323,6 +315,6 @@ def require_memory(plan: Plan) -> None:
 
 
 def _enough_gb(need_bytes: int) -> float:
-    """To three figures, and never less than is needed."""
+    """GB rounded up to three figures."""
     step = 10.0 ** max(0, math.floor(math.log10(need_bytes)) - 2)
     return math.ceil(need_bytes / step) * step / 1e9

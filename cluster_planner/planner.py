@@ -1,16 +1,12 @@
-"""From a fleet and a model to a plan.
+"""From a fleet and a model to a plan, and what the constraints of a plan cost.
 
-Decides what a plan is made of: groups and their pipelines as the search finds them (cluster_search.py), its spares with
-their
-reasons (spares.py), and the advice (single_changes.py). The same input gives the same plan, whatever the hash seed.
-Knows no
-file.
+`make_plan` puts together what the search finds (search/cluster_search.py), the spares with their reasons
+(advice/spares.py) and the advice (advice/single_changes.py). The same input gives the same plan, whatever the hash seed
+and the processor.
 
-What the constraints cost: the fleet planned anew without each of them, and without all.
-
-In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST constraints are dropped one at a time, and then all
-together where there are several, since one may cost nothing as long as another stands. What is not tried is said.
-Hours and caps belong to the nodes and stay.
+`without_constraints` plans anew without constraints. In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST
+constraints are dropped one at a time, and then all together where there are several, since one may cost nothing as long
+as another stands. What is not tried is said. Hours and caps belong to the nodes and stay.
 """
 
 import math
@@ -37,6 +33,12 @@ from cluster_planner.plan import Plan, validate
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.cluster_search import Search, Step
 from cluster_planner.search.search_context import SearchProblem
+
+MOST_NODES_TO_PLAN_ANEW = 24
+
+MOST = 12
+
+ALL = "without any of the constraints"
 
 
 def make_plan(
@@ -108,11 +110,6 @@ def make_plan(
 
 def _unheard(step: Step) -> None:
     """Nobody asked."""
-
-
-MOST_NODES_TO_PLAN_ANEW = 24
-MOST = 12
-ALL = "without any of the constraints"
 
 
 @dataclass(frozen=True)

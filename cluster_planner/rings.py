@@ -1,16 +1,14 @@
-"""Rings: one per segment, its members ordered to make the slowest hop as fast as can be.
+"""Rings: one per segment, its members ordered so that the slowest hop is as fast as possible.
 
-Decides the order in which chunks are passed. Among orders with the same slowest hop the least sum of hops
-wins. Exact up to EXACT_MEMBERS members; beyond, a nearest-neighbour tour improved by reversing stretches
-(2-opt) under the sum of hops to the POWER, which the dearest dominate. Rings of more than OWN_ORDER members all pass
-chunks in one order of the clusters. Knows the fleet's links; knows nothing of what is sent but its size.
+Among orders with the same slowest hop the least sum of hops wins. The order is exact up to EXACT_MEMBERS members.
+Beyond, it is a nearest-neighbour tour improved by reversing stretches (2-opt) under the sum of hops to the POWER, which
+the dearest hops dominate. In rings of more than OWN_ORDER members all segments use one order of the clusters.
 
-The rings of a run as the planner times them: who passes how many bytes to whom. Pure.
-
-Decides what `tied: averaged` adds to a plan's rings: one more through all stages that have a copy of a tied parameter
-and not all of its uses. (The run makes one for each set of stages that have a copy, those with all uses among them,
-such as a cluster's only stage; the planner knows parameters by their bytes only, and counts an owner's in its segment's
-ring, too. Predictions differ by that, runs do not.)
+`ring_traffic` lists who passes how many bytes to whom, as the planner and the simulator time it. With `tied: averaged`
+there is one ring more, through all stages that have a copy of a tied parameter and not all of its uses. (A run makes
+one for each set of stages that have a copy, also with stages that have all uses, such as a cluster's only stage. The
+planner knows parameters by their bytes only, and counts an owner's bytes in its segment's ring, too. Predictions differ
+by that, runs do not.)
 """
 
 import itertools
@@ -29,6 +27,9 @@ OWN_ORDER = 150
 POWER = 8
 
 HopCosts = tuple[tuple[float, ...], ...]
+
+
+RingMember = tuple[str, int]
 
 
 def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> tuple[Ring, ...]:
@@ -110,9 +111,6 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.roll(at, -first))
 
 
-RingMember = tuple[str, int]
-
-
 @dataclass(frozen=True)
 class RingTraffic:
     """`members` (cluster, stage) pass on `parameter_bytes` among them, in this order, in each round."""
@@ -129,7 +127,7 @@ class RingTraffic:
 
 
 def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[RingTraffic]:
-    """Of the segments, and of tied parameters where they are averaged."""
+    """The traffic of the segments' rings, and of tied parameters where they are averaged."""
     found = [RingTraffic(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
     spread = [
         (cluster.name, index)

@@ -1,7 +1,7 @@
-"""Reaching the user's own code: `pkg.module:attribute` in a job file becomes a Python object.
+"""Finds and calls the user's own code, which a job file names as `package.module:attribute`.
 
-Decides where such a module is looked for and how a mistake in it is told: one line, with the place in the user's file.
-Does not know what a factory makes.
+In: such a reference, with the folders in which its module is looked for. Out: the callable, or what it returns. A
+mistake in the user's code becomes an InvalidInput of one line, with the place in the user's file.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""The numbers a user's job file may hold, and the base of its sections.
+"""The base of the sections of a job file, and the types of numbers in them.
 
-Decides what counts as a number: `1e-3` (which YAML reads as text) is one, `true`, NaN and infinity are not, and
-`2e5` is a whole number. Knows nothing of what the numbers mean.
+In: values as YAML gives them. Out: checked numbers. `1e-3`, which YAML reads as text, is a number; `true`, NaN and
+infinity are not; `2e5` is a whole number.
 """
 
 from typing import Annotated
@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MOST = 2**62
-"""More samples, updates or seeds than that are a slip of the pen."""
+"""A larger number of samples, updates or seeds is taken for a mistake."""
 
 
 def _number(value: object) -> object:
@@ -37,6 +37,6 @@ NonNegativeInt = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST)]
 
 
 class Section(BaseModel):
-    """A part of the job file: it cannot be changed once read, and has no keys but its own."""
+    """A section of the job file. It cannot be changed once it is read, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

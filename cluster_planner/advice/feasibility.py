@@ -1,6 +1,7 @@
 """Whether fleet, model and workload fit each other at all, and what is lacking where they do not.
 
-Decides the words of `NoFeasiblePlan` only; what holds the model is decided in memory_fit.py.
+In: a fleet, costs and constraints. Out: nothing, or a `NoFeasiblePlan` with its message. What holds the model is
+computed in pipeline/memory_fit.py.
 """
 
 from collections.abc import Sequence

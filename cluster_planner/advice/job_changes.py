@@ -1,17 +1,15 @@
-"""What another setting of the job would gain, with the same clusters and cuts.
+"""What another setting of the job would gain with the same clusters and cuts; and the type of every suggestion.
 
-Decides what is tried, by what clusters wait for: for averaging, a larger average_every or max_lag; for the round trip,
-a larger max_staleness or update_every; for the flush of a synchronous schedule, a larger update_every, or schedule
-async. Nothing is tried where waiting costs too little, and no average_every that would leave training fewer than
-FEWEST_ROUNDS rounds. All is predicted again under the changed workload, with windows as they are, or as wanted then and
-as memory allows; what does not fit in memory is not suggested. A larger update_every is credited with its speed alone,
-each sample counted as now, and says on what condition: the objective would call its gradients less stale, and does not
-know that a larger batch learns less from each sample.
+What is tried depends on what clusters wait for: for averaging, a larger average_every or max_lag; for the round trip, a
+larger max_staleness or update_every; for the flush of a synchronous schedule, a larger update_every, or schedule async.
+Nothing is tried where waiting costs too little, and no average_every that would leave training fewer than FEWEST_ROUNDS
+rounds. All is predicted again under the changed workload, with windows as they are, or as wanted then and as memory
+allows; what does not fit in memory is not suggested. A larger update_every is credited with its speed alone, each
+sample counted as now, and the suggestion says on what condition: the objective would call its gradients less stale, and
+does not know that a larger batch learns less from each sample.
 
-One change that would help, and what plans are compared by when it is tried.
-
-Decides nothing: changes are compared by what the plan is worth with them, the objective, since longer hours raise it
-and no samples/s, and rarer averaging raises samples/s and makes each count less.
+Suggestions are compared by what the plan is worth with them, the objective, since longer hours raise it and no
+samples/s, and rarer averaging raises samples/s and makes each count less.
 """
 
 import math
@@ -35,6 +33,29 @@ MOST_OF = 0.9
 """Of several sizes of one change, the least is suggested that brings this part of what the best brings."""
 
 
+TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
+"""The multiples of the present value with which these keys are tried."""
+
+MORE = (1, 2, 4)
+"""What is added to max_lag and max_staleness when they are tried."""
+
+FEWEST_ROUNDS = 8
+"""No average_every is suggested with which training would have fewer rounds."""
+
+FEW = 12
+"""With more clusters, only the first of these is tried: each is predicted for the whole fleet."""
+
+KEYS = {
+    "averaging": ("average_every", "max_lag"),
+    "round trip": ("max_staleness", "update_every"),
+    "flush": ("update_every", "schedule"),
+}
+"""Kind of limit → the keys of job.yaml that may lift it."""
+
+Tried = Callable[[Workload], tuple[float, float] | None]
+"""(samples/s, worth) under a workload; None where it does not fit in memory."""
+
+
 @dataclass(frozen=True)
 class Suggestion:
     """One change; what the fleet would make with it, and be worth (both samples/s); the index of the cluster it is
@@ -53,28 +74,6 @@ def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
     if best <= WORTHWHILE * worth:
         return None
     return next(one for one in sizes if one.worth - worth >= MOST_OF * best)
-
-
-TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
-"""How many times as much these are tried with."""
-MORE = (1, 2, 4)
-"""How much more max_lag and max_staleness are tried with."""
-
-FEWEST_ROUNDS = 8
-"""Training that has fewer is not worth averaging so seldom."""
-
-FEW = 12
-"""With more clusters, only the first of these is tried: each is predicted for the whole fleet."""
-
-KEYS = {
-    "averaging": ("average_every", "max_lag"),
-    "round trip": ("max_staleness", "update_every"),
-    "flush": ("update_every", "schedule"),
-}
-"""Kind of limit → the keys of job.yaml that may lift it."""
-
-Tried = Callable[[Workload], tuple[float, float] | None]
-"""(samples/s, worth) under a workload; None where it does not fit in memory."""
 
 
 def most_of_a_round(trained_samples: float, trained_s: float, samples_per_s: float) -> float:

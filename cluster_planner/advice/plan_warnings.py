@@ -1,12 +1,10 @@
-"""The node that would make more by itself than the plan of all is worth.
+"""Warnings about a finished plan: a node that would do better by itself, and figures that are no longer true.
 
-Decides whether there is one, by the formulas of a plan for that node alone: one stage, no link, no staleness. A cluster
-of several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
+`better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. A cluster of
+several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
 
-Whether what a plan predicts is still true of it, since a plan.yaml may have been edited.
-
-Decides by predicting it again as it stands: figures further from the file's than SAME are called old. Its advice and
-its bound stay those of the search.
+`predicted_again` predicts a plan as it stands, since a plan.yaml may have been edited: figures further from the file's
+than SAME are replaced. The advice and the bound stay those of the search.
 """
 
 from collections.abc import Sequence
@@ -21,6 +19,9 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster, Plan, Prediction
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import make_rings
+
+SAME = 0.01
+"""By so much of it a figure may differ: of another version's formulas, too, which may be finer."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ def better_single_node(
 
 
 def _most(spans: SpanCosts, node: Node) -> float:
-    """What it could be worth at most, had it memory for everything."""
+    """What the node could be worth at most, if it had memory for everything."""
     there = 1.0 if node.hours == ALL_DAY else part_of_day(node.hours)
     return there * spans.workload.micro_batch * node.flops_per_s / max(spans.flops(0, spans.count), 1e-9)
 
 
 def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
-    """As it is planned alone; None where it has no memory for the whole model."""
+    """The plan of this node alone; None where it has no memory for the whole model."""
     fleet = Fleet((replace(node, host=None, region=None),))
     pipeline = plan_pipeline(fleet, spans, [node.name], 0.0, 1)
     if pipeline is None:
@@ -72,10 +73,6 @@ def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
     cluster = Cluster("c0", pipeline.window, pipeline.stages)
     predicted = predict(fleet, spans, [cluster], make_rings(fleet, spans, [cluster])).prediction
     return SingleNodePlan(node.name, predicted.samples_per_s, predicted.objective)
-
-
-SAME = 0.01
-"""By so much of it a figure may differ: of another version's formulas, too, which may be finer."""
 
 
 def predicted_again(plan: Plan) -> Plan:

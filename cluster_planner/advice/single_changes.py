@@ -1,17 +1,13 @@
-"""What one change would help most.
+"""What one change would help most: a faster machine or link, more memory, longer hours, another setting of the job.
 
-Decides by trying: for each cluster the machine or link that limits it is made twice as good, everything else of the
-plan stays, and the whole is predicted again; where clusters wait for averaging, the machine or link that averaging
-keeps busiest. Beside these, longer hours (longer_hours.py) and other settings of the job (job_changes.py). The change
-after which the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest
-are looked at, and none that could not gain enough if all of its machines and links were twice as good.
+Changes are tried: for each cluster the machine or link that limits it is made twice as good, everything else of the
+plan stays, and the whole is predicted again; where clusters wait for averaging, this is done to the machine or link
+that averaging keeps busiest. Settings of the job come from job_changes.py. The change after which the plan is worth
+most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest are looked at, and none that
+could not gain enough if all of its machines and links were twice as good.
 
-Nodes that would help by being there all day.
-
-Decides which: of a cluster that is not there all day, those of its nodes that have the same hours, together, since any
-one of them alone would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again.
-
-A fleet with one thing better than it is: a machine, a link, a host's uplink. Decides nothing.
+Longer hours are suggested for those nodes of a cluster that have the same hours, together, since any one of them alone
+would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again for them.
 """
 
 import itertools
@@ -237,7 +233,7 @@ def _faster_link(fleet: Fleet, a: str, b: str) -> tuple[Fleet, str]:
 def longer_hours(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], predicted: Prediction
 ) -> list[Suggestion]:
-    """All that are worthwhile."""
+    """All suggestions of longer hours that are worthwhile."""
     if not fleet.rules.count_hours:
         return []
     work, found = spans.workload, []
@@ -264,19 +260,19 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_memory(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
-    """That node with so much."""
+    """The fleet with that much memory at this node."""
     nodes = tuple(replace(n, memory_bytes=memory_bytes) if n.name == name else n for n in fleet.nodes)
     return replace(fleet, nodes=nodes)
 
 
 def with_speed(fleet: Fleet, name: str, flops_per_s: float) -> Fleet:
-    """That node with so much."""
+    """The fleet with that speed at this node."""
     nodes = tuple(replace(n, flops_per_s=flops_per_s) if n.name == name else n for n in fleet.nodes)
     return replace(fleet, nodes=nodes)
 
 
 def with_host(fleet: Fleet, name: str, *, up: float = 1.0, down: float = 1.0) -> Fleet:
-    """Uplink and downlink of that node, and of all that share its host, so many times as fast."""
+    """The fleet with the links of that node, and of all that share its host, `up` and `down` times as fast."""
     key = host_key(fleet, name)
     nodes = tuple(
         replace(n, up_bytes_per_s=n.up_bytes_per_s * up, down_bytes_per_s=n.down_bytes_per_s * down)
@@ -288,7 +284,7 @@ def with_host(fleet: Fleet, name: str, *, up: float = 1.0, down: float = 1.0) ->
 
 
 def with_link(fleet: Fleet, a: str, b: str, *, latency: float = 1.0, rate: float = 1.0) -> Fleet:
-    """What joins these two nodes so many times as long, and as fast."""
+    """The fleet with `latency` times the latency, and `rate` times the rate, between these two nodes."""
     old = fleet.link(a, b)
     new = Link(old.a, old.b, old.latency_s * latency, old.bytes_per_s * rate)
     others = tuple(link for link in fleet.links if {link.a, link.b} != {a, b})

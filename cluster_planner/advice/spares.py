@@ -1,8 +1,8 @@
-"""Why a node is left out.
+"""Why a node is left out: the reason that a plan gives for each spare.
 
-Decides the reason that a plan gives for each spare: its memory holds nothing, it may join no cluster, or the nearest
-that it may join does better without it. Where the search is exact, the best pipeline that does use the node is found
-too, and both rates are named: of the pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
+Its memory holds no unit; or it may join no cluster; or the nearest cluster that it may join does better without it.
+Where the search is exact, the best pipeline that does use the node is found too, and both rates are named: of the
+pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cluster_planner.plan import Cluster, Spare
 from cluster_planner.predict.objective import price_of_a_cluster
 
 MOST_REASONS = 32
-"""Of more spares than this, none is given figures of its own."""
+"""Where there are more spares than this, none is given figures of its own."""
 
 RATES_APART = " (rounds of averaging apart)"
 """What the rates of one cluster among others leave out."""

@@ -1,8 +1,8 @@
-"""Nouns to and from the shape of the files.
+"""Conversion between the entries of nodes.yaml and plan.yaml and the planner's objects, units included.
 
-Decides the conversion of units between files and nouns, and nothing else. A value read from a file is written
-as a number that reads back as the same value, bit for bit (`_stated`). Values that no number in the file's
-unit maps to, which only a fleet built in code can have, come back within one part in 10^15.
+A value that was read from a file is written as a number that reads back as the same value, bit for bit (`_stated`).
+Values that no number in the file's unit maps to, which only a fleet built in code can have, come back within one part
+in 10^15.
 """
 
 import math

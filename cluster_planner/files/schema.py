@@ -1,13 +1,12 @@
-"""The shape of nodes.yaml and plan.yaml, as typed, frozen models.
+"""The shape of nodes.yaml and plan.yaml, as typed, frozen pydantic models, and remarks on implausible values.
 
-Decides which keys exist, their types and the range of each value by itself; what needs two values at once
-(unique names, known peers, spans that join up) is checked by the nouns they become. Keys carry the units a
-user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced: text is no
-number, true is no 1.
+The models define which keys exist, their types, and the range of each value by itself. What needs two values at once
+(unique names, known peers, spans that join up) is checked by the objects that the models are converted to. Keys carry
+the units that a user thinks in: 1 GB = 1e9 bytes, 1 Mbit/s = 1e6 bit/s, 1 GFLOP/s = 1e9 FLOP/s. Nothing is coerced:
+text is no number, true is no 1.
 
-What of a nodes.yaml is possible, and hardly meant: a unit mistaken by powers of ten, a cap that caps nothing.
-
-Decides from where on a figure is doubted. None is refused: one day machines may have it. Knows the file's units only.
+`remarks` names what is possible but hardly meant, such as a unit mistaken by powers of ten or a cap that caps nothing.
+None of it is refused: one day machines may be that large.
 """
 
 import re
@@ -22,6 +21,32 @@ from cluster_planner.inputs.model_costs import ActivationCheckpointing, Schedule
 
 SMALLEST, LARGEST = 1e-9, 1e15
 """Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+Positive = Annotated[float, Field(gt=0)]
+
+AtLeastZero = Annotated[float, Field(ge=0)]
+
+Count = Annotated[int, Field(ge=0)]
+
+OneOrMore = Annotated[int, Field(ge=1)]
+
+Pair = Annotated[tuple[Text, Text], Field(strict=False)]
+
+SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
+
+Member = Annotated[tuple[Text, Count], Field(strict=False)]
+
+MOST_GFLOPS = 1e8
+
+MOST_MEMORY_GB = 16e3
+
+MOST_MBPS = 1e5
+
+SHOWN = 8
+"""Of more remarks than this, it is only told how many they are."""
 
 
 def _in_range(value: float) -> float:
@@ -54,16 +79,8 @@ def _cluster(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1)]
-Positive = Annotated[float, Field(gt=0)]
-AtLeastZero = Annotated[float, Field(ge=0)]
 Measured = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
 Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
-Count = Annotated[int, Field(ge=0)]
-OneOrMore = Annotated[int, Field(ge=1)]
-Pair = Annotated[tuple[Text, Text], Field(strict=False)]
-SpanEntry = Annotated[tuple[Count, Count], Field(strict=False)]
-Member = Annotated[tuple[Text, Count], Field(strict=False)]
 
 
 class Strict(BaseModel):
@@ -232,13 +249,6 @@ class PlanFile(Strict):
     constraints: ConstraintsEntry = ConstraintsEntry()
     fingerprint: str
     units: Annotated[list[UnitEntry], Field(min_length=1)]
-
-
-MOST_GFLOPS = 1e8
-MOST_MEMORY_GB = 16e3
-MOST_MBPS = 1e5
-SHOWN = 8
-"""Of more remarks than this, it is only told how many they are."""
 
 
 def remarks(entry: schema.FleetFile) -> list[str]:

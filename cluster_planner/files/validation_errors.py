@@ -1,7 +1,8 @@
-"""What is wrong with a file, said to the person who wrote it.
+"""What pydantic found wrong in a file, in the words of the person who wrote the file.
 
-Decides how each complaint of pydantic reads: the key as a person would point to it (`nodes[2].up_mbps`), what
-was expected, what was found, and for an unknown key the known one it resembles. Reads no file.
+In: a pydantic.ValidationError, the schema and the data. Out: pairs of key and message. The key is written as a person
+would point to it (`nodes[2].up_mbps`); the message says what was expected and what was found, and names the known key
+that an unknown one resembles.
 """
 
 import difflib

@@ -1,7 +1,8 @@
-"""Reading and writing YAML: the only module that knows it.
+"""Reading and writing nodes.yaml, plan.yaml and other YAML files. The only module of the package that touches the
+disk.
 
-Decides how a file becomes typed data, and how its faults are told: file, key, what was expected, a hint. YAML
-is read as version 1.2 reads numbers (`1e-3` is one), a key given twice is an error, and no tag makes an
+In: a path and a schema. Out: typed data, or an `InvalidInput` that names the file, the key, what was expected and a
+hint. YAML is read as version 1.2 reads numbers (`1e-3` is one); a key that is given twice is an error; no tag makes an
 object. `save_plan` and `save_fleet` replace a file at once or not at all.
 """
 

@@ -1,21 +1,15 @@
-"""What a user demands of a plan, beside that it be good: who shares a cluster, who runs which stage, how many clusters.
+"""What a user demands of a plan: hours of nodes, constraints on clusters, and what both mean for a group of nodes.
 
-Decides how demands are stated, and which cannot be meant: names nobody has, and what contradicts itself whatever the
-model. Knows names of nodes, groups and regions only. What they ask of one group of nodes is in grouping_rules.py; what
-may be
-used of a node, and when it is there, are properties of the node (fleet.py, conversion.py).
+Hours are whole hours of the day in UTC, written `18-24` or `22-6, 12-13` (over midnight where the first number is the
+larger). Inside, a set of hours is an integer: bit h is set if the node is there from h to h + 1. There are no days of
+the week.
 
-Hours of the day at which a node is there, in UTC.
-
-Decides how they are written (`18-24`, or `22-6, 12-13`: whole hours, over midnight where the first is the larger) and
-what nodes have in common. A set of hours is a number: bit h is set if the node is there from h to h + 1. Knows neither
-days of the week nor a clock.
-
-What any one group of nodes must keep to so that it may be a cluster: constraints and hours, worked out for a fleet.
-
-Decides what is allowed: nodes that are pinned to one cluster stay together, and apart from those of another; two nodes
-pinned to one stage share no cluster; nodes that are never there together neither. Nodes are given by number, as in
-`Fleet.nodes`. Knows no cost.
+`Constraints` holds what the file states: who shares a cluster, who runs which stage, how many clusters there are. It is
+checked for names that nobody has and for demands that contradict each other, whatever the model. `GroupingRules` works
+the constraints and hours out for one fleet and says whether a group of nodes, given by number, may be a cluster: nodes
+pinned to one cluster stay together and apart from those of another; two nodes pinned to one stage share no cluster;
+nodes that are never there at the same time share none either. What may be used of a node (caps) is applied where the
+file is converted (files/conversion.py).
 """
 
 import difflib
@@ -32,6 +26,12 @@ DAY = 24
 ALL_DAY = (1 << DAY) - 1
 
 _RANGE = re.compile(r"(\d{1,2})-(\d{1,2})")
+
+
+LAST: Literal["last"] = "last"
+
+FEW_NAMES = 8
+"""An error lists at most so many names; where there are more, it names only one that resembles the wrong one."""
 
 
 def hours_from(text: str) -> int:
@@ -68,12 +68,6 @@ def common_hours(several: Iterable[int]) -> int:
 def part_of_day(hours: int) -> float:
     """How much of a day they are: from 0 to 1."""
     return hours.bit_count() / DAY
-
-
-LAST: Literal["last"] = "last"
-
-FEW_NAMES = 8
-"""So many names are listed in an error; of more, only one that is like the wrong one."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +204,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class GroupingRules:
-    """The rules of one fleet."""
+    """The rules of one fleet for groups of its nodes. `regions` and `hours` are in the order of `names`."""
 
     def __init__(
         self, names: Sequence[str], regions: Sequence[str | None], hours: Sequence[int], demanded: Constraints
@@ -223,10 +217,10 @@ class GroupingRules:
         self.stage_of: Mapping[str, int | Literal["last"]] = {
             pin.node: pin.stage for pin in demanded.pins if pin.stage is not None
         }
-        """By name: the stage that a node has to run."""
+        """Node name → the stage that it has to run."""
         self._hours = hours
         self.pinned = frozenset(self._number_of[pin.node] for pin in demanded.pins)
-        """Nodes that have to run a stage."""
+        """Numbers of the nodes that have to run a stage."""
 
     @cached_property
     def are_any(self) -> bool:
@@ -273,7 +267,7 @@ class GroupingRules:
         return next((self._label[name] for name in names if name in self._label), None)
 
     def required(self, names: Iterable[str]) -> frozenset[str]:
-        """Those that have to run a stage."""
+        """Those of the named nodes that have to run a stage."""
         return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
 
     def presence(self, nodes: Iterable[int]) -> float:
@@ -281,7 +275,7 @@ class GroupingRules:
         return part_of_day(common_hours(self._hours[i] for i in nodes)) if self.count_hours else 1.0
 
     def presence_of(self, names: Iterable[str]) -> float:
-        """The same by name."""
+        """The part of a day at which all these nodes are there, by name."""
         return self.presence(self._number_of[name] for name in names) if self.count_hours else 1.0
 
     def _labelled(self, label: str) -> set[str]:

@@ -1,15 +1,12 @@
-"""The machines and what joins them.
+"""The machines of a run, and the link between any two of them.
 
-Decides what the link between any two nodes is taken to be, in this order: measured; two nodes of one host;
-the pair of their regions; an estimate from the shortest path over what is known; a stated default. Knows no
-model and no file. Nodes of one host share its uplink and its downlink, and reach each other without either.
-All values are SI: seconds, bytes, FLOP/s.
+The link between two nodes is, in this order: the measured one; the link within their host; the link between their
+regions; an estimate from the shortest path over what is known (links.py); a stated default. Nodes of one host share its
+uplink and its downlink, and reach each other without using either. All values are SI: seconds, bytes, FLOP/s.
 
-A fleet as arrays: speeds, memory, uplinks, and the links between any nodes given by number.
-
-Decides nothing: it says what Fleet.link and Fleet.flow_bytes_per_s say, for many pairs at once. What regions and hosts
-tell is looked up in tables; a pair that may have been measured, or that has to be estimated, asks the fleet. Up to
-DENSE_NODES nodes all pairs are kept.
+`FleetArrays` says the same for many pairs of nodes at once, as arrays. What regions and hosts tell is looked up in
+tables; pairs that may have been measured, or that have to be estimated, ask the fleet. In fleets of up to DENSE_NODES
+nodes all pairs are kept.
 """
 
 import math
@@ -37,6 +34,11 @@ from cluster_planner.inputs.links import (
 )
 
 Floats: TypeAlias = NDArray[np.float64]
+
+
+DENSE_NODES = 600
+
+Numbers = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -265,11 +267,6 @@ def _check_pairs(section: str, links: Iterable[Link | RegionLink], known: list[s
                 key=f"{section}[{i}].between",
             )
         seen[key] = i
-
-
-DENSE_NODES = 600
-
-Numbers = Sequence[int] | NDArray[np.int64]
 
 
 class FleetArrays:

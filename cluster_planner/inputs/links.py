@@ -1,9 +1,8 @@
-"""The latency graph: what unmeasured pairs of nodes can be estimated from.
+"""Links between nodes and between regions, and estimates for pairs of nodes that nobody measured.
 
-Decides the estimated latency and rate between two nodes that nobody measured: the shortest path by latency
-over what is known, and the slowest link on it. Peers do not relay for each other, so this is an estimate,
-never a route. Knows names and numbers only: no fleet, no file. A region stands in the graph as an exit and an
-entrance, so that n nodes in r regions cost 2n + r² edges instead of n².
+An estimate is the shortest path by latency over the known links: the sum of its latencies, and the rate of its slowest
+link. Peers do not relay for each other, so this is an estimate and never a route. In the graph a region is an exit and
+an entrance, so that n nodes in r regions take 2n + r² edges instead of n².
 """
 
 import itertools
@@ -22,12 +21,12 @@ DEFAULT_LATENCY_S = 0.05
 """
 
 DEFAULT_REGION_LATENCY_S = 0.005
-"""The same for two nodes of one region."""
+"""One-way latency of two nodes of one region of which nothing else is known."""
 
 HOST_LATENCY_S = 5e-5
 
 HOST_BYTES_PER_S = 2e9
-"""What joins two nodes of one host where nobody measured it."""
+"""The link of two nodes of one host where nobody measured it."""
 
 
 Edge: TypeAlias = tuple[str, str, float, float]

@@ -1,18 +1,19 @@
-"""What a model costs, unit by unit, and what a run asks of it.
+"""What a model costs unit by unit, what a run asks of it, and the schedules that a pipeline can follow.
 
-Decides nothing: these are the planner's inputs beside the fleet. They come from outside (the capture of a
-model, a job file) and are checked here once, so that the formulas need not.
+These are the planner's inputs beside the fleet. They come from outside (the capture of a model, a job file) and are
+checked here once, so that the formulas need not.
 
-The schedules of a pipeline: in which order a stage runs the forwards and backwards of an update. Pure.
+A schedule is the order in which a stage runs the forwards and backwards of an update:
 
     async    no flush: backward before forward, up to W micro-batches in flight, staleness up to `max_staleness`
     1f1b     stages − 1 − s forwards, then one forward and one backward in turn; flushed at each update
     gpipe    all forwards of the update, then all its backwards; flushed at each update
 
-1f1b and gpipe are synchronous (PipeDream-flush, Narayanan et al. 2021; GPipe, Huang et al. 2019). Both are one rule
-with two limits: forward as long as the update has one left and fewer than `held_micro_batches` are between forward and
-backward, else backward. The order is the same whatever arrives first. `async` with `max_staleness` 0 is synchronous,
-too, but greedy: it takes what is ready, backward first, and holds what its window admits.
+1f1b and gpipe are synchronous (PipeDream-flush, Narayanan et al. 2021; GPipe, Huang et al. 2019). Both follow one rule
+with two limits: run a forward as long as the update has one left and fewer than `held_micro_batches` micro-batches are
+between forward and backward, else a backward. The order does not depend on what arrives first. `async` with
+`max_staleness` 0 is synchronous, too, but greedy: it takes what is ready, backward first, and holds what its window
+admits.
 """
 
 import math
@@ -112,7 +113,7 @@ class Workload:
     average_every: int
     """Samples of the whole fleet that make one round."""
     max_lag: int
-    """Rounds."""
+    """Rounds that a cluster may have contributed to and not merged yet."""
     optimizer_state_bytes_per_parameter_byte: float
     process_bytes: int
     """Memory of a stage's process before it holds any tensor of the model."""
@@ -147,12 +148,12 @@ class Workload:
             )
 
     def activation_bytes(self, unit: Unit) -> int:
-        """What a cut at the unit's end sends forward of each micro-batch."""
+        """Bytes that a cut at the unit's end sends forward for each micro-batch."""
         saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
         return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
 
     def gradient_bytes(self, unit: Unit) -> int:
-        """What it sends back."""
+        """Bytes that a cut at the unit's end sends back for each micro-batch."""
         return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
 
     def tied_bytes(self, unit: Unit) -> int:

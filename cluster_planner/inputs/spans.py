@@ -1,19 +1,19 @@
-"""The cost of any span of units, per micro-batch.
+"""The cost of any span of units per micro-batch: how the costs of units add up to those of a stage.
 
-Decides how the costs of units add up to those of a stage: design §4.5.
-
-    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every          (forward 1, backward
-    2) memory    process + parameter bytes·(max_staleness + 1 live versions, 1 gradient, optimizer state,
+    compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every      (forward 1, backward 2)
+    memory    process + parameter bytes·(max_staleness + 1 live versions, 1 gradient, optimizer state,
               1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
 
 A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right
-after its forward, so it keeps those of one, and the inputs of the W − 1 that wait; no graph of its own is alive when
-it makes an update, so it keeps one version. The optimizer's parameters are the newest version, not one more. In a
-synchronous schedule each stage keeps the saved activations of as many micro-batches as the schedule holds there
-(schedules.py; gpipe: all of an update, at the last stage too), and one input that waits. A stage that recomputes keeps
-the inputs instead, the gradients that wait, and the activations of one; its forward counts twice.
-Tied parameters come on top where stages borrow them. Knows no node. A model of more than MAX_POSITIONS cut positions is
-offered only that many, spread evenly over its cost, each where few bytes cross.
+after its forward, so it keeps those of one micro-batch, and the inputs of the W − 1 that wait. No graph of its own is
+alive when it makes an update, so it keeps one version of its weights. The optimizer's parameters are the newest
+version, not one more. In a synchronous schedule each stage keeps the saved activations of as many micro-batches as the
+schedule holds there (model_costs.py; with gpipe all of an update, at the last stage too), and one input that waits. A
+stage that recomputes keeps the inputs instead, the gradients that wait, and the activations of one micro-batch; its
+forward counts twice. Tied parameters come on top where stages borrow them.
+
+A model of more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few
+bytes cross.
 """
 
 from functools import cached_property
@@ -36,7 +36,7 @@ weight).
 
 
 class SpanCosts:
-    """Prefix sums over units: any half-open span [start, end) is a subtraction."""
+    """Costs of any half-open span [start, end) of units, as differences of prefix sums."""
 
     def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
         units = costs.units
@@ -58,7 +58,7 @@ class SpanCosts:
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
 
     def under(self, workload: Workload) -> "SpanCosts":
-        """The same model's, if the job asked for this."""
+        """The costs of the same model under another workload."""
         return SpanCosts(self._costs, workload, self._most_positions)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:

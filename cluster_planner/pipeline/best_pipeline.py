@@ -1,17 +1,14 @@
-"""The best pipeline for one group of nodes.
+"""The best pipeline for one group of nodes: which nodes run stages, in what order, with what spans and what window.
 
-Decides which of the group's nodes run stages, in what order, with what spans and what window. Two searches,
-both by dynamic programming (node_order.py): the least bottleneck; then the shortest round trip among pipelines
-whose bottleneck is at most that, or a little more, or anything, or where neither waits for the other. A stage whose
-memory is too short for what it would keep recomputes it, if the workload allows, and takes longer. All results are
-timed by the exact formulas, in small fleets also walked (limited_window.py), and the most valuable one is taken.
+Two searches by dynamic programming (order_and_cuts.py) run on tables of costs: the least bottleneck; then the shortest
+round trip among pipelines whose bottleneck is at most that, or a little more, or anything, or where neither waits for
+the other. A stage whose memory is too short for what it would keep recomputes it, if the workload allows, and takes
+longer. All results are timed by the exact formulas, in small fleets also walked (schedule_walk.py), and the most
+valuable one is taken.
 
-What stages and hops of one group's nodes cost, as tables over cut positions, for the searches of best_pipeline.py.
-
-Decides nothing: occupancy for bottlenecks, seconds for round trips, by the formulas of stage_times.py. Where nodes of
-the
-group share a host, a boundary's flow counts by itself against the uplink, since which neighbours are on the host is not
-known yet.
+The tables hold occupancy in seconds for bottlenecks, and seconds for round trips, by the formulas of stage_times.py.
+Where nodes of the group share a host, a boundary's flow counts by itself against the uplink, since it is not known yet
+which neighbours are on the host.
 """
 
 import math
@@ -61,7 +58,7 @@ orders are looked for on all cut positions."""
 
 
 HALVINGS = 4
-"""Searches between two of these limits, at most."""
+"""How many limits between two of SLACKS are searched at most."""
 
 Find = Callable[[Tables, np.ufunc], Solution | None]
 
@@ -193,7 +190,7 @@ def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
 
 
 def timed(fleet: Fleet, spans: SpanCosts, stages: tuple[Stage, ...], averaging_per_s: float) -> Pipeline:
-    """These stages by the exact formulas, with the window that they want and have memory for."""
+    """Time these stages by the exact formulas, with the window that they want and have memory for."""
     work = spans.workload
     bottleneck = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), averaging_per_s)
     trip = round_trip_s(fleet, spans, stages)
@@ -274,7 +271,7 @@ def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: floa
 
 
 def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tables:
-    """What each adds to a round trip, in seconds."""
+    """Seconds that each stage and each hop adds to a round trip."""
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     rate = group.flow_bytes_per_s
     hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
@@ -282,7 +279,7 @@ def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tab
 
 
 def ending(tables: Tables, ends: Sequence[int]) -> Tables:
-    """Tables that let no node but this one run the last stage, and it no other."""
+    """Forbid, in place, all nodes but those of `ends` to run the last stage, and those to run any other."""
     for node in ends:
         others = np.arange(len(tables.stage)) != node
         tables.stage[others, :, -1] = np.inf
@@ -296,6 +293,6 @@ def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tab
 
 
 def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """`fits`: [way, node, i, j]. The first way that does."""
+    """The tables of the first way in which each span fits. `fits`: [way, node, i, j], see SpanCosts.ways_that_fit."""
     keep, again = both
     return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)

@@ -1,15 +1,13 @@
-"""Whether a group of nodes has the memory to hold the model at all.
+"""Whether nodes have the memory for a model or a stage, with which window, and which stages have to recompute.
 
-Decides it for the least demanding run: one micro-batch in flight, or with gpipe all of an update. Memory of a span
-grows with the span, so a chain of nodes that each take all they can reaches as far as any. Exact for up to
-EXACT_NODES nodes (the farthest reach over all orders, by dynamic programming over sets); beyond, only sufficient:
-largest memory first, or last. Knows no link and no speed.
+`MemoryFit` says whether a group of nodes can hold the model at all, for the least demanding run: one micro-batch in
+flight, or with gpipe all of an update. Memory of a span grows with the span, so a chain of nodes that each take all
+they can reaches as far as any. The answer is exact for up to EXACT_NODES nodes (the farthest reach over all orders, by
+dynamic programming over sets). Beyond, it is only sufficient: largest memory first, or last.
 
-Which stages forget their activations and compute them again, because memory is too short to keep them.
-
-Decides it stage by stage for a number of micro-batches in flight: only where a stage would not fit otherwise, since it
-costs another forward. Knows no speed: whether such a pipeline is worth more than one with fewer micro-batches in
-flight is found by timing both.
+`recomputing` chooses, stage by stage, where activations are forgotten and computed again: only where a stage would not
+fit otherwise, since it costs another forward. Whether such a pipeline is worth more than one with fewer micro-batches
+in flight is found by timing both (best_pipeline.py).
 """
 
 from bisect import bisect_left
@@ -26,7 +24,7 @@ EXACT_NODES = 6
 
 
 class MemoryFit:
-    """Answers for one model and one fleet."""
+    """Says for one model and one fleet which nodes, and which groups of nodes, have the memory."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
         self._fleet = fleet
@@ -37,23 +35,23 @@ class MemoryFit:
             self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
         self._least = least_stages
         self.process_bytes = work.process_bytes
-        """What each stage needs before it holds anything."""
+        """Bytes that each stage needs before it holds anything."""
         self._reach: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}
 
     @property
     def smallest_unit_bytes(self) -> int:
-        """What the least demanding unit alone needs."""
+        """Bytes that the least demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).min())
 
     @property
     def largest_unit_bytes(self) -> int:
-        """What the most demanding unit alone needs."""
+        """Bytes that the most demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).max())
 
     @property
     def whole_model_bytes(self) -> int:
-        """What the model needs as one stage."""
+        """Bytes that the whole model needs as one stage."""
         return int(self._table[0, -1])
 
     def holds_a_unit(self, name: str) -> bool:

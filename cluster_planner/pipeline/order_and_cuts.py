@@ -1,22 +1,18 @@
-"""The order of a cluster's nodes along its pipeline.
+"""The order of a cluster's nodes along its pipeline, and the cuts between them: searches over tables of numbers.
 
-Decides which nodes run a stage and in what order. Exact for up to EXACT_NODES nodes, as long as the tables stay small
-(`is_exact`): dynamic programming over the sets of nodes used so far, as Held and Karp do for tours, which tries every
-subset and every order; all sets of one size at once. Beyond: heuristic, the best of a few orders (nearest neighbour by
-hop cost from several starts, by speed, by memory), each with optimal cuts. Knows tables of numbers only.
+For a given order, dynamic programming over cut positions finds the spans, and which nodes are passed over, so that the
+worst of all stage and hop costs (combine = np.maximum), or their sum (np.add), is least. It is optimal for that order:
 
-Cuts for a given node order: dynamic programming over cut positions.
+    best[j][c] = min over b < c of combine(min over i before j of combine(best[i][b], hop[i, j, b]), stage[j, b, c])
 
-Decides which spans the nodes of a fixed order get, and which nodes are passed over, so that the worst of all
-stage and hop costs (combine = np.maximum), or their sum (np.add), is least. Optimal for that order. Knows
-tables of numbers only.
+`best[j][c]` is the least cost of units up to position c with node j last. The number of stages so far is carried along
+up to the least number asked for, or to the last stage that a node is pinned to. Time O(nodes · positions · (nodes +
+positions)).
 
-    best[j][c] = min over b < c of combine(min over i before j of combine(best[i][b], hop[i, j, b]), stage[j,
-    b, c])
-
-`best[j][c]` is the least cost of units up to position c with node j last; the number of stages so far is
-carried along up to the least number asked for, or to the last stage that a node is pinned to. Time
-O(nodes · positions · (nodes + positions)).
+The order is exact for up to EXACT_NODES nodes, as long as the tables stay small (`is_exact`): dynamic programming over
+the sets of nodes used so far, as Held and Karp do for tours, tries every subset and every order, all sets of one size
+at once. Beyond, it is heuristic: the best of a few orders (nearest neighbour by hop cost from several starts, by speed,
+by memory), each with optimal cuts.
 """
 
 import itertools
@@ -37,7 +33,16 @@ SLACKS = (1.0, 1.25, np.inf)
 """How much longer than the least bottleneck a stage may take when that shortens the round trip."""
 
 FINER = 0.75
-"""Each of these windows over the one before, at most."""
+"""Where windows are tried finely, each is at most this part of the one before."""
+
+
+EXACT_NODES = 8
+
+EXACT_WORK = 7_000_000
+"""The exact search makes 2^nodes · nodes · positions² steps; it is used where they are no more than this."""
+
+SHORTLIST = 2
+"""How many heuristic orders are searched beyond their bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +137,6 @@ def best_cuts(
             return Solution(cost, tuple(reversed(steps)))
         steps.append((order[j], start, end))
         count, j, end = previous, i, start
-
-
-EXACT_NODES = 8
-EXACT_WORK = 7_000_000
-"""The exact search makes 2^nodes · nodes · positions² steps, at most so many."""
-
-SHORTLIST = 2
-"""How many heuristic orders are looked into further than their bottleneck."""
 
 
 def is_exact(nodes: int, positions: int) -> bool:
@@ -252,7 +249,7 @@ def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
-    """Micro-batches in flight for which spans are searched that fit in memory: from many to few."""
+    """The windows (micro-batches in flight) for which spans that fit in memory are searched, from large to small."""
     if work.schedule == "gpipe":
         return (work.update_every,)  # every stage holds a whole update
     most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)

@@ -2,27 +2,23 @@
 
     objective = Σ over clusters of samples/s · s · a
     s = 1 / (1 + STALENESS_COST · τ)                  τ: mean staleness of the cluster's gradients, in updates
-    a = 1 / (1 + ROUND_COST · (C − 1) · log2(1 + h))  C: clusters; h: updates a cluster makes apart from the
-    others
+    a = 1 / (1 + ROUND_COST · (C − 1) · log2(1 + h))  C: clusters; h: updates a cluster makes apart from the others
 
-τ = min((W − 1) / (2·U), max_staleness): a window of W delays the first stage by (W − 1)/U updates and the
-last by none. h = (1 + max_lag) · E / (C · micro_batch · U): what it does between two rounds and while one is on
-its way; E = max(average_every, C · micro_batch · U) samples make a round, which holds an update of each. Synchronous
+τ = min((W − 1) / (2·U), max_staleness): a window of W delays the first stage by (W − 1)/U updates and the last by none.
+h = (1 + max_lag) · E / (C · micro_batch · U) is what a cluster does between two rounds and while one is on its way. E =
+max(average_every, C · micro_batch · U) samples make a round, which holds an update of each cluster. Synchronous
 training by one cluster counts 1. `a` has the form of the law of large batches, 1 / (1 + B / B_critical): each further
 cluster adds to the samples behind one common step, at falling returns.
 
-Both constants are assumptions, not measurements. The simulation in design §6 says that delay costs loss, but
-not how many samples that is; STALENESS_COST is a guess at it. ROUND_COST, and that `a` falls with C − 1 and
-not with log2(C), were chosen with the six-node example in view, where they decide: with STALENESS_COST 0.2 it
-gets three clusters up to a ROUND_COST of 0.010, two from 0.012 to 0.03, one at 0.05. Where values lie that
-close, the number of clusters is a judgement of this file, not a finding; experiments must measure both. Knows
-no machine.
+Both constants are assumptions, not measurements. The simulation in the design says that delay costs loss, but not how
+many samples that is; STALENESS_COST is a guess at it. ROUND_COST, and that `a` falls with C − 1 and not with log2(C),
+were chosen with the six-node example in view, where they decide: with STALENESS_COST 0.2 it gets three clusters up to a
+ROUND_COST of 0.010, two from 0.012 to 0.03, one at 0.05. Where values lie that close, the number of clusters is a
+judgement of this file, not a finding; experiments must measure both.
 
-What a fleet's rings allow, as the last plan shows it: for the score of groupings that are not worked out.
-
-Decides how samples/s fall where the rings of so many clusters cannot keep up: steady_state.py's interval, with what
-rounds
-take of the links but without what pipelines fill of them, which estimates count already (averaging_per_s).
+`AveragingLimits` approximates the objective of groupings that are not worked out, from the last plan that was:
+samples/s fall where the rings of so many clusters cannot keep up (the interval of steady_state.py, with what rounds
+take of the links, but without what pipelines fill of them, which estimates count already by `averaging_per_s`).
 """
 
 import math
@@ -75,7 +71,7 @@ class AveragingLimits:
         return work.round_samples(clusters) / interval_s
 
     def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
-        """The objective, about."""
+        """The approximate objective of so many clusters, from their samples/s and their value."""
         if samples_per_s <= 0:
             return 0.0
         kept = min(1.0, self.carried(clusters, work) / samples_per_s)

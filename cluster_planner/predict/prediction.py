@@ -1,18 +1,16 @@
 """What a plan will do: samples per second, memory, and what limits it.
 
-Decides how the clusters' pipelines and the averaging between them share links (design §4.5): pipelines first, as in a
-run, so clusters wait where averaging starves. While nobody waits, each cluster runs as if nothing were averaged:
+In: a fleet, costs, clusters and rings. Out: a `Forecast`. Pipelines go first on every link, as in a run, so clusters
+wait where averaging starves. While nobody waits, each cluster runs as if nothing were averaged:
 
     T_c    = max over stages of compute, flows, host bytes / uplink, host bytes / downlink
     R      = Σ micro_batch / period_c(T_c),    t = average_every / R from one round's opening to the next
 
 Where window or staleness limit what is in flight, or nearly, period_c is at least what a walk of the pipeline takes
-(limited_window.py). A round takes ring_time.py's bytes of each host's links. They fit into what pipelines leave of t,
-or
-clusters come to their lag limit and wait, all of them, until they have: then rounds are an interval I > t apart, and
-R·t / I is made. steady_state.py says what I is. Where nodes of one host serve several clusters, each cluster is timed
-as if
-all had its period, which is never too fast.
+(schedule_walk.py). A round takes the bytes of ring_time.py of each host's links. They fit into what pipelines leave of
+t, or clusters come to their lag limit and wait, all of them, until they have fitted: then rounds are an interval I > t
+apart, and R·t / I is made (steady_state.py gives I). Where nodes of one host serve several clusters, each cluster is
+timed as if all had its period, which is never too fast.
 """
 
 from collections.abc import Sequence
@@ -120,7 +118,7 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
 def _exchanges(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
 ) -> list[Exchange]:
-    """Of the rings in which anything is sent."""
+    """The exchanges of all rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
     element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
     return [

@@ -1,18 +1,19 @@
-"""How long one update of a synchronous schedule takes, from its first forward to its optimizer step.
+"""The period of one pipeline, found by walking through its schedule event by event. Pure arithmetic on seconds.
 
-Walks the very order of schedules.py over all stages: a pass begins when its stage is free and its input is here; a
-message leaves when its link is free. So the bubble, the latency of the first and the last micro-batch, and the waits of
-1f1b for round trips longer than its stages hold are all in it. With equal stages and links that cost nothing it is the
-formula: (m + p − 1) passes for m micro-batches and p stages, a bubble of (p − 1) / (m + p − 1).
+`update_s` walks one update of a synchronous schedule, from its first forward to its optimizer step, in the order of
+model_costs.py. A pass begins when its stage is free and its input is here; a message leaves when its link is free. So
+the result contains the bubble, the latency of the first and the last micro-batch, and the waits of 1f1b for round trips
+longer than its stages hold. With equal stages and links that cost nothing it is the formula: (m + p − 1) passes for m
+micro-batches and p stages, a bubble of (p − 1) / (m + p − 1).
 
-How fast an asynchronous pipeline goes whose window or staleness limits what is in flight.
-
-Micro-batches of one update are admitted together, when an update before them is done, so they go round in bunches. A
-bunch that goes forward meets others that come back, at stages and uplinks that both need; so a round takes longer than
-its idle trip and one bunch's passage, which is all that timing.period_s counts. Decides that figure by walking: the
-stages' own order of work (as ravnest's stage machine has it: update, then backward and forward in turn), one message
-after another on each uplink and on each link, until one cycle of updates takes what the one before did. Knows no
-averaging, no downlink that several fill at once, and no tuned window.
+`walked_s` walks an asynchronous pipeline whose window or staleness limits what is in flight. Micro-batches of one
+update are admitted together when an update before them is done, so they go round in bunches. A bunch that goes forward
+meets others that come back, at stages and uplinks that both need; so a round takes longer than its idle trip and one
+bunch's passage, which is all that stage_times.period_s counts. Stages work in the order of ravnest's stage machine:
+update, then backward and forward in turn. On each uplink and each link one message follows another. The walk ends when
+one cycle of updates takes what the one before did. It leaves out averaging, downlinks that several senders fill at
+once, and windows that are tuned. tests/unit/ravnest/simulator/test_virtual_run_order.py holds both walks to the stage
+machine.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,18 @@ from cluster_planner.inputs.model_costs import Workload
 
 SHORTEST_S = 1e-9
 """No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
+
+
+SAME = 1e-3
+"""Cycles whose times differ by no more than this part are the same."""
+
+CYCLES = 5
+"""How many cycles are walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
+
+REMEMBERED = 4096
+"""Walks whose figures are kept, in this process."""
+
+_ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
 
 
 @dataclass(frozen=True)
@@ -93,18 +106,6 @@ def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -
     return max(free + stage.step_s - arrived[0] for free, stage, arrived in zip(free_s, stages, inputs, strict=True))
 
 
-SAME = 1e-3
-"""Cycles whose times differ by no more than this part are the same."""
-
-CYCLES = 5
-"""Walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
-
-REMEMBERED = 4096
-"""Walks whose figures are kept, in this process."""
-
-_ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
-
-
 @dataclass(frozen=True)
 class Uplink:
     """What a stage sends for one micro-batch, in seconds of its uplink. Stages of one `host` share it."""
@@ -150,7 +151,7 @@ class _Walk:
         self._choose(0, 0.0)
 
     def updated(self, updates: int) -> float:
-        """When the first stage has made so many updates more."""
+        """Walk on until the first stage has made so many more updates; return that moment in seconds."""
         until, now_s = self._version[0] + updates, 0.0
         while self._version[0] < until:
             now_s, _, index, kind = heappop(self._coming)

@@ -1,14 +1,15 @@
-"""What each stage and each hop of one pipeline costs, and how fast the pipeline can go.
+"""What each stage and each hop of one pipeline costs, and how fast the pipeline can go by itself.
 
-Decides the formulas of design §4.5 for one cluster: occupancy, which contains no latency, and the round trip,
-which does.
+Occupancy contains no latency, the round trip does. With U = update_every:
 
-    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1   (U = update_every)
+    window    W = ceil(round trip / bottleneck) + 2, at most (max_staleness + 1)·U, at least 1
     period    max(bottleneck, round trip / W, ((U − 1)·bottleneck + round trip) / ((max_staleness + 1)·U))
 
-The last term: an update's first micro-batch is admitted only when the update max_staleness + 1 before it is done. A
-synchronous schedule has the window that it holds, and takes at least what synchronous.py says. Knows nothing of other
-clusters; averaging enters as bytes that each stage sends and receives per micro-batch.
+The last term is there because an update's first micro-batch is admitted only when the update max_staleness + 1 before
+it is done. A synchronous schedule has the window that it holds, and takes at least what a walk of one update says
+(schedule_walk.update_s). A pipeline that its window or staleness limits, or nearly, takes what a walk of several
+updates says (`window_limited_s`). Averaging enters as bytes that each stage sends and receives per micro-batch; other
+clusters do not enter.
 """
 
 import itertools

@@ -1,19 +1,21 @@
 """How fast all clusters run together, when rounds are averaged over the uplinks that pipelines fill.
 
 On an uplink the pipeline's lane goes first. So a stage whose uplink its pipeline fills sends next to nothing of a
-round, until its cluster comes to its lag limit and waits, as all clusters do for that round: then links are free and
-the round goes on at their full rate. With R the samples/s without averaging, E those of a round, and of each host's
-uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
+round, until its cluster comes to its lag limit and waits, as all clusters do for that round. Then links are free, and
+the round goes on at their full rate. With R the samples/s without averaging, E the samples of a round, and of each
+host's uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
 
     opened    t = E / R                     E = average_every, or one update of every cluster if that is more
     interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
 
 so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
 around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an update, one
-earlier than another: where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
-t, the last of C moments spread evenly about it, as far as that does not double the wait. Arrays over all stages, so
-that ten thousand cost little more than ten. Knows no names. Does not know how long a pipeline's message waits behind a
-chunk of averaging that is leaving, and that uplinks are free for a moment after each wait.
+earlier than another. Where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
+t, the last of C moments spread evenly about it, as far as that does not double the wait.
+
+Everything is arrays over all stages, so that ten thousand cost little more than ten. Two effects are left out: how long
+a pipeline's message waits behind a chunk of averaging that is leaving, and that uplinks are free for a moment after
+each wait.
 """
 
 from dataclasses import dataclass
@@ -91,7 +93,7 @@ class PipelineArrays:
         return np.bincount(self.host, weights=own).astype(np.float64)[self.host]
 
     def occupancy(self) -> Occupancy:
-        """With nothing averaged, and all clusters of a host as fast as each other."""
+        """Occupancy of each stage while nothing is averaged and all clusters of a host are as fast as each other."""
         up_s = self.through_host(self.up_bytes) / self.up_bytes_per_s
         down_s = self.through_host(self.down_bytes) / self.down_bytes_per_s
         return Occupancy(self.compute_s, self.send_s, up_s, down_s)
@@ -105,7 +107,7 @@ class PipelineArrays:
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 
     def pace(self, work: Workload, alone: RoundTimes | None) -> Pace:
-        """Of the whole fleet. `alone` None: nothing is averaged."""
+        """How fast the whole fleet runs. `alone`: None where nothing is averaged."""
         periods = self.periods_s(work)
         rates = work.micro_batch / periods
         if alone is None:

@@ -1,7 +1,7 @@
-"""No plan for this fleet can be worth more than this: a bound by relaxation.
+"""An upper bound on the objective of any plan for a fleet, by relaxation.
 
-Decides an upper bound on the objective, for each number of clusters C, and takes the largest. With u_i the part of the
-time that node i computes, r_i the samples/s it would make of the whole model alone, and w = Σ u_i over a cluster:
+The bound is computed for each number of clusters C, and the largest is taken. With u_i the part of the time that node i
+computes, r_i the samples/s that it would make of the whole model alone, and w = Σ u_i over a cluster:
 
     the cluster makes at most Σ u_i·r_i samples/s, u_i ≤ 1
     a period is at least round trip / W, a round trip at least the sum of all stages' times: w ≤ W ≤ largest window
@@ -14,7 +14,7 @@ all clusters together are C: Σ y_iw / w ≤ C. That is a linear program with on
 
 c_i < 1 where a node's memory or uplink keeps it from more. Averaging bounds samples/s besides: all members together
 send 2·(C − 1) times the weights a round. What the bound leaves out (latency, whole units, equal periods in a cluster)
-only makes plans worse, so it holds, and may be far.
+only makes plans worse, so the bound holds, and may be far.
 """
 
 from collections.abc import Sequence

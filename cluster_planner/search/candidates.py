@@ -1,7 +1,7 @@
-"""A whole plan but for its words: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
+"""A grouping worked out exactly: groups become pipelines, pipelines clusters, clusters rings, and all is predicted.
 
-Decides how a grouping is worked out exactly. Averaging's bytes depend on how fast all clusters are, so it is planned
-again with the rate that came out, until that gains nothing. Knows no search over groupings.
+Averaging's bytes depend on how fast all clusters are, so a grouping is planned again with the rate that came out, until
+that gains nothing. Searching over groupings is done elsewhere (cluster_search.py).
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Candidate:
 
 
 class Assembler:
-    """Works groupings out, and remembers the pipelines of groups it has seen."""
+    """Works groupings out exactly, and remembers the pipelines of groups that it has seen."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
         """`few`: the same costs on few cut positions."""
@@ -98,7 +98,7 @@ class Assembler:
 
 
 def averaging_limits_of(candidate: Candidate) -> AveragingLimits:
-    """As they are with this plan."""
+    """The limits that the rings of this plan have."""
     hops, forecast = 2 * (len(candidate.clusters) - 1), candidate.forecast
     predicted = forecast.prediction
     hop_s = forecast.latency_s / hops if hops else 0.0

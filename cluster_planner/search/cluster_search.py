@@ -1,17 +1,11 @@
-"""Which nodes form clusters: from k-means for every feasible number of them to groups that no small change betters.
+"""The search for clusters: from k-means for every feasible number of them to groups that no small change betters.
 
-Decides the phases. For each number of clusters k, k-means (kmeans.py) on the embedding, repaired for memory; groups
-are compared by estimates (estimates.py) under the objective. From the best of them a local search (local_search.py);
-what it finds is worked out exactly (candidates.py), which tells the rings' figures and averaging's load for the next
-search. The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
-blocks.LARGEST nodes are searched block by block (large_fleets.py).
-
-What a search did, step by step, for those who want to know why a plan is as it is. Decides how a step reads.
-
-The best ways to divide a few nodes into clusters, found by looking at all of them.
-
-Decides by dynamic programming over sets: the best division of a set into c groups is a group with its first node, and
-the best division of the rest into c − 1. Exact for values that add up; knows nothing of where they come from.
+For each number of clusters k, k-means on the embedding is repaired for memory (starting_groups.py); groups are compared
+by estimates (estimates.py) under the objective. From the best of them a local search starts (local_search.py). What it
+finds is worked out exactly (candidates.py), which gives the rings' figures and averaging's load for the next search.
+The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
+large_fleets.LARGEST nodes are searched block by block. Each step is told as a `Step`, for those who want to know why a
+plan is as it is.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -28,6 +22,27 @@ from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.starting_groups import RESTARTS
 
+EVERY_K = 8
+
+LARGEST_MEAN = 12
+"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
+
+STARTS = 3
+
+FEW_NODES = 24
+"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
+
+ROUNDS = 3
+"""Local searches in a row, each with the figures of the plan before."""
+
+PER_NODE = 40
+"""How many groups a local search may estimate for each node."""
+
+EXHAUSTIVE_NODES = 7
+
+KEPT = 3
+"""How many of the best divisions of each set are kept."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -43,25 +58,11 @@ class Step:
         return f"{self.phase}: {self.words}{best}"
 
 
-EVERY_K = 8
-LARGEST_MEAN = 12
-"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
-
-STARTS = 3
-FEW_NODES = 24
-"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
-
-ROUNDS = 3
-"""Local searches in a row, each with the figures of the plan before."""
-
-PER_NODE = 40
-"""How many groups a local search may estimate for each node."""
-
 Tell = Callable[[Step], None]
 
 
 class Search:
-    """One search over groupings."""
+    """One search for clusters. `best` runs it."""
 
     def __init__(self, problem: SearchProblem, spans: SpanCosts, holding: MemoryFit, tell: Tell) -> None:
         self._problem, self._tell = problem, tell
@@ -174,12 +175,6 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
         counts.append(k)
         k = k + 1 if k < EVERY_K else k + k // 4
     return reversed(counts)
-
-
-EXHAUSTIVE_NODES = 7
-
-KEPT = 3
-"""How many of the best divisions of each set are kept."""
 
 
 def best_partitions(

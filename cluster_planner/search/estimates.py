@@ -1,11 +1,9 @@
 """What groups of nodes are worth as clusters, estimated for many groups at once.
 
-Decides about how fast each would be: the same search as best_pipeline.py's (least bottleneck, then the shortest round
-trip
-within a slack of it), on fewer cut positions, by the bounds that the search finds instead of exact timing, and as
-arrays over groups of about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their
-nodes, in the best of a few orders. An estimate is what a local search compares with; what it finds is worked out
-exactly afterwards.
+An estimate is the search of pipeline/best_pipeline.py (least bottleneck, then the shortest round trip within a slack of
+it) on fewer cut positions, by the bounds that the search finds instead of exact timing, and as arrays over groups of
+about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes, in the best of
+a few orders. A local search compares estimates; what it finds is worked out exactly afterwards (candidates.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +33,7 @@ POSITIONS = 12
 """Cut positions that estimates consider, at most."""
 
 FINE, FINE_POSITIONS = 8, 20
-"""Groups of more nodes than FINE have so many."""
+"""Groups of more than FINE nodes are estimated on FINE_POSITIONS cut positions."""
 
 FEW_IN_FLIGHT = 2
 EXACT = 5
@@ -44,7 +42,7 @@ CHUNK = 100_000
 """Numbers that one step of the search handles at once."""
 
 Group = tuple[int, ...]
-"""Nodes by their number, sorted."""
+"""A group of nodes, given by their numbers in the fleet, sorted."""
 
 
 class Estimate(NamedTuple):
@@ -56,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 NOTHING = Estimate((), 0.0, 0.0)
-"""Of a group that cannot hold the model."""
+"""The estimate of a group that cannot hold the model."""
 
 
 class Estimator:
@@ -219,5 +217,5 @@ def _each_within(compute: Floats, longest: Floats, entry: NDArray[np.int64], lim
 
 
 def merged(*groups: Sequence[int]) -> Group:
-    """All their nodes as one group."""
+    """The union of these groups, as one group."""
     return tuple(sorted(chain.from_iterable(groups)))

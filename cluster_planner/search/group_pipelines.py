@@ -1,22 +1,13 @@
-"""What stages and hops of many groups of nodes cost, as arrays for cheapest_pipelines.py.
+"""Costs and cheapest pipelines of many groups of nodes at once, as arrays.
 
-Decides the layout. Groups of about one size are together: node by node and row by row (one row a group), NOBODY where
-a group has fewer. A stage's figures depend on its node, and on how many of its host's nodes are in the group; so they
-are tables with one entry for each such case, and rows say which entry is theirs. NOBODY has no units, at no cost, and
-is at no distance: in a pipeline it takes no part. Knows no search.
+It computes for many groups what pipeline/order_and_cuts.py computes for one. Groups of about one size are together:
+node by node and row by row (one row a group; rows are the last axis, so that numpy's innermost loops are long), with
+NOBODY where a group has fewer nodes. A stage's figures depend on its node, and on how many of its host's nodes are in
+the group; so they are tables with one entry for each such case, and rows say which entry is theirs. NOBODY has no
+units, at no cost, and is at no distance: it takes no part in a pipeline.
 
-What groups of nodes have of the links that they share with other nodes of their hosts.
-
-Decides equal parts: a group has of a host's uplink and downlink as much as it has of the host's nodes, whoever runs the
-others. That is what the prediction comes to when clusters that share a host are about as fast. Groups are given by node
-numbers, one in each column; NOBODY fills those of fewer nodes. Knows no pipeline.
-
-The cheapest pipeline of each of many groups at once, as arrays: in a given order, or over all subsets and orders.
-
-Decides what node_order.py decides for one group. Knows costs only: of a stage by its node and cuts, of a hop by its
-nodes
-and cut, and how they combine (the largest of them, or their sum). A row is a group; rows are the last axis, so that
-numpy's innermost loops are long.
+A group has of a host's uplink and downlink as much as it has of the host's nodes, whoever runs the others. That is what
+the prediction comes to when clusters that share a host are about as fast as each other.
 """
 
 from collections.abc import Iterable
@@ -30,6 +21,12 @@ from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.pipeline.order_and_cuts import sets_of
 
 NOBODY = -1
+
+
+FAR = 1e300
+"""A distance larger than that of any node; NOBODY is there."""
+
+Numbers = NDArray[np.int64]
 
 
 def mates(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -62,12 +59,6 @@ def _hosts(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(at == NOBODY, -1, sites.host[at])
 
 
-FAR = 1e300
-"""Farther than any node is: where nobody is."""
-
-Numbers = NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class EntryTables:
     """Seconds by cut positions and entry [i, j, entry]: `compute`, recomputing `again`, and `uplinks`. Of each entry
@@ -95,7 +86,7 @@ class GroupCosts:
     shared_bytes_per_s: Floats | None
 
     def of(self, rows: NDArray[np.bool_]) -> "GroupCosts":
-        """Of these rows only."""
+        """The costs of these rows only. `rows`: a mask."""
         if rows.all():
             return self
         shared = self.shared_bytes_per_s
@@ -149,7 +140,7 @@ class GroupCosts:
 
 
 def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s: float) -> GroupCosts:
-    """Of the groups `at` [node, row]."""
+    """The costs of the groups `at` [node, row], whose nodes are given by number."""
     together = mates(sites, at)
     cases, entry = np.unique(at * (len(at) + 1) + together, return_inverse=True)
     node, shared = np.divmod(cases, len(at) + 1)

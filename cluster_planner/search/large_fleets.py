@@ -1,18 +1,15 @@
 """Clusters of a large fleet, block by block, so that time grows with the number of nodes and not with its square.
 
-Decides the phases. First every block is grouped by k-means for several numbers of clusters. Which clusters of which
-grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and is worth having
-only where its value is above that price; the price with the best score is taken, and what is not worth it stays spare.
-What a round of averaging takes is known only of a plan that has been worked out: so the price is found again with the
-figures of the plan before.
-Then local searches in one block after the other, with all others as they are by then; blocks whose best cluster is not
-nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that what lay
-on two sides of a border can come together. Knows estimates only.
+Nodes are divided along the direction in which their coordinates differ most, at the median unless asked otherwise,
+until no block has more than LARGEST nodes. Every block is grouped by k-means for several numbers of clusters. Which
+clusters of which grouping are taken is a matter of one price: a cluster more makes all others' samples count less, and
+is worth having only where its value is above that price. The price with the best score is taken; what is not worth it
+stays spare. What a round of averaging takes is known only of a plan that has been worked out, so the price is found
+again with the figures of the plan before.
 
-Large fleets in blocks, so that a search need not compare everyone with everyone.
-
-Decides the blocks: nodes are divided along the direction in which their coordinates differ most, at the median unless
-asked otherwise, until no block has more than LARGEST nodes. Knows points only.
+Then local searches follow in one block after the other, with all others as they are by then; blocks whose best cluster
+is not nearly worth the price are passed over. Other blocks, with clusters whole, are cut for the next round, so that
+what lay on two sides of a border can come together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +39,7 @@ HOPEFUL = 0.7
 """A block is searched if its best cluster is worth this part of the price of a cluster."""
 
 CUTS = (0.5, 0.38)
-"""Where blocks are cut in each round."""
+"""The fraction of the nodes at which blocks are cut, for each round."""
 
 PER_NODE = 4
 """How many groups a search in a block may estimate for each node."""
@@ -54,6 +51,9 @@ Cluster = tuple[Group, Estimate]
 WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 
+LARGEST = 120
+
+
 @dataclass(frozen=True)
 class _Block:
     """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
@@ -63,7 +63,7 @@ class _Block:
     needed: frozenset[int] = frozenset()
 
     def bought(self, price: float) -> tuple[Cluster, ...]:
-        """Of the grouping that is worth most at that price, the clusters that are worth it."""
+        """The clusters that are worth the price, of the grouping that is worth most at that price."""
         offers = [
             tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
             for grouping in self.menu
@@ -161,7 +161,7 @@ def _priced(
 
 
 def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Group, ...]:
-    """Where a search in the block begins; nowhere, if that is hopeless."""
+    """The groups from which a search in the block begins; none where its best cluster is not nearly worth the price."""
     hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
     return tuple(group for group, _ in hopeful)
 
@@ -190,9 +190,6 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
     while k <= nodes // least:
         yield k
         k += max(1, int(k * STEP))
-
-
-LARGEST = 120
 
 
 def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> list[Group]:

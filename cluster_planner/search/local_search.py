@@ -1,10 +1,9 @@
 """Better groups by small changes: nodes move or change places, clusters split or merge, spares come in or go out.
 
-Decides which changes are tried and taken. Clusters are visited in a seeded order; of all changes of one cluster, with
-its NEAR nearest neighbours, the best is taken if it raises the score, until none does or as many groups have been
-estimated as allowed. Of exchanges, which are many, only the PROMISING are estimated: judged by what each group gains
-and loses by the two halves of an exchange, taken by themselves. Knows groups as numbers, their estimates, and a score;
-no machine and no model.
+Clusters are visited in a seeded order. Of all changes of one cluster with its NEAR nearest neighbours, the best is
+taken if it raises the score, until none does or as many groups have been estimated as allowed. Of exchanges, which are
+many, only the PROMISING are estimated: they are judged by what each group gains and loses by the two halves of an
+exchange, taken by themselves. In: groups as numbers, their estimates, and a score. Machines and models do not enter.
 """
 
 import math
@@ -30,30 +29,31 @@ PROMISING = 6
 """How many exchanges with one neighbour, or with spares, are estimated."""
 
 
+Allows = Callable[[Group], bool]
+"""Whether these nodes may form one cluster."""
+
+
 class Totals(NamedTuple):
-    """Of several clusters together."""
+    """The number of several clusters, their samples/s, and their value, added up."""
 
     clusters: float = 0.0
     samples_per_s: float = 0.0
     value: float = 0.0
 
     def plus(self, estimates: Iterable[Estimate]) -> "Totals":
-        """With these clusters too."""
+        """The totals with these clusters added."""
         clusters, rate, value = self
         for one in estimates:
             clusters, rate, value = clusters + 1, rate + one.samples_per_s, value + one.value
         return Totals(clusters, rate, value)
 
     def minus(self, other: "Totals") -> "Totals":
-        """Without those."""
+        """The totals less those of other clusters."""
         return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 Score = Callable[[Totals], float]
-"""What clusters are worth together."""
-
-Allows = Callable[[Group], bool]
-"""Whether these nodes may form one cluster."""
+"""The score of clusters together, from their totals."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class LocalSearch:
         return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 
     def _changes(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
-        """All but exchanges."""
+        """All changes of one cluster except exchanges."""
         spares = self._spares(state)
         near_spares = self._nearest(group, spares)
         mine = self._atoms_in(group)
@@ -169,7 +169,7 @@ class LocalSearch:
                 yield Change((group, other), (merged(group, atom), _without(other, atom)))
 
     def _exchanges(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
-        """The promising ones: of a node for a spare, and for a neighbour's."""
+        """The promising exchanges: of a node for a spare, and of a node for a neighbour's node."""
         mine = self._atoms_in(group)
         spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
         for given, got in _promising(self._halves(state, group, mine, spares)):
@@ -201,7 +201,7 @@ class LocalSearch:
         return [atom for atom in self._atoms if atom[0] not in taken]
 
     def _founded(self, spares: Sequence[Group], near: Sequence[Group]) -> Iterator[Change]:
-        """A new cluster of spares: the nearest ones, and who is nearest to them."""
+        """New clusters of spares: the nearest spare with 1, 2, … of the spares around it."""
         for first in near[:1]:
             around = self._nearest(first, [atom for atom in spares if atom != first])
             for count in range(1, len(around) + 1):

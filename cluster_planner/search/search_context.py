@@ -1,7 +1,7 @@
-"""What every search for clusters stands on: k-means groups that hold the model, estimates, a score, a local search.
+"""What every search for clusters uses: k-means groups that hold the model, estimates, a score, and a local search.
 
-Decides how a search within some of the nodes sees the rest of the fleet: as totals that stay as they are. Knows no
-phases; cluster_search.py and large_fleets.py do.
+A search within some of the nodes sees the rest of the fleet as totals that stay as they are. The phases of a search are
+in cluster_search.py and large_fleets.py.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What is searched for. `able`: the numbers of the nodes that can hold a unit."""
+    """What a search is given. `able`: the numbers of the nodes that can hold a unit; `least`: stages of a cluster."""
 
     fleet: Fleet
     costs: ModelCosts
@@ -36,7 +36,7 @@ class SearchProblem:
 
 
 class SearchContext:
-    """Of one problem."""
+    """The means by which one problem is searched: points, estimates, scores and local search."""
 
     def __init__(self, problem: SearchProblem, holding: MemoryFit) -> None:
         self.problem = problem
@@ -80,7 +80,7 @@ class SearchContext:
         return self._estimators[load]
 
     def score(self, conditions: AveragingLimits, others: Totals) -> Score:
-        """The objective, about, of clusters beside those others."""
+        """A function that gives the approximate objective of clusters beside those others."""
         work, least = self.problem.work, self.rules.min_clusters
 
         def score(totals: Totals) -> float:

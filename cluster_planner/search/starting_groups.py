@@ -1,23 +1,16 @@
-"""Which nodes form a cluster: k-means, then repair.
+"""Where a search for clusters starts: nodes as points, k-means on the points, and repair of the groups.
 
-Decides the groups for one k. k-means (seeded) runs on the embedding; a trace of seeded noise tells equal
-nodes apart. Repair: as long as a group cannot hold the model, it is given the nearest node that some other
-group can spare. Where no group can spare one, there is no grouping for this k. The only module that knows
-scikit-learn.
+Coordinates are where a node lies in the latency graph (classical multidimensional scaling of the one-way latencies; of
+more than LANDMARKED nodes, those to LANDMARKS of them that lie far apart), log rate and log speed. The latency
+coordinates are scaled together to unit variance, rate and speed each by itself; what is the same for all nodes stays 0.
 
-Nodes as points, so that k-means can group them.
+k-means is seeded, and a trace of seeded noise tells equal nodes apart. As long as a group cannot hold the model, it is
+given the nearest node that some other group can spare; where no group can spare one, there is no grouping for this k.
 
-Decides the coordinates: where a node lies in the latency graph (classical multidimensional scaling of the one-way
-latencies; of more than LANDMARKED nodes, those to LANDMARKS of them that lie far apart), log rate and log speed. The
-latency coordinates are scaled together to unit variance, rate and speed each by itself; what is the same for all nodes
-stays 0. Distances in the plane are the only thing that later steps use.
-
-Groups that keep to the rules, made of groups that do not.
-
-Decides how a grouping is mended: atoms (nodes that stay together) go where most of their nodes are; a group is divided
-until each part is allowed; a part that does not hold the model is given up, unless it has nodes that must run: these
-take the nearest nodes that may join them, first of those that nobody has, then of those that others can spare. What
-is left over belongs to nobody. Knows points and answers only.
+Where there are rules, `regrouped` mends the groups: atoms (nodes that stay together) go where most of their nodes are;
+a group is divided until each part is allowed; a part that does not hold the model is given up, unless it has nodes that
+must run. These take the nearest nodes that may join them, first of those that nobody has, then of those that others can
+spare. Nodes that are left over belong to nobody. This is the only module that imports scikit-learn.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,6 +35,13 @@ DIGITS = 9
 
 LANDMARKED = 400
 LANDMARKS = 48
+
+
+NOISE = 1e-3
+
+RESTARTS = 4
+
+Answer = Callable[[Group], bool]
 
 
 def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
@@ -123,10 +123,6 @@ def scale_together(columns: Floats) -> Floats:
     return centred / size if size > TINY * max(magnitude, TINY) else np.zeros_like(centred)
 
 
-NOISE = 1e-3
-RESTARTS = 4
-
-
 def group_nodes(
     points: Floats, k: int, seed: int, holds: Callable[[Sequence[int]], bool], restarts: int = RESTARTS
 ) -> tuple[tuple[int, ...], ...] | None:
@@ -175,9 +171,6 @@ def repair(
         repaired[giver].remove(node)
         repaired[needy].append(node)
     return repaired
-
-
-Answer = Callable[[Group], bool]
 
 
 def regrouped(

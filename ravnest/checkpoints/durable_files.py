@@ -1,7 +1,7 @@
-"""File operations that survive a crash: what is written is on the disk before anyone is told of it.
+"""File operations of a checkpoint that survive a crash: what is written is on the disk before it is announced.
 
-Decides which system calls that takes, one method for each, so that a test can crash between any two. Knows no
-format.
+In: paths, bytes and tensors. Out: files. There is one method for each operation, so that a test can crash between any
+two of them.
 """
 
 import hashlib
@@ -15,32 +15,37 @@ from torch import Tensor
 
 
 class DurableFiles:
-    """The operations a checkpoint is made of."""
+    """The operations on files and folders that make a checkpoint. They raise OSError or SafetensorError."""
 
     def make_folder(self, path: Path) -> None:
+        """Make a folder and its parents, where they do not exist."""
         path.mkdir(parents=True, exist_ok=True)
 
     def write_tensors(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Write a safetensors file."""
         # safetensors wants dense tensors that share no memory: views into a flat vector are copied.
         save_file({name: _dense(tensor) for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
-        # It comes readable by its owner alone; like any other file, it is to be as open as the folder it is in.
+        # It is made readable by its owner alone; like any other file, it has to be as open as its folder.
         path.chmod(path.parent.stat().st_mode & 0o666)
 
     def write_bytes(self, path: Path, data: bytes) -> None:
+        """Write a file."""
         path.write_bytes(data)
 
     def sync_file(self, path: Path) -> None:
+        """Wait until the contents of a file are on the disk."""
         self._sync(path)
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable, as fsync of a file does for its contents."""
+        """Wait until the names in a folder are on the disk."""
         self._sync(path)
 
     def move(self, source: Path, target: Path) -> None:
-        """Atomic; a file at `target` is replaced."""
+        """Rename atomically; a file at `target` is replaced."""
         source.replace(target)
 
     def remove_folder(self, path: Path) -> None:
+        """Remove a folder and all that is in it."""
         shutil.rmtree(path)
 
     def _sync(self, path: Path) -> None:
@@ -52,7 +57,7 @@ class DurableFiles:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's contents, read piece by piece."""
+    """The SHA-256 of a file's contents, as hexadecimal digits; the file is read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,6 @@
-"""Where a run writes: a new folder for a new run, the latest one for a resumed run.
+"""The folder that a run writes to: a new one for a new run, the latest one for a resumed run.
+
+In: the user's --out and --resume. Out: the paths of a run's files, and refusals to overwrite anything.
 
 RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors  loss.png  summary.json  trace.json  logs/
 """
@@ -18,7 +20,7 @@ _LOGS = "logs/*.s[0-9]*.log"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run."""
+    """The paths of the files of one run."""
 
     path: Path
 
@@ -55,9 +57,9 @@ class RunFolder:
         return self.path / "summary.json"
 
     def begin(self, plan_path: Path) -> None:
-        """Make the folder, without what a run left in it that never came to a checkpoint, and copy the plan into it.
+        """Make the folder and copy the plan into it. What a run without a checkpoint left in it is removed.
 
-        Raises InvalidInput where that cannot be written.
+        Raises InvalidInput where something cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,10 @@ class RunFolder:
 
 
 def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
-    """The folder to write to. Changes nothing. Raises InvalidInput where a run would overwrite something."""
+    """The folder to write to; nothing is changed. `out_dir`: what the user named; None: a new, or the newest, one.
+
+    Raises InvalidInput where a run would overwrite something, or there is nothing to resume.
+    """
     if resume:
         folder = RunFolder(out_dir if out_dir is not None else _newest_run())
         if not folder.has_checkpoint:
@@ -94,7 +99,7 @@ def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """What a run that never came to a checkpoint left may go; anything else is somebody's."""
+    """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
     logs = {*path.glob(_LOGS)}
     foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]

@@ -1,12 +1,13 @@
 """Splitting any PyTorch model into stages.
 
-    capture(model, args) ──► CapturedModel ──span(a, b)──► StageProgram ──build(weights)──► StageModule
+    capture(model, args) ──► CapturedModel ──span(a, b)──► StageProgram, weights ──► StageModule
                                   │
                                   └─ costs ──► the planner
 
-The planner's side captures once, on the meta device where it can; stages only build (design §5). What only the
-planner's side needs is imported when it is first used: it brings torch's tracing and the planner with it, over
-100 MiB that a stage's process does without.
+In: a model and a sample batch, and a plan's spans. Out: units with their costs, the program of each span, and modules
+that run them. The planner's side captures once, and stages only build. See design §5. What only the
+planner's side needs is imported when it is first used: with torch's tracing it takes over 100 MiB, which a stage's
+process does without.
 """
 
 from importlib import import_module

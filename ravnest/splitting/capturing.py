@@ -16,8 +16,8 @@ from cluster_planner import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
 from ravnest.splitting.cuts import Cut, choose
-from ravnest.splitting.exporting import Exported, UnfitError, batch_size, refusal, ways_to_export
-from ravnest.splitting.liveness import Layout, changed_weights, lay_out
+from ravnest.splitting.exporting import ExportedModes, UnfitError, batch_size, refusal, ways_to_export
+from ravnest.splitting.liveness import GraphLayout, changed_weights, lay_out
 from ravnest.splitting.mode_pairing import Pairing, agrees, pair
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.operation_costs import measure
@@ -43,8 +43,8 @@ class CapturedModel:
     costs: ModelCosts
     batch_is_dynamic: bool
     """False where the model works only at the sample's batch size: a shorter last batch must then be dropped."""
-    train: Layout
-    evaluate: Layout
+    train: GraphLayout
+    evaluate: GraphLayout
     pairing: Pairing
     positions: tuple[int, ...]
     """The boundaries of the units in the training graph, both ends included."""
@@ -144,7 +144,7 @@ class CapturedModel:
         return value_spec(self.train, item, name, travels=name is None)
 
 
-def value_spec(layout: Layout, item: Reference, name: str | None = None, *, travels: bool = True) -> ValueSpec:
+def value_spec(layout: GraphLayout, item: Reference, name: str | None = None, *, travels: bool = True) -> ValueSpec:
     """How an item looks where it enters or leaves a stage; `name` replaces its name in the graph."""
     name = name or item.name
     if isinstance(item, Weight):
@@ -191,7 +191,7 @@ def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Ten
     raise refusal(model, failure) from failure
 
 
-def _captured(model: nn.Module, exported: Exported) -> CapturedModel:
+def _captured(model: nn.Module, exported: ExportedModes) -> CapturedModel:
     modes = [convert(model, program, exported.input_names) for program in (exported.train, exported.evaluate)]
     measures = [measure(converted, exported.inputs) for converted in modes]
     changed = frozenset().union(*(changed_weights(c, m) for c, m in zip(modes, measures, strict=True)))
@@ -222,7 +222,7 @@ def _captured(model: nn.Module, exported: Exported) -> CapturedModel:
     )
 
 
-def _require_same_outputs(train: Layout, evaluate: Layout) -> None:
+def _require_same_outputs(train: GraphLayout, evaluate: GraphLayout) -> None:
     described = []
     for layout in (train, evaluate):
         specs = [
@@ -237,7 +237,7 @@ def _require_same_outputs(train: Layout, evaluate: Layout) -> None:
         )
 
 
-def fingerprint(modes: Sequence[Layout], positions: Sequence[int]) -> str:
+def fingerprint(modes: Sequence[GraphLayout], positions: Sequence[int]) -> str:
     """32 hexadecimal digits that name a captured model: equal graphs, shapes, weights' names and cuts give equal ones.
 
     They depend on no process, object id or hash seed. Values are numbered, since their names in the exported graph are
@@ -255,7 +255,7 @@ def fingerprint(modes: Sequence[Layout], positions: Sequence[int]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _fingerprinted_lines(layout: Layout) -> list[str]:
+def _fingerprinted_lines(layout: GraphLayout) -> list[str]:
     converted = layout.converted
     numbers = {name: number for number, name in enumerate(converted.inputs)}
     lines = [f"input {name} {converted.shapes[name]} {layout.measured.tensors[name].dtype}" for name in numbers]

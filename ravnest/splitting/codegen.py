@@ -1,8 +1,9 @@
-"""A span as Python source, and that source as a function.
+"""Generates the Python source of a span, and compiles it to a function.
 
-Generated code costs no interpretation per operation, frees every value after its last use (so that only what
-autograd saved stays), and reads well in a traceback. It knows operations, not modules: weights arrive as a
-list."""
+In: the operations of a span, and how tensors enter and leave it. Out: a function of a list of weights, a device and the
+inputs. Generated code needs no interpretation of each operation, frees every value after its last use (so that only
+what autograd saved stays), and shows its lines in a traceback.
+"""
 
 import linecache
 from collections.abc import Callable, Sequence
@@ -36,8 +37,11 @@ def generate(
     *,
     outputs_travel: bool,
 ) -> str:
-    """Source of `stage(_weights, _device, _inputs) -> tuple of tensors`; `weights` fixes the order of
-    `_weights`."""
+    """The source of a function `stage(_weights, _device, _inputs) -> tuple of tensors`.
+
+    code: the operations. inputs, outputs: how the tensors look. weights: the names, in the order of `_weights`.
+    outputs_travel: whether outputs are made contiguous, as they are for another stage.
+    """
     slots = {name: position for position, name in enumerate(weights)}
     names = _Names(slots)
     lines = ["def stage(_weights, _device, _inputs):"]
@@ -68,7 +72,7 @@ def generate(
 
 
 def compile_span(source: str, code: SpanCode, title: str) -> SpanFunction:
-    """The function of a generated source. `title` names it in tracebacks."""
+    """The function that a generated source defines. `title` names it in tracebacks."""
     filename = f"<ravnest {title}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     scope: dict[str, Any] = {"torch": torch}

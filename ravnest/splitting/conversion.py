@@ -24,7 +24,7 @@ from ravnest.splitting.program import (
     Autocast,
     Context,
     Grad,
-    Graph,
+    ModelGraph,
     Operation,
     Reference,
     StageDevice,
@@ -49,7 +49,7 @@ Size = int | str | None
 class Converted:
     """One mode of a model. Weights are listed in the model's own order."""
 
-    graph: Graph
+    graph: ModelGraph
     inputs: tuple[str, ...]
     parameters: dict[str, TensorSpec] = field(default_factory=dict)
     buffers: dict[str, TensorSpec] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Converter:
     def __init__(self, model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...]) -> None:
         self.model = model
         self.exported = exported
-        self.result = Converted(Graph((), ()), inputs)
+        self.result = Converted(ModelGraph((), ()), inputs)
         self.operations: list[Operation] = []
         self.symbols: dict[Any, str] = {}
         self.integers: set[str] = set()
@@ -96,7 +96,7 @@ class _Converter:
         if not kept:
             raise ModelNotSplittable("the model returns no tensor")
         operations = _without_dead(_assign_early(self.operations), kept)
-        self.result.graph = Graph(tuple(operations), tuple(kept))
+        self.result.graph = ModelGraph(tuple(operations), tuple(kept))
         self.result.integers = frozenset(self.integers)
         return self.result
 

@@ -1,8 +1,10 @@
-"""Calling torch.export on a model in both modes, and what is tried when the first way fails.
+"""Exports a model with torch.export in both modes, and tries other ways when the first fails.
 
-The order is: dynamic batch on the model as it is, dynamic batch on an unfilled CPU twin (for models that
-cannot run on the meta device), then both again with the batch size of the sample fixed. Both modes are always
-exported the same way. The twin costs no memory until something writes to it, and nothing does."""
+In: a model and a sample batch. Out: the ways to export it, best first, and the exported graphs of one of them. The
+order is: dynamic batch on the model as it is, dynamic batch on an unfilled CPU copy (for models that cannot run on the
+meta device), then both again with the batch size of the sample fixed. Both modes are always exported the same way. The
+copy takes no memory until something writes to it, and nothing does.
+"""
 
 import copy
 import inspect
@@ -24,23 +26,26 @@ _CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tens
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModes:
     """Both modes of a model, exported on the same inputs."""
 
     train: ExportedProgram
     evaluate: ExportedProgram
     input_names: tuple[str, ...]
     inputs: tuple[Tensor, ...]
-    """The sample (values only where the caller gave them): positional arguments, then keyword arguments."""
+    """The sample, with values only where the caller gave them: positional arguments, then keyword arguments."""
     batch_is_dynamic: bool
 
 
 class UnfitError(Exception):
-    """This way of exporting gave a graph that cannot be used; another way may."""
+    """This way of exporting gave a graph that cannot be used; another way may give one."""
 
 
 def batch_size(inputs: tuple[Tensor, ...]) -> int:
-    """Samples in a batch: the first dimension of the first input that has one."""
+    """The number of samples in a batch: the first dimension of the first input that has one.
+
+    Raises InvalidInput when no input has a dimension.
+    """
     for tensor in inputs:
         if tensor.ndim:
             return tensor.shape[0]
@@ -48,7 +53,7 @@ def batch_size(inputs: tuple[Tensor, ...]) -> int:
 
 
 def ways_to_export(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor]) -> Iterator["Way"]:
-    """The ways to try, best first."""
+    """The ways to export, best first. Raises InvalidInput for an input that is no tensor."""
     for argument in (*args, *kwargs.values()):
         if not isinstance(argument, Tensor):
             raise InvalidInput(f"model inputs must be tensors, not {type(argument).__name__}")
@@ -68,13 +73,12 @@ class Way:
     dynamic: bool
     twin: bool
 
-    def export(self) -> Exported:
-        """Raises UnfitError, or whatever torch.export raises."""
+    def export(self) -> ExportedModes:
+        """Export both modes in this way. Raises UnfitError, or whatever torch.export raises."""
         model = _twin_on_cpu(self.model) if self.twin else self.model
         device = _device_of(model, self.args)
         samples = batch_size((*self.args, *self.kwargs.values()))
-        # torch.export takes a size of 1 for a constant, so a dynamic batch is shown with two samples at
-        # least.
+        # torch.export takes a size of 1 for a constant, so a dynamic batch is shown with two samples at least.
         repeat = 2 if self.dynamic and samples == 1 else 1
 
         def prepared(tensor: Tensor) -> Tensor:
@@ -97,11 +101,11 @@ class Way:
                 module.training = was
         names = _input_names(programs[True])
         ordered = (*args, *(kwargs[name] for name in names[len(args) :]))
-        return Exported(programs[True], programs[False], names, ordered, self.dynamic)
+        return ExportedModes(programs[True], programs[False], names, ordered, self.dynamic)
 
 
 def _input_names(program: ExportedProgram) -> tuple[str, ...]:
-    """Positional inputs by their name in the graph, keyword inputs by their keyword, in the graph's order."""
+    """The names of the inputs in the graph's order: those in the graph of positional ones, keywords of the others."""
     names = list(program.graph_signature.user_inputs)
     spec = program.call_spec.in_spec
     assert spec is not None
@@ -112,7 +116,7 @@ def _input_names(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def refusal(model: nn.Module, error: Exception) -> ModelNotSplittable:
-    """One line on why no way of exporting worked."""
+    """The error, in one line, that no way of exporting worked. `error`: that of the last way."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     where = place(error)
     hint = ""
@@ -131,7 +135,7 @@ _VALUES_ARE_READ = (
 
 
 def _counting_norm(model: nn.Module) -> str | None:
-    """A batch norm without a momentum divides by its counter, which it reads as a number."""
+    """What to do about a batch norm without momentum, which reads its counter as a number; None without one."""
     for name, module in model.named_modules():
         norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
         if norm and module.momentum is None and module.track_running_stats:
@@ -176,8 +180,10 @@ def _twin_on_cpu(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hides what torch says of things that are checked here (attributes of LSTM), and the graphs and traces that
-    it prints when it fails: the error says it in one line."""
+    """Hide torch's warnings about what is checked here (attributes of LSTM), and the graphs and traces that it prints.
+
+    The error says in one line what failed.
+    """
     loggers = [logging.getLogger(name) for name in _CHATTY]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,8 +1,9 @@
 """Which values are alive at each position of a graph, and where a graph must not be cut.
 
-Position p lies before operation p. Some operations need no position: those that depend on no input, parameter
-or chance (rotary tables, causal masks, sizes) are *free*, and every stage that needs one makes it itself
-instead of receiving it. This module knows one mode of a model, no costs and no units."""
+In: one mode of a model, converted and measured. Out: a `GraphLayout`: for each position, what a cut there would send.
+Position p lies before operation p. Operations that depend on no input, parameter or random number (rotary tables,
+causal masks, sizes) are *free*: every stage that needs one computes it itself instead of receiving it.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,27 +24,26 @@ from ravnest.splitting.program import (
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """One mode of a model, ready to be cut."""
 
     converted: Converted
     measured: Measured
     free: frozenset[str]
     alive: tuple[tuple[Reference, ...], ...]
-    """Per position, the end included: what a cut there sends, in order of definition. Sizes only where no
-    tensor that is sent tells them."""
+    """For each position, the end included: what a cut there sends, in order of definition. Sizes are sent only where no
+    tensor that is sent has them."""
     joined: tuple[tuple[int, int], ...]
-    """(first, last): operations that must stay in one unit, since they share memory that one of them
-    changes."""
+    """(first, last) operations that must stay in one unit, since they share memory that one of them changes."""
     anchored: dict[str, tuple[int, int]]
-    """First and last use of every weight that one unit must own: parameters, and buffers that the graph
-    changes."""
+    """The first and last use of every weight that one unit must own: parameters, and buffers that the graph changes."""
 
     positions: dict[str, int]
-    """Of every operation's result: the first position behind the operation."""
+    """Name of an operation's result → the first position behind the operation."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
+        """The operations, in execution order."""
         return self.converted.graph.operations
 
     def defined(self, item: Reference) -> int:
@@ -51,20 +51,20 @@ class Layout:
         return self.positions.get(item.name, 0)
 
     def sides(self, weight: str, position: int) -> frozenset[str]:
-        """On which sides of a cut here an anchored weight is used."""
+        """On which sides of a cut at `position` an anchored weight is used: before, behind, or both."""
         if weight not in self.anchored:
             return frozenset()
         first, last = self.anchored[weight]
         return frozenset(side for side, used in (("before", first < position), ("behind", last >= position)) if used)
 
     def can_travel(self, item: Reference) -> bool:
-        """Tensors and integers can; lists of tensors, floats and truth values cannot."""
+        """Whether an item can be sent: tensors and integers can; lists of tensors, floats and truth values cannot."""
         if not isinstance(item, Value):
             return isinstance(item, Symbol)
         return item.name in self.measured.tensors or item.name in self.converted.integers
 
     def code(self, start: int, end: int, inputs: tuple[Reference, ...], outputs: tuple[Reference, ...]) -> SpanCode:
-        """Operations [start, end) and the free ones they and the outputs need."""
+        """The operations [start, end), and the free ones that they and the outputs need."""
         needed: set[Reference] = set(outputs)
         kept = []
         for position in range(len(self.operations) - 1, -1, -1):
@@ -88,13 +88,13 @@ class Layout:
         return self.converted.shapes.get(item.name, ()) if isinstance(item, Value) else ()
 
 
-def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset[str]) -> Layout:
-    """`changed_weights`: buffers that either mode changes. They have one owner, in both modes."""
+def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset[str]) -> GraphLayout:
+    """The layout of one mode. `changed_weights`: buffers that either mode changes, which have one owner in both."""
     changed = {storage for facts in measured.operations for storage in facts.writes}
     unsteady = changed | {measured.weights[name] for name in changed_weights}
     free = _free(converted, measured, unsteady)
     uses = _weight_uses(converted.graph.operations)
-    return Layout(
+    return GraphLayout(
         converted,
         measured,
         free,
@@ -106,8 +106,7 @@ def lay_out(converted: Converted, measured: Measured, changed_weights: frozenset
 
 
 def changed_weights(converted: Converted, measured: Measured) -> frozenset[str]:
-    """Buffers that the graph changes. Raises ModelNotSplittable where it changes a parameter or a
-    constant."""
+    """The buffers that the graph changes. Raises ModelNotSplittable where it changes a parameter or a constant."""
     changed = {storage for facts in measured.operations for storage in facts.writes}
     names = {name for name, storage in measured.weights.items() if storage in changed}
     for name in sorted(names - converted.buffers.keys()):
@@ -151,8 +150,7 @@ def _alive(converted: Converted, free: frozenset[str]) -> tuple[tuple[Reference,
 
 
 def _needs(converted: Converted, free: frozenset[str]) -> list[set[Reference]]:
-    """Per operation, and at the end for the outputs: the values and symbols it needs, through free
-    operations."""
+    """The values and symbols that each operation needs, also through free ones; the last entry is for the outputs."""
     through: dict[str, set[Reference]] = {}
 
     def expanded(references: Iterable[Reference]) -> set[Reference]:

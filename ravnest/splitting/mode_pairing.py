@@ -1,39 +1,40 @@
-"""The same cuts in training and evaluation.
+"""Pairs the graphs of training and evaluation, so that both are cut at the same places.
 
-Both modes are exported, instead of one graph being rewritten into the other: every operator with a mode
-(dropout, batch-norm, instance-norm, attention's dropout, LSTM, rrelu) and every branch on `self.training` in
-the user's own code is then right by construction, with no list of operators to keep. What remains is to say
-which position of the evaluation graph a cut of the training graph corresponds to. Operations are paired in
-order by the module that called them and by operator, ignoring arguments; a cut is kept only where all that
-evaluation needs behind it is paired with what training sends there. A wrong pairing can therefore only lose a
-cut, never give a wrong result."""
+Both modes are exported, instead of one graph being rewritten into the other. So every operator with a mode (dropout,
+batch-norm, instance-norm, attention's dropout, LSTM, rrelu) and every branch on `self.training` in the user's own code
+is right without a list of operators. It remains to find the position of the evaluation graph that corresponds to a cut
+of the training graph. Operations are paired in order, by the module that called them and by operator, ignoring
+arguments. A cut is kept only where everything that evaluation needs behind it is paired with something that training
+sends there. A wrong pairing can therefore only lose a cut, and never give a wrong result.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from ravnest.splitting.liveness import Layout
+from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.program import Operation, Reference, Value
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Where the operations of the training graph are in the evaluation graph."""
+    """Which positions and values of the evaluation graph correspond to those of the training graph."""
 
     positions: tuple[int, ...]
-    """For every position of the training graph (its end included), the evaluation graph's."""
+    """For every position of the training graph, its end included: the position in the evaluation graph."""
     names: dict[str, str]
     """Training value → evaluation value."""
 
     def translated(self, item: Reference) -> Reference | None:
-        """The evaluation's counterpart of an item of the training graph, if it has one."""
+        """What corresponds in evaluation to an item of the training graph; None if nothing does."""
         if not isinstance(item, Value):
             return item
         name = self.names.get(item.name)
         return None if name is None else Value(name)
 
 
-def pair(train: Layout, evaluate: Layout) -> Pairing:
+def pair(train: GraphLayout, evaluate: GraphLayout) -> Pairing:
+    """Pair the operations of the two modes."""
     ours, theirs = [[_key(op) for op in layout.operations] for layout in (train, evaluate)]
     names = {name: name for name in train.converted.inputs}
     counterpart: dict[int, int] = {}
@@ -49,7 +50,9 @@ def pair(train: Layout, evaluate: Layout) -> Pairing:
     return Pairing(tuple(positions), names)
 
 
-def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int], names: dict[str, str]) -> None:
+def _pair_arguments(
+    train: GraphLayout, evaluate: GraphLayout, counterpart: dict[int, int], names: dict[str, str]
+) -> None:
     # What paired operations read in the same place corresponds too, even where another operation made it: where
     # training adds noise to x, the sum in training is x itself in evaluation.
     for ours, theirs in counterpart.items():
@@ -60,10 +63,12 @@ def _pair_arguments(train: Layout, evaluate: Layout, counterpart: dict[int, int]
 
 
 def agrees(
-    train: Layout, evaluate: Layout, pairing: Pairing, position: int, tied: Collection[str] = frozenset()
+    train: GraphLayout, evaluate: GraphLayout, pairing: Pairing, position: int, tied: Collection[str] = frozenset()
 ) -> bool:
-    """Whether both modes can be cut at this position of the training graph and send the same kinds of
-    tensors. `tied`: parameters that may be used on both sides."""
+    """Whether both modes can be cut at this position of the training graph, and send the same kinds of tensors there.
+
+    `tied`: parameters that may be used on both sides.
+    """
     there = pairing.positions[position]
     sent = set()
     for item in train.alive[position]:
@@ -83,7 +88,7 @@ def agrees(
     )
 
 
-def _same_kind(train: Layout, item: Reference, evaluate: Layout, other: Reference) -> bool:
+def _same_kind(train: GraphLayout, item: Reference, evaluate: GraphLayout, other: Reference) -> bool:
     if not isinstance(item, Value) or not isinstance(other, Value):
         return item == other
     ours, theirs = train.measured.tensors.get(item.name), evaluate.measured.tensors.get(other.name)
@@ -98,8 +103,7 @@ def _key(operation: Operation) -> tuple[str, str]:
 
 
 def _matching_blocks(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list[tuple[int, int, int]]:
-    # Mostly the graphs are equal up to a few operations; what is equal at both ends is paired without a
-    # search.
+    # Mostly the graphs are equal up to a few operations: what is equal at both ends is paired without a search.
     shortest = min(len(ours), len(theirs))
     head = next((i for i in range(shortest) if ours[i] != theirs[i]), shortest)
     tail = next((i for i in range(shortest - head) if ours[-1 - i] != theirs[-1 - i]), shortest - head)

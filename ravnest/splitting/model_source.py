@@ -1,7 +1,9 @@
-"""Where a model comes from: a factory of the user's, or a Hugging Face configuration.
+"""Makes the model that a job describes, from a factory of the user's or a Hugging Face configuration.
 
-Decides nothing about splitting. A Hugging Face model stays the unmodified class with its weight names; only
-its forward is narrowed to what a pipeline can carry (tensors in, logits out, no cache)."""
+In: the `model` section of a job file. Out: the model, its initial weights, and the names of parameters that have
+several. A Hugging Face model keeps its class and the names of its weights; only its forward is narrowed to what a
+pipeline can carry (tensors in, logits out, no cache).
+"""
 
 import copy
 import inspect
@@ -18,9 +20,9 @@ from ravnest.errors import InvalidInput
 from ravnest.factories import describe, invoke, user_code
 
 Resolve = Callable[[str], Callable[..., Any]]
-"""Turns `package.module:function` into the function."""
+"""Finds the function that `package.module:function` names."""
 _MISSPELT = 0.85
-"""How much alike (difflib's ratio) an unknown key and a known one are, for the first to be the second misspelt."""
+"""An unknown key whose similarity (difflib's ratio) to a known one is at least this is taken for a misspelling."""
 
 
 def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolve: Resolve) -> nn.Module:
@@ -51,17 +53,17 @@ def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolv
 def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
     """The weights that `build` gives on the CPU after torch.manual_seed(seed), by name.
 
-    Includes buffers that `state_dict` leaves out (rotary frequencies) and tensors kept as plain attributes,
-    since stages need their values and a model on the meta device has none. The global random state is left as
-    it was."""
+    It includes buffers that `state_dict` leaves out (rotary frequencies) and tensors kept as plain attributes, since
+    stages need their values and a model on the meta device has none. The global random state is left as it was.
+    """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed)
         return weights_of(build())
 
 
 def initial_buffers(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
-    """What `initial_weights` gives beside the parameters, which here never take memory together: each is dropped as
-    soon as its module has made it."""
+    """What `initial_weights` gives besides the parameters. The parameters never take memory together: each is dropped
+    as soon as its module has made it."""
 
     def drop(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.is_meta:
@@ -78,8 +80,7 @@ def initial_buffers(build: Callable[[], nn.Module], seed: int) -> dict[str, Tens
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Everything a stage may need by its original name: parameters, all buffers, and tensors kept as
-    attributes.
+    """Everything that a stage may need, by original name: parameters, all buffers, and tensors kept as attributes.
 
     The tensors are the model's own, detached, not copies.
     """
@@ -93,13 +94,13 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy to try things with. Raises InvalidInput where the user's class cannot be copied."""
+    """A copy of the model, which may be changed. Raises InvalidInput where the user's class cannot be copied."""
     with user_code(f"{type(model).__name__} cannot be copied: copy.deepcopy", key="model"):
         return copy.deepcopy(model)
 
 
 def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Of each parameter that has several names: the first, which the stages use, and the others."""
+    """For each parameter with several names: its first name, which the stages use → the others."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -107,7 +108,7 @@ def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Each name of a parameter that has, or may have had when it was saved, other names: those."""
+    """For each name of a parameter that has, or may have had when it was saved, other names: those names."""
     groups = [(first, *others) for first, others in aliases(model).items()]
     listed = getattr(model, "_tied_weights_keys", None)  # transformers: what the class ties unless told not to
     groups += [tuple(map(str, pair)) for pair in listed.items()] if isinstance(listed, dict) else []
@@ -120,7 +121,7 @@ def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def dropped_names(model: nn.Module) -> tuple[str, ...]:
-    """Regular expressions of what older checkpoints of a Hugging Face model hold and nobody reads any more."""
+    """Regular expressions for names in older checkpoints of a Hugging Face model that nothing reads any more."""
     return tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
 
 
@@ -162,8 +163,12 @@ def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
 
 
 def _refuse_misspelt(made_by: Any, options: Mapping[str, Any], model_type: str) -> None:
-    """transformers takes any key, and builds the default model, of billions of parameters maybe, where one is
-    misspelt. Keys that resemble none pass, and private ones: published configurations have some that nobody reads."""
+    """Raise InvalidInput for a key that resembles a known one.
+
+    transformers takes any key, and where one is misspelt it builds the default model, perhaps of billions of
+    parameters. Keys that resemble none are accepted, and so are private ones: published configurations have some that
+    nobody reads.
+    """
     known = {*inspect.signature(made_by).parameters, *dir(made_by), *getattr(made_by, "attribute_map", ())}
     public = sorted(name for name in known if not name.startswith("_"))
     for name in options.keys() - known:
@@ -177,7 +182,7 @@ def _refuse_misspelt(made_by: Any, options: Mapping[str, Any], model_type: str) 
 
 
 def _architecture(transformers: Any, names: object) -> Callable[[Any], Any]:
-    """What makes the model of a configuration: the class it names, as a config.json does, or a language model."""
+    """The function that makes the model: of the class that the configuration names, or of a language model."""
     key = "model.huggingface.architectures"
     if names is None:
         make: Callable[[Any], Any] = transformers.AutoModelForCausalLM.from_config

@@ -1,7 +1,8 @@
-"""What every operation costs and how its results lie in memory, by running the graph on tensors without data.
+"""Measures what every operation costs and how its results lie in memory, by running the graph on tensors without data.
 
-Fake CPU tensors are used, so that operators take the path that they take on a real CPU (fused attention, for
-one), while no memory is touched. Nothing here knows of cuts or units."""
+In: a converted graph and the sample's shapes. Out: FLOPs, saved bytes, shapes and shared storages. The tensors are fake
+CPU tensors: operators take the path that they take on a real CPU (fused attention, for one), and no memory is touched.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -36,38 +37,43 @@ class TensorFacts:
     shape: tuple[int, ...]
     dtype: torch.dtype
     order: tuple[int, ...]
-    """Dimensions by falling stride where that makes it dense; empty where it is contiguous or not dense."""
+    """Its dimensions by falling stride, if it is dense in that order; empty where it is contiguous or not dense."""
     storage: int
-    """Equal for values that share memory."""
+    """A number that is equal for values that share memory."""
     needs_gradient: bool
 
     @property
     def size_bytes(self) -> int:
+        """Its size in memory."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class OperationFacts:
+    """What one operation costs, and which storages it touches, at the sample's batch size."""
+
     flops: int
     saved_bytes: int
-    """Of storages that autograd keeps and that neither an earlier operation nor a weight is charged for."""
+    """The bytes that autograd keeps of storages which are neither a weight's nor counted for an earlier operation."""
     reads: frozenset[int]
-    """Storages of all its arguments and results."""
+    """The storages of all its arguments and results."""
     writes: frozenset[int]
-    """Storages it changes in place."""
+    """The storages that it changes in place."""
 
 
 @dataclass(frozen=True)
 class Measured:
+    """The measurements of one graph."""
+
     operations: tuple[OperationFacts, ...]
     tensors: dict[str, TensorFacts]
-    """By value name, for values that are one tensor."""
+    """Name of a value that is one tensor → how it lies in memory."""
     weights: dict[str, int]
-    """Storages of weights, by name."""
+    """Name of a weight → its storage."""
 
 
 def measure(converted: Converted, inputs: tuple[Tensor, ...]) -> Measured:
-    """Costs are those of the whole sample: divide by its batch size for one sample's.
+    """Measure a graph. Costs are those of the whole sample: divide by its batch size for those of one.
 
     Raises UnfitError for operators that cannot run on the CPU as they were exported.
     """
@@ -191,8 +197,7 @@ _FLOPS: dict[Any, Callable[..., int]] = {torch.ops.aten._scaled_dot_product_flas
 
 
 def _recurrent_flops(operation: Operation, args: list[Any]) -> int:
-    """Each step multiplies by every weight matrix; torch's counter does not see into fused recurrent
-    kernels."""
+    """The FLOPs of a fused recurrent kernel, which torch's counter does not see: each step uses every weight matrix."""
     if operation.target not in (
         "aten.lstm.input",
         "aten.gru.input",

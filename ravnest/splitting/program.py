@@ -90,7 +90,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ModelGraph:
     """A whole model in one mode (training or evaluation)."""
 
     operations: tuple[Operation, ...]

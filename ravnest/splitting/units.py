@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from cluster_planner import Unit
-from ravnest.splitting.cuts import Work
-from ravnest.splitting.liveness import Layout
+from ravnest.splitting.cuts import RunningTotals
+from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.mode_pairing import Pairing
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.program import Value, weights_read
@@ -24,7 +24,7 @@ _LARGEST_SHARE = 0.5
 """Of the model's parameter uses or work: when more lies between the uses of a parameter, it may be cut between."""
 
 
-def work_of(layout: Layout) -> Work:
+def work_of(layout: GraphLayout) -> RunningTotals:
     """The running totals of FLOPs, parameter bytes and uses of parameters over the positions of a graph."""
     flops = [facts.flops for facts in layout.measured.operations]
     held = [0] * len(flops)
@@ -35,10 +35,10 @@ def work_of(layout: Layout) -> Work:
     for position, operation in enumerate(layout.operations):
         names = weights_read((operation,))
         uses[position] = int(bool(names & layout.converted.parameters.keys()))
-    return Work(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
+    return RunningTotals(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
 
 
-def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
+def sent_bytes(layout: GraphLayout, position: int) -> tuple[int, int]:
     """What a cut at `position` sends for the whole sample, in bytes: forward, and back."""
     forward = back = 0
     for item in layout.alive[position]:
@@ -49,7 +49,7 @@ def sent_bytes(layout: Layout, position: int) -> tuple[int, int]:
     return forward, back
 
 
-def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
+def homes_of(train: GraphLayout, evaluate: GraphLayout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
     """The unit that owns each parameter, and each persistent buffer that the graph never reads.
 
     What the forward never reads must still be saved: such a parameter stays with the one listed before it, such a
@@ -73,7 +73,7 @@ def homes_of(train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple
 
 
 def users_of(
-    train: Layout, evaluate: Layout, pairing: Pairing, positions: tuple[int, ...], tied: frozenset[str]
+    train: GraphLayout, evaluate: GraphLayout, pairing: Pairing, positions: tuple[int, ...], tied: frozenset[str]
 ) -> dict[str, tuple[int, ...]]:
     """The units that read each of `tied`, in either mode; without those that one unit alone reads."""
     there = tuple(pairing.positions[position] for position in positions)
@@ -86,7 +86,7 @@ def users_of(
 
 
 def units_of(
-    layout: Layout,
+    layout: GraphLayout,
     positions: tuple[int, ...],
     homes: dict[str, int],
     samples: int,
@@ -129,7 +129,7 @@ def units_of(
     return tuple(units)
 
 
-def tied_parameters(model: nn.Module, layout: Layout, work: Work) -> frozenset[str]:
+def tied_parameters(model: nn.Module, layout: GraphLayout, work: RunningTotals) -> frozenset[str]:
     """The parameters that may lie in several stages, so that a cut may lie between their uses.
 
     These are the ones with several names, and the ones whose uses have most of the model between them. The uses of any

@@ -1,8 +1,9 @@
-"""Checking, at plan time and with real weights, that stages compute what the eager model computes.
+"""Checks, at plan time and with real weights, that stages compute what the eager model computes.
 
-In both modes, with equal random numbers: the model itself, the whole program as one stage, and the program as
-one stage per unit, on the sample. Outputs, gradients and changed buffers must agree. This catches what no
-rule of the capture foresaw; it knows nothing of these rules."""
+In: a captured model, the model itself and a sample. Out: the largest difference, or a refusal. In both modes, with
+equal random numbers, it compares the model, the whole program as one stage, and the program as one stage for each unit.
+Outputs, gradients and changed buffers must agree. This catches mistakes that no rule of the capture foresaw.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +19,19 @@ from ravnest.splitting.model_source import twin_of, weights_of
 from ravnest.splitting.stage_module import StageModule
 
 _TOLERANCE = 1e-4
-"""Of the largest magnitude in a tensor. Stages repeat the model's own operations, so that a difference is
-exactly zero or only rounding where a kernel picks another path for another memory layout."""
+"""The largest difference allowed, relative to the largest magnitude in a tensor. Stages repeat the model's own
+operations, so a difference is zero, or rounding where a kernel takes another path: for another memory layout, or since
+the model itself takes another path while it is captured (transformers' attention without a mask)."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found where nothing had to be refused."""
+    """What was found, where nothing had to be refused."""
 
     largest_difference: float
-    """Over all outputs, gradients and buffers in both modes, relative to each one's largest magnitude."""
+    """The largest over all outputs, gradients and buffers in both modes, relative to each one's largest magnitude."""
     short_batches: bool
-    """Whether a batch of one sample gives what the model gives, so that a short last batch may be used."""
+    """Whether stages give what the model gives for a batch of one sample, so that a short last batch may be used."""
 
 
 def verify(
@@ -93,8 +95,10 @@ def _staged(
 
 
 def run_chain(stages: Sequence[StageModule], inputs: tuple[Tensor, ...], *, training: bool) -> list[Tensor]:
-    """Forward through stages that share nothing, and in training backward from a fixed direction at the
-    outputs."""
+    """Run a forward through stages that share nothing, and in training a backward from fixed gradients of the outputs.
+
+    Returns the outputs of the last stage.
+    """
     passed: list[tuple[StageModule, list[Tensor], tuple[Tensor, ...]]] = []
     values = inputs
     for stage in stages:

@@ -48,7 +48,7 @@ _WEIGHT = "momentum_weight"
 """The key of our scalar beside torch's state. It is a tensor, so that checkpoints hold it."""
 
 
-class Step(Protocol):
+class CorrectedStep(Protocol):
     """A corrected optimizer step."""
 
     def __call__(self, lr: float, staleness: float, update: int) -> None:
@@ -60,7 +60,7 @@ def default_correction(optimizer: Optimizer) -> CorrectionName:
     return "look_ahead" if _lead_of(optimizer) is not None else "none"
 
 
-def corrected(name: CorrectionName, optimizer: Optimizer) -> Step:
+def corrected(name: CorrectionName, optimizer: Optimizer) -> CorrectedStep:
     """The step of `optimizer` with the correction `name`.
 
     Raises ValueError for look_ahead when it does not know the optimizer's momentum.

@@ -1,4 +1,7 @@
-"""Who may join a group: what a JoinMessage from the network has to say before anyone uses it. Knows no socket."""
+"""Who may join a group: what a JoinMessage from the network has to say before anyone uses it. It knows no socket.
+
+In: the message, the members there are, and the rendezvous's allow-list. Out: the reason of a refusal, or None.
+"""
 
 import ipaddress
 from collections.abc import Mapping
@@ -70,7 +73,7 @@ def _unreachable(join: JoinMessage, members: Mapping[str, JoinMessage]) -> str |
 
 
 def _other_list(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
-    """In what two allow-lists differ."""
+    """The difference between two allow-lists, in words; None where there is none."""
     differences = {
         "lacks": sorted(ours.keys() - theirs.keys()),
         "has besides": sorted(theirs.keys() - ours.keys()),

@@ -1,6 +1,7 @@
 """One member's connection to its rendezvous, and the thread that gives signs of life on it.
 
-Decides nothing. What comes is read by the member's own thread, which also waits for chunks: no hop between threads.
+In: the address of the rendezvous, and messages to it. Out: messages from it, or PeerLost once the line is dead. What
+comes is read by the member's own thread, which also waits for chunks, so that nothing passes from thread to thread.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ def _why_no_handshake(host: str, port: int) -> str:
 
 
 class ControlLine:
-    """Belongs to the thread of the group, but for its signs of life."""
+    """The line to the rendezvous. All but its signs of life belongs to the thread of the group."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -86,16 +87,16 @@ class ControlLine:
         self._readable.register(connection, select.POLLIN)
 
     def fileno(self) -> int:
-        """Readable when there may be something to hear."""
+        """The descriptor that is readable when there may be something to hear."""
         return self._connection.fileno()
 
     def give_signs(self, every_s: float) -> None:
-        """From now on say regularly that this member lives."""
+        """Say from now on, every `every_s` seconds, that this member lives."""
         self._signs = threading.Thread(target=self._give_signs, args=(every_s,), name="signs-of-life", daemon=True)
         self._signs.start()
 
     def next(self, timeout_s: float = 0.0) -> Message | None:
-        """What came; None when nothing did within `timeout_s`. Raises PeerLost, each time, once the line is dead."""
+        """The next message; None when none came within `timeout_s`. Raises PeerLost at every call on a dead line."""
         deadline_s = time.monotonic() + timeout_s if timeout_s else 0.0
         while not self._inbox:
             if self._dead is not None:
@@ -107,14 +108,14 @@ class ControlLine:
         return self._inbox.popleft()
 
     def tell(self, message: Message) -> None:
-        """Say `message`. Raises PeerLost when the connection is broken."""
+        """Send `message`. Raises PeerLost when the connection is broken."""
         try:
             self._send(message)
         except OSError as error:
             raise PeerLost(RENDEZVOUS, f"its connection broke ({error})") from error
 
     def farewell(self, message: Message) -> None:
-        """Say a last `message`, if anyone still listens."""
+        """Send a last `message`, if anyone still listens."""
         with contextlib.suppress(OSError):
             self._send(message)
 

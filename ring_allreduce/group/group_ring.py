@@ -93,7 +93,7 @@ class EarlyChunks:
         self._kept[key] = delivery
 
     def take(self) -> list[Delivery]:
-        """All that is kept, which is forgotten here."""
+        """All deliveries that are kept; they are forgotten here."""
         kept = list(self._kept.values())
         self._kept.clear()
         self._bytes = 0
@@ -127,11 +127,11 @@ class GroupRing:
         """Who is in the ring, in passing order."""
 
     def contribute(self, call: Call, number: int) -> None:
-        """Average what `call` brings, in the round `number`. Raises what RingReducer.contribute raises."""
+        """Contribute what `call` brings to the round `number`. Raises what RingReducer.contribute raises."""
         self._reducer_for(call, number).contribute(number, RING, call.vector, call.weight)
 
     def take_early(self) -> list[Delivery]:
-        """What came before contribute(): deliver it again."""
+        """The deliveries that came before contribute(), to be delivered again."""
         return self._early.take()
 
     def deliver(self, delivery: Delivery, call: Call, current: int, *, newcomer: bool) -> None:
@@ -163,11 +163,11 @@ class GroupRing:
         return None if (reducer := self._reducer) is None else reducer.progress().get((RING, number))
 
     def commit(self, number: int) -> None:
-        """Everybody holds the average of the round `number`."""
+        """Forget the round `number`, of which everybody holds the average."""
         self._required().commit(number)
 
     def reform(self, members: tuple[str, ...]) -> None:
-        """In the endpoint's epoch these are the members; nothing is sent before the epoch is under way."""
+        """Take these members for the endpoint's epoch; nothing is sent before the epoch is under way."""
         self.members = members
         self._early.take()
         for form, reducer in self._reducers.items():

@@ -1,6 +1,7 @@
 """Who of a group is gone, late or cut off, judged by what the members say of themselves. Pure: times are passed in.
 
-Says who is to be suspected or lost; what follows is membership.py's. The rules, and who is to blame:
+In: signs of life with each member's report. Out: the members to be suspected or lost; what follows from that,
+rounds/membership.py decides. The rules, and who is to blame:
 
 - **Silent.** Nothing was heard of a member on its control connection for a deadline derived from its usual gaps: its
   process is frozen, or its machine unreachable. It is lost. (A connection that closes is a loss at once, elsewhere.)

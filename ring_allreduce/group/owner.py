@@ -1,8 +1,8 @@
 """What the owner of a stand-alone group answers to its members. Sans-I/O: messages and times in, messages out.
 
-Joins who may (admission.py), watches them (liveness.py), and follows membership.py, which decides. A group has one
-ring,
-and one round under way: the one after the last commit. Everything that a member says is checked here before it is used.
+It lets those join who may (admission.py), watches them (liveness.py), and follows rounds/membership.py, which decides.
+A group has one ring, and one round under way: the one after the last commit. Everything that a member says is checked
+here before it is used.
 """
 
 import math

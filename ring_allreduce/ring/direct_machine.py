@@ -1,8 +1,9 @@
 """The direct machine: one member's part in one round in which everyone sends its part to everyone. Sans-I/O.
 
-One hop instead of the ring's 2(n − 1), for (n − 1) vectors sent by each instead of 2(n − 1)/n: for small vectors, and
-for two members always. Every member adds the same parts in the same order, so that all hold the same bytes. Events and
-instructions are the ring machine's; the whole vector is one block.
+In: the events of ring/events.py. Out: its instructions, as with the ring machine; the whole vector is one block. A
+direct exchange takes one hop instead of the ring's 2(n − 1), and each member sends n − 1 vectors instead of 2(n − 1)/n.
+It serves small vectors, and two members always (`ring_timing.divide`). Every member adds the same parts in the same
+order, so that all hold the same bytes.
 """
 
 import math
@@ -27,7 +28,7 @@ from ring_timing import layout_of
 
 
 class DirectMachine:
-    """One member of one direct exchange in one round. The same methods as `Ring`."""
+    """One member of one direct exchange in one round. It has the same methods as `RingMachine`."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class DirectMachine:
         return next(who for who in self._others if any((who, start) not in self._here for start in spans))
 
     def handle(self, event: RingEvent, now_s: float) -> list[RingInstruction]:
-        """What to do about `event`, in order. Duplicated, stale or wrong chunks change nothing."""
+        """The instructions that answer `event`, in order. Chunks that are duplicated, stale or wrong change nothing."""
         if isinstance(event, ContributionReady):
             return self._contribute(event)
         verdict = self._judge(event)

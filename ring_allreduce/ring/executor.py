@@ -48,14 +48,14 @@ class RingSpec:
     elements: int
     """Length of the flat vector."""
     chunk_elements: int
-    """See chunks.chunk_elements_for."""
+    """Elements of one message, as ring_timing.divide chooses them."""
     dtype: torch.dtype = torch.float32
     wire: Wire = "exact"
     """The form in which numbers travel, see wire_forms.py."""
     shares: tuple[float, ...] | None = None
     """The part of the vector in each member's block, sum 1; None: equal blocks."""
     direct: bool = False
-    """Everyone sends its part to everyone, see direct_machine.py and chunks.direct_is_faster."""
+    """Everyone sends its part to everyone (direct_machine.py), as ring_timing.divide chooses."""
 
     def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
         """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
@@ -78,16 +78,16 @@ class RingContribution:
 
 
 Empty = Callable[[int, torch.dtype], Tensor]
-"""Makes a vector of so many elements, of any content: an endpoint's empty(), for instance."""
+"""A function that makes a vector of so many elements and any content, such as an endpoint's empty()."""
 
 
 def ordinary(elements: int, dtype: torch.dtype) -> Tensor:
-    """A vector in memory of this process."""
+    """Make a vector in ordinary memory of this process."""
     return torch.empty(elements, dtype=dtype)
 
 
 class BufferPool:
-    """The memory of averages that nobody reads any more."""
+    """Vectors that nobody reads any more, to be used again: fresh pages cost more than the numbers written to them."""
 
     def __init__(self, empty: Empty = ordinary) -> None:
         self._empty = empty
@@ -109,7 +109,7 @@ class BufferPool:
             self._free.setdefault((lent.numel(), lent.dtype), []).append(lent)
 
     def forget(self, vector: Tensor) -> None:
-        """Somebody may go on reading it."""
+        """Never use this vector again: somebody may go on reading it."""
         self._out.pop(vector.data_ptr(), None)
 
 
@@ -138,20 +138,20 @@ def checked(delivery: Delivery, message: Chunk | HandedOn, wire: Wire, dtype: to
 
 
 class RingExecutor:
-    """One ring in one round: its machine and its memory."""
+    """Carries out what the machine of one ring instructs in one round, on the memory of that round."""
 
     def __init__(self, spec: RingSpec, machine: RingMachine | DirectMachine, spare: BufferPool) -> None:
-        """`spare`: where the memory of the average comes from."""
+        """The memory of the average comes from the pool `spare`."""
         self.spec = spec
         self.machine = machine
         self.average: Tensor | None = None
-        """What is filled; None before the first number."""
+        """The vector that is filled; None before the first number."""
         self.residual: Tensor | None = None
         """What compression took from the sums that this member sent; None for exact wires."""
         self.sent = 0
         """Chunks that the machine said to send."""
         self.begun_s: float | None = None
-        """When the contribution was ready; None: it is not."""
+        """When the contribution was ready; None while it is not."""
         self.bursts: dict[str, Burst] = {}
         """How fast the own parts of others arrive, by sender."""
         self._spare = spare
@@ -162,13 +162,13 @@ class RingExecutor:
         self._payload = Payload(self._own, None)
 
     def begin(self, contribution: RingContribution) -> None:
-        """The contribution is ready."""
+        """Take this member's contribution, which is ready."""
         self._own, self._weight, self._carry = contribution.vector, contribution.weight, contribution.carry
         if self.spec.wire != "exact":
             self.residual = torch.zeros(self.spec.elements, dtype=self.spec.dtype)
 
     def arrive(self, payload: Payload) -> None:
-        """The chunk that the next instructions answer."""
+        """Take the chunk that the next instructions answer."""
         self._payload = payload
 
     def room(self) -> Tensor:
@@ -182,7 +182,7 @@ class RingExecutor:
         _DO[type(instruction)](self, instruction)
 
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
-        """What carries the payload on the wire."""
+        """The tensors that carry the payload on the wire."""
         payload = self._payload
         if payload.encoded is None:
             residual = None if self.residual is None else self.residual[send.start : send.stop]

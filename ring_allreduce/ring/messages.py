@@ -1,15 +1,18 @@
-"""The kinds of message that ring_allreduce itself sends; an endpoint that averages has them in its codec."""
+"""The kinds of message by which rings average: a chunk of a ring, and a chunk of an average that is handed on.
+
+An endpoint on which a RingReducer works has them in its codec. Their tensors travel beside them, see the transport.
+"""
 
 from ring_allreduce.ring.events import Phase
 from ring_allreduce.transport.message import Message
 
 
 class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
-    """One chunk of one ring in one round; its tensors carry the span [start, stop) of the flat vector,
-    in the form that wire_forms.py gives it.
+    """One chunk of one ring in one round. Its tensors carry the span [start, stop) of the flat vector, in the form that
+    wire_forms.py gives it.
 
-    `weight`: the weight behind the numbers: partial in phase `reduce`, the total in phase `gather`, the sender's own in
-    phase `direct`.
+    `weight` is the weight behind the numbers: the partial one in phase `reduce`, the total in phase `gather`, and the
+    sender's own in phase `direct`.
     """
 
     ring: str
@@ -34,4 +37,4 @@ class HandedOn(Message, frozen=True, kw_only=True, tag="ring_handed_on"):
 
 
 RING_KINDS: tuple[type[Message], ...] = (Chunk, HandedOn)
-"""What a codec has to know for a RingReducer to work on its endpoint."""
+"""The kinds that a codec has to know for a RingReducer to work on its endpoint."""

@@ -1,12 +1,14 @@
 """The ring machine: one member's part in one round of one ring. Sans-I/O; it moves spans, never numbers.
 
-Design §7. Block b starts at member b, goes once around while each adds its weighted part, and is complete at
-member b − 1, who divides it by the total weight: only there, so that all members hold the same bytes. From
-there it goes around once more as it is, up to member b − 2. Chunks are independent: each goes on as soon as
-it has arrived and been added, so both phases are pipelined. Every member sends 2(n−1)/n of the vector.
+In: the events of ring/events.py. Out: its instructions (design §7).
 
-A predecessor may be ahead: until my contribution is ready its chunks are held as they arrived (every block but mine, at
-most).
+Block b starts at member b, goes once around while each member adds its weighted part, and is complete at member b − 1,
+who divides it by the total weight. Only that member divides, so that all members hold the same bytes. From there the
+block goes around once more as it is, up to member b − 2. Chunks are independent: each goes on as soon as it has arrived
+and been added, so both phases are pipelined. Every member sends 2(n − 1)/n of the vector.
+
+The member before may be ahead of this one. Until this member's contribution is ready, the chunks of the member before
+are held as they arrived: every block but this member's own, at most.
 """
 
 import math

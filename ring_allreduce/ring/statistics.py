@@ -1,4 +1,8 @@
-"""What a ring cost one member, and how fast the hop to it is: counted where chunks pass, without any extra message."""
+"""What a ring cost one member, and how fast the hops to it are.
+
+In: the chunks that pass, with their times. Out: rounds, seconds, bytes, and the rate of each hop. It is counted where
+chunks pass, without any extra message.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -11,18 +15,18 @@ class RingStatistics:
     rounds: int = 0
     """Averages that became whole here."""
     seconds: float = 0.0
-    """Sum over those rounds, from my contribution to the whole average."""
+    """Sum over those rounds of the time from this member's contribution to the whole average."""
     bytes_sent: int = 0
     bytes_received: int = 0
     hops: dict[str, float] = field(default_factory=dict)
-    """Bytes per second from each member that sends to me, as last measured: see Burst."""
+    """Bytes per second from each member that sends to this one, as last measured by `Burst`."""
     under_way_s: float = 0.0
-    """While at least one round was under way, up to the last average: rounds that overlap count once."""
+    """Seconds while at least one round was under way, up to the last average; rounds that overlap count once."""
 
     _counted_until_s: float = field(default=-math.inf, repr=False, compare=False)
 
     def finish(self, begun_s: float, first_begun_s: float, now_s: float) -> None:
-        """A round that was begun at `begun_s` is whole; `first_begun_s`: of all that were under way."""
+        """Count a round that was begun at `begun_s` and is whole; `first_begun_s` is the earliest of all under way."""
         self.rounds += 1
         self.seconds += now_s - begun_s
         self.under_way_s += now_s - max(first_begun_s, self._counted_until_s)
@@ -34,7 +38,7 @@ class RingStatistics:
 
 
 def added(before: RingStatistics, after: RingStatistics) -> RingStatistics:
-    """Both together; of each hop the newer rate."""
+    """The sum of both; of each hop it has the newer rate."""
     return RingStatistics(
         before.rounds + after.rounds,
         before.seconds + after.seconds,

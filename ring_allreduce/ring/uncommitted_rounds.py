@@ -33,10 +33,10 @@ class RingResult:
 
 
 class UncommittedRounds:
-    """The rounds after the last commit, over all rings of one member."""
+    """Contributions and whole averages of the rounds after the last commit, over all rings of one member."""
 
     def __init__(self, rings: Iterable[str], max_rounds: int, committed: int) -> None:
-        """`max_rounds`: see RingReducer. `committed`: the round before the first one."""
+        """`max_rounds` is that of RingReducer; `committed` is the round before the first one."""
         self.rings = frozenset(rings)
         self.committed = committed
         self.contributions: dict[RoundKey, RingContribution] = {}
@@ -45,11 +45,11 @@ class UncommittedRounds:
         self._carry: dict[str, Tensor] = {}
 
     def take_carry(self, ring: str) -> Tensor | None:
-        """What compression took from the committed rounds of a ring; the one who asks first has it."""
+        """What compression took from the committed rounds of a ring; it is given once. None: nothing is left."""
         return self._carry.pop(ring, None)
 
     def add(self, result: RingResult, epoch: int) -> None:
-        """`result` became whole in `epoch`."""
+        """Keep `result`, which became whole in `epoch`."""
         self._whole[result.ring, result.round] = result, epoch
 
     def whole(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
@@ -63,7 +63,7 @@ class UncommittedRounds:
         return found[0] if found else None
 
     def holding(self) -> list[RoundKey]:
-        """(ring, round) of the whole averages, in order."""
+        """The keys of the whole averages, in order."""
         return sorted(self._whole)
 
     def closed(self, ring: str, round: int, epoch: int) -> bool:  # noqa: A002 - our word
@@ -93,7 +93,7 @@ class UncommittedRounds:
         return f"more than {self._max_rounds} rounds ahead of round {finished}"
 
     def commit(self, round: int) -> list[RingResult]:  # noqa: A002 - our word
-        """Forget everything of the rounds up to `round`; the averages that were kept of them."""
+        """Forget everything of the rounds up to `round`, and return the averages that were kept of them."""
         self.committed = max(self.committed, round)
         gone = [self._whole.pop(key)[0] for key in self.holding() if key[1] <= round]
         for key in sorted(key for key in self.contributions if key[1] <= round):
@@ -168,7 +168,7 @@ class Handover:
 
 
 class Handovers:
-    """The averages that others hand on to one member."""
+    """The averages that other members hand on to this one."""
 
     def __init__(self) -> None:
         self._arriving: dict[RoundKey, dict[str, Handover]] = {}
@@ -201,16 +201,16 @@ class Handovers:
         return new, handover.result() if new and key in self._holders else None
 
     def awaited(self) -> list[tuple[RoundKey, str, Handover]]:
-        """What is awaited of whom, and what of it is here."""
+        """(key, holder, what is here of it) of every average that is awaited."""
         return [(key, holder, self._arriving[key][holder]) for key, holder in sorted(self._holders.items())]
 
     def forget(self, key: RoundKey) -> None:
-        """The average is whole, starts again, or is given up."""
+        """Drop what is here of an average that is whole, starts again, or is given up."""
         self._arriving.pop(key, None)
         self._holders.pop(key, None)
 
     def keys(self) -> set[RoundKey]:
-        """Of what anything is here or awaited."""
+        """The keys of all averages of which anything is here or awaited."""
         return {*self._arriving, *self._holders}
 
     def _handover(self, spec: RingSpec, sender: str, round: int) -> Handover:  # noqa: A002 - our word

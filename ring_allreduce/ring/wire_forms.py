@@ -1,7 +1,8 @@
 """One chunk as it travels: exact, bfloat16, float16 or blockwise int8, and what the receiver makes of it. Pure.
 
-Decides the arithmetic of each form, what is left for error feedback, and what is refused. Knows no ring, no member
-and no round: who keeps a residual, and when it is added to what, is the reducer's.
+In: a vector of numbers and the weight behind it. Out: the tensors that carry it, and the residual that is left for
+error feedback; or the vector again, unless it is refused. This module knows no ring, member or round: the executor
+keeps the residual, and the next round adds it.
 
     exact      the numbers themselves, of any floating dtype
     bfloat16   2 bytes a number, float32's range, 8 bits of it; float32 vectors only, as below

@@ -1,6 +1,7 @@
 """When silence means that someone is gone: deadlines derived from what was measured (design §9).
 
-Pure: time is passed in. A deadline is a multiple of the usual gap between signs of life, median plus spread, and never
+In: the times at which signs of life came. Out: how long a silence may last, and whether it has lasted longer. Pure:
+times are passed in. A deadline is a multiple of the usual gap between signs of life, median plus spread, and never
 below a floor, since a busy machine schedules late. docs/deadlines.md has the table of all deadlines.
 """
 

@@ -1,13 +1,15 @@
 """What happens to rounds and to those who make them, and what the round machines ask for. Plain data, sans-I/O.
 
-A cluster is what is lost together: all members of it leave their rings at once. In a group each member is its own.
+Events are in the past tense, instructions in the imperative. A round is opened, contributed to, finished, committed and
+merged. A cluster is what is lost together: all its members leave their rings at once. In a group each member is a
+cluster of its own.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 RoundKey = tuple[str, int]
-"""Ring and round."""
+"""The name of a ring and the number of a round."""
 
 HandOn = tuple[str, int, str, tuple[str, ...]]
 """(ring, round, holder, to): `holder` sends the average of that ring and round to the members `to`, who miss it."""

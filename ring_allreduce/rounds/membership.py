@@ -1,7 +1,8 @@
 """Who takes part, and what becomes of the rounds under way when that changes. Sans-I/O: no clock, socket or vector.
 
-The one place that decides who is in, which epoch it is, and what is committed (design §7). An epoch begins with a
-barrier, so that nobody sends in it before everybody is in it:
+In: events (a member finished, was lost, is suspected, has stopped, joined). Out: instructions (commit, reform, resume,
+leave out, fail). This is the one place that decides who is in, which epoch it is, and what is committed (design §7).
+An epoch begins with a barrier, so that nobody sends in it before everybody is in it:
 
     a loss, a newcomer, a suspicion ─► Reform(epoch) ─► every member stops its rings and answers what it holds
     all have answered ─► Resume: a round of which every ring is whole somewhere is kept, and handed on to who misses
@@ -41,11 +42,11 @@ Pairs = set[tuple[str, str]]
 """(ring, member)."""
 
 Finished = dict[tuple[str, str], str]
-"""(ring, member) that has finished, and what it averages; empty where that is given beforehand."""
+"""(ring, member) that has finished → what it averages, in words; empty where that is given beforehand."""
 
 
 class RoundMembership:
-    """Members, epochs and commits of one set of rings."""
+    """The members, epochs and commits of one set of rings."""
 
     def __init__(
         self,
@@ -90,21 +91,21 @@ class RoundMembership:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """All who take part."""
+        """The names of all who take part."""
         return tuple(self._first_round)
 
     @property
     def forming(self) -> tuple[str, ...]:
-        """Whose answer to the last Reform is missing; nobody's when the epoch is under way."""
+        """The members whose answer to the last Reform is missing; empty when the epoch is under way."""
         held = self._held
         return () if held is None else tuple(member for member in self._first_round if member not in held)
 
     def begin(self) -> list[MembershipInstruction]:
-        """The first epoch, for members that have to be brought together."""
+        """Begin the first epoch, for members that have to be brought together."""
         return self._reform({})
 
     def handle(self, event: MembershipEvent) -> list[MembershipInstruction]:
-        """What to do about `event`, in order. After a FailRun, and for news of an older epoch, nothing."""
+        """The instructions that answer `event`, in order; none after a FailRun and for news of an older epoch."""
         if self.failed:
             return []
         match event:

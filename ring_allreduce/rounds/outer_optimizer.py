@@ -1,7 +1,8 @@
 """The outer optimizer: from the average of all members' progress to the step that the anchor takes. Pure.
 
-Design §7. Without one (None) the anchor takes the average itself, which is parameter averaging. With Nesterov's
-momentum it is DiLoCo's, the average taking the place of a negative gradient:
+In: the average of a round. Out: the step δ. (Design §7.) Without an outer optimizer (None) the anchor takes the
+average itself, which is parameter averaging. With Nesterov's momentum it is that of DiLoCo (2023), where the average
+takes the place of a negative gradient:
 
     v ← μ v + ḡ        δ = lr (ḡ + μ v)
 

@@ -1,7 +1,9 @@
-"""When a round opens, in front of who takes part (membership.py). Sans-I/O; knows no vectors, sockets or clocks.
+"""When a round opens; who takes part, and when it is committed, membership.py decides. Sans-I/O.
 
-Design §7. A `RoundOwner` runs where membership is owned: in the driver of a run. Opening is by samples, and held back
-only where the members' lag limit would let nobody contribute: rounds that nobody can reach would but queue up.
+In: events (samples reported, ring finished, member lost, end requested). Out: instructions (open, commit, fail). It
+knows no vectors, sockets or clocks (design §7). A `RoundOwner` runs where membership is owned, in the driver of
+a run. A round opens by samples. It is held back only where the members' lag limit would let nobody contribute, since
+rounds that nobody can reach would only queue up.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,12 @@
-"""The arithmetic of averaging progress with bounded staleness, on flat float32 vectors. Pure; no rounds, no
-peers.
+"""The arithmetic of averaging progress with bounded staleness, on flat float32 vectors. Pure; it knows no peers.
 
-Design §7. Round r takes p_r = w − base, then base ← w. The ring returns ḡ. Merging gives δ = outer(ḡ), A += δ
-and the correction δ − p_r, which the caller adds to its live weights. `base` is not stored: it always equals
-the anchor plus the pending progress, and deriving it keeps rounding errors from piling up between w and A
-(what one merge loses, the next snapshot finds again).
+In: live weights, and the averages that rounds return. Out: the progress to contribute, and the correction that a merge
+adds to the live weights (design §7).
+
+Round r takes p_r = w − base, then base ← w. The ring returns ḡ. A merge gives δ = outer(ḡ), A += δ and the correction
+δ − p_r, which the caller adds to its live weights. `base` is not stored. It always equals the anchor plus the pending
+progress, and deriving it keeps rounding errors from piling up between w and A: what one merge loses, the next snapshot
+finds again.
 
     w = A + Σ pending p + (progress since the last snapshot)          at every moment
 """
@@ -23,9 +25,8 @@ class Progress:
     def __init__(self, weights: Tensor, outer: Callable[[Tensor], Tensor] | None = None) -> None:
         """`weights`: the flat start, float32, the same at every member; copied.
 
-        `outer` turns an average into the step that the anchor takes (see outer_optimizer.py); None: the average itself.
-        It
-        must not write to its argument.
+        `outer` turns an average into the step that the anchor takes (outer_optimizer.py); without it the step is the
+        average itself. It must not write to its argument.
         """
         if weights.dim() != 1 or weights.dtype != torch.float32:
             raise InvalidInput(f"progress needs a flat float32 vector, got {weights.dtype} {tuple(weights.shape)}")

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+import ravnest
+
 ROOT = Path(__file__).parents[3]
 KINDS = (".py", ".md", ".yaml", ".toml")
 LEFT_OUT = {"build", "runs"}
@@ -117,3 +121,11 @@ def test_each_deadline_is_where_its_row_says() -> None:
         code = " ".join((ROOT / file).read_text(encoding="utf-8") for file in files)
         assert names, waited_for
         assert [name for name in names if not re.search(rf"\b{name}\b", code)] == [], waited_for
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_the_python_that_is_shown_uses_the_door(name: str) -> None:
+    text = re.sub(r"\S+\.md", "", (ROOT / name).read_text(encoding="utf-8"))
+    shown = set(re.findall(r"\bravnest\.([A-Za-z_]\w*)", text))
+    assert shown
+    assert sorted(word for word in shown if not hasattr(ravnest, word)) == []

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravnest.splitting.cuts import Cut, Work, choose
+from ravnest.splitting.cuts import Cut, RunningTotals, choose
 
 
-def work(*pieces: tuple[int, int, int]) -> Work:
+def work(*pieces: tuple[int, int, int]) -> RunningTotals:
     """From (flops, parameter bytes, whether parameters are used) of each operation."""
     columns = zip(*pieces, strict=True)
-    return Work(*(tuple(accumulate(column, initial=0)) for column in columns))
+    return RunningTotals(*(tuple(accumulate(column, initial=0)) for column in columns))
 
 
 LINEAR, PLAIN = (100, 10, 1), (1, 0, 0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ravnest.splitting.liveness import Layout
+from ravnest.splitting.liveness import GraphLayout
 from tests.unit.ravnest.splitting.models import Case, captured
 
 
@@ -15,12 +15,12 @@ class Layers(nn.Module):
         self.register_buffer("state", torch.zeros(4))
 
 
-def laid_out(forward: object, x: Tensor | None = None) -> Layout:
+def laid_out(forward: object, x: Tensor | None = None) -> GraphLayout:
     Model = type("Model", (Layers,), {"forward": forward})
     return captured(Case(Model, (torch.ones(3, 4) if x is None else x,))).train
 
 
-def targets(layout: Layout, span: tuple[int, int]) -> list[str]:
+def targets(layout: GraphLayout, span: tuple[int, int]) -> list[str]:
     return [op.target.split(".")[1] for op in layout.operations[span[0] : span[1] + 1]]
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture, verify
-from ravnest.splitting.liveness import Layout
-from ravnest.splitting.program import Graph, Operation
+from ravnest.splitting.liveness import GraphLayout
+from ravnest.splitting.program import ModelGraph, Operation
 from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured_case, seeded
 
 
@@ -25,7 +25,7 @@ def test_accepts_what_is_captured_rightly(name: str) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def changed(layout: Layout, operator: str, **kwargs: object) -> Layout:
+def changed(layout: GraphLayout, operator: str, **kwargs: object) -> GraphLayout:
     """With every call of an operator altered, as a wrong capture would have it."""
 
     def other(operation: Operation) -> Operation:
@@ -34,7 +34,9 @@ def changed(layout: Layout, operator: str, **kwargs: object) -> Layout:
         return dataclasses.replace(operation, **kwargs)  # type: ignore[arg-type]
 
     graph = layout.converted.graph
-    converted = dataclasses.replace(layout.converted, graph=Graph(tuple(map(other, graph.operations)), graph.outputs))
+    converted = dataclasses.replace(
+        layout.converted, graph=ModelGraph(tuple(map(other, graph.operations)), graph.outputs)
+    )
     return dataclasses.replace(layout, converted=converted)
 
 
