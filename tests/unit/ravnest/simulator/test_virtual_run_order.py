@@ -10,8 +10,8 @@ import pytest
 
 from cluster_planner import Schedule, Workload
 from cluster_planner.predict.schedule_walk import Hop, PassTimes, Uplink, update_s, walked_s
-from ravnest.simulator.virtual_fleet import VirtualCluster, VirtualFleet, VirtualStage
-from ravnest.simulator.virtual_run import VirtualRun
+from ravnest.simulator.fleet import VirtualCluster, VirtualFleet, VirtualStage
+from ravnest.simulator.run import VirtualRun
 from ring_allreduce.transport.emulation.links import LinkShape
 
 BYTES_PER_S = 1e9
