@@ -2,7 +2,7 @@
 the headers, raw.
 
 All of them travel in the pipeline lane but `StateTensor` and `StateSent`, which are bulk. Ring chunks are kinds of
-ring_allreduce. The deadlines here are constants, and the floors of those that are measured (docs/design.md §9): what
+ring_allreduce. The deadlines here are constants, and the floors of those that are measured (design §9): what
 turns measurements into a deadline is ring_allreduce/rounds/deadlines.py, and docs/deadlines.md has the table of all.
 
 A fact that another layer names too, as an event of the stage machine, of the rounds or of the run's observers, has the
