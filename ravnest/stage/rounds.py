@@ -22,9 +22,9 @@ from ravnest.stage import messages as m
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.training.averaging import OUTER_PREFIX
 from ravnest.training.weights import VersionedWeights
-from ring_allreduce import RingReducer, RingSpec
+from ring_allreduce import Progress, RingReducer, RingSpec
 from ring_allreduce.ring import RingResult
-from ring_allreduce.rounds import Progress, RingFinished, RoundCommitted, RoundMember
+from ring_allreduce.rounds import RingFinished, RoundCommitted, RoundMember
 from ring_allreduce.transport import Delivery, Endpoint, Lane
 
 
