@@ -2,7 +2,7 @@
 # make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
 # make test   all tests: at most ten minutes on two cores
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
-# make check  ruff, format, mypy, tests: what CI runs
+# make check  ruff, format, mypy, docs, tests: what CI runs
 # make clean  remove .venv and everything made here
 #
 # PYTHON picks the interpreter of .venv; PIP_ARGS is added to pip's arguments (an index, for instance).
@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 STAMP := .venv/.installed
 
-.PHONY: demo test check docs clean install
+.PHONY: demo quick test check docs clean install
 
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml
@@ -32,6 +32,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
 	$(PYTEST)
 
 docs: $(STAMP)

@@ -38,6 +38,8 @@ class InvalidInput(RavnestError):
         self.key = key
         self.hint = hint
         super().__init__(_line(path, key, message))
+        if hint is not None:
+            self.add_note(f"hint: {hint}")  # a traceback and a notebook show it below the message
 
     @classmethod
     def several(cls, problems: Sequence[tuple[str | None, str]], *, path: str | None = None) -> Self:

@@ -4,6 +4,7 @@ Tests that start processes form three groups. Each group runs in one worker, one
 four processes at once would take longer than one after the other. All other tests are given out one by one.
 
 A test that takes more than SLOW_S is marked `slow`: `make quick` leaves it out, and names those whose mark is missing.
+The slow unit tests stand in tests/support/slow_tests.py.
 
 How long one example of hypothesis takes says nothing on a machine that others use: none has a deadline of its own.
 """
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 from hypothesis import settings
+
+from tests.support.slow_tests import SLOW
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -47,9 +50,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Groups(config, log)
 
 
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and item.originalname in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name the tests of a run without slow ones (`-m "not slow"`) that were slow: the mark is missing."""
-    if config.getoption("markexpr") != "not slow":
+    if config.getoption("markexpr") != "not slow" or hasattr(config, "workerinput"):
         return
     reports: Sequence[pytest.TestReport] = terminalreporter.getreports("passed")
     slow = sorted(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ravnest.errors import NodeLost
-from ravnest.stage.deadlines import STALL_FLOOR_S
+from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SilenceDeadline
 
 _STALL_FACTOR = 50.0

@@ -16,7 +16,7 @@ from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
-from ravnest.stage.deadlines import ALIVE_EVERY_S
+from ravnest.stage.messages import ALIVE_EVERY_S
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox
 
 _POLL_S = 0.1

@@ -30,7 +30,7 @@ from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
-from ravnest.stage.deadlines import START_DEADLINE_S
+from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import evaluation_batches

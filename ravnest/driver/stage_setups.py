@@ -18,7 +18,7 @@ from ravnest.job.config import Job
 from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.setup import SegmentSetup, StageSetup
-from ravnest.stage.tied_setup import TiedSetup, tied_setups
+from ravnest.stage.tied import TiedSetup, tied_setups
 from ravnest.training.schedule import expected_updates
 from ring_allreduce.transport import Keys
 

@@ -18,7 +18,6 @@ from ravnest.profiling.benchmark_work import BenchmarkWork
 from ravnest.profiling.estimates import MeasuredFigure, typical
 from ravnest.splitting import StageModule, StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.segments import StageSegments
 from ravnest.stage.setup import StageSetup
 from ravnest.training.batches import BatchSource
 from ravnest.training.losses import build_loss
@@ -135,9 +134,8 @@ def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_di
     )
     module = StageModule(program, {**work.buffers, **_weights(program, work.job)}, device)
     weights = VersionedWeights(module, job.optimizer, version=0)
-    segments = StageSegments((), module, weights, job.averaging)
     loss = build_loss(job.loss, search_dirs)
-    return StageCompute(setup, module, weights, segments, _SameBatch(work.inputs, work.target), loss, ())
+    return StageCompute(setup, module, weights, _SameBatch(work.inputs, work.target), loss, ())
 
 
 def _weights(program: StageProgram, job: Job) -> dict[str, Tensor]:

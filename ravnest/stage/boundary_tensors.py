@@ -1,9 +1,12 @@
-"""What crosses a stage's cuts, in the form that the job's `wire` gives it.
+"""The tensors that cross a stage's cuts: the form in which they travel, and the check of what arrives. Pure.
 
-Decides which tensors take that form: those of float32 that need a gradient, and gradients. Masks, integers, and what
-no gradient reaches travel as they are, for their values are often beyond a short form (an attention mask adds -3e38).
-float16 is sent as parts of the tensor's largest number, so that gradients neither overflow nor vanish. Held-out batches
-travel as they are, so that evaluations are of the weights alone. Pure; knows no socket and no order.
+The job's `wire` gives the form. It applies to tensors of float32 that need a gradient, and to gradients. Masks,
+integers, and what no gradient reaches travel as they are, for their values are often beyond a short form (an attention
+mask adds -3e38). float16 is sent as parts of the tensor's largest number, so that gradients neither overflow nor
+vanish. Held-out batches travel as they are, so that evaluations are of the weights alone.
+
+Nothing from the network reaches a computation before `expected_sender` and `check_tensors` have passed it. A mismatch
+means a peer with another plan, or a lie: the run ends with both named.
 """
 
 import math
@@ -16,10 +19,12 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
+from ravnest.stage import messages as m
 from ravnest.stage.setup import StageSetup
 from ravnest.training.precision import ring_wire
 from ring_allreduce import InvalidInput
 from ring_allreduce.ring import Wire, decode, encode
+from ring_allreduce.transport import Delivery, Message
 
 T = TypeVar("T")
 Tensors = tuple[Tensor, ...]
@@ -87,6 +92,50 @@ class StageCrossings:
         """As `forward`; what `compute` returns beside the gradients stays as it is."""
         gradients, beside = compute(self.gradients_in.unpack(received))
         return self.gradients_out.pack(gradients), beside
+
+
+def expected_sender(setup: StageSetup, message: Message) -> str | None:
+    """The only peer that may send this kind to this stage; None when nobody may."""
+    match message:
+        case m.Activation() | m.GlobalNorm() | m.EvaluationActivation() | m.TiedWeights():
+            return None if setup.is_first else setup.neighbour(-1)
+        case m.Gradient() | m.TiedGradients():
+            return None if setup.is_last else setup.neighbour(+1)
+        case m.EvaluationCredit():
+            return setup.neighbour(setup.stages - 1 - setup.index) if setup.is_first else None
+        case (
+            m.Alive()
+            | m.Go()
+            | m.RoundOpened()
+            | m.RoundCommitted()
+            | m.Drain()
+            | m.FinishRounds()
+            | m.Evaluate()
+            | m.Stop()
+        ):
+            return m.DRIVER
+        case _:
+            return None
+
+
+def check_tensors(delivery: Delivery, specs: Sequence[ValueSpec]) -> None:
+    """Raises RunFailed unless the tensors match `specs` in number, dtype and shape.
+
+    A size of None varies with the batch, and any positive size passes.
+    """
+    kind = type(delivery.message).__name__
+    if len(delivery.tensors) != len(specs):
+        raise RunFailed(f"{delivery.sender} sent {kind} with {len(delivery.tensors)} tensors, expected {len(specs)}")
+    for tensor, spec in zip(delivery.tensors, specs, strict=True):
+        fits = tensor.dim() == len(spec.shape) and all(
+            size == wanted or (wanted is None and size > 0)
+            for size, wanted in zip(tensor.shape, spec.shape, strict=True)
+        )
+        if tensor.dtype != spec.dtype or not fits:
+            raise RunFailed(
+                f"{delivery.sender} sent {kind} with {spec.name} as {tensor.dtype} {tuple(tensor.shape)}, expected"
+                f" {spec.dtype} {spec.shape}"
+            )
 
 
 def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:

@@ -5,7 +5,7 @@ thread. A micro-batch's backward uses the weights that its forward used, since i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -15,14 +15,13 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import StageModule
-from ravnest.stage.backward import Graph, Splitter, WeightPass, whole
+from ravnest.stage.backward import Graph, Root, whole
 from ravnest.stage.device import stage_device
-from ravnest.stage.gradient_feed import Root
 from ravnest.stage.memory import ActivationBytes, Peaks
 from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
 from ravnest.stage.recomputation import Forgotten, Replayer
-from ravnest.stage.segments import Average, Contribution, StageSegments, StatePiece
 from ravnest.stage.setup import StageSetup
+from ravnest.stage.split_backward import Splitter, WeightPass
 from ravnest.stage.tied import TiedParameters
 from ravnest.training.batches import BatchSource
 from ravnest.training.losses import Loss, Measure, Metric
@@ -48,21 +47,19 @@ class StageCompute:
         setup: StageSetup,
         module: StageModule,
         weights: VersionedWeights,
-        segments: StageSegments,
         source: BatchSource | None,
         loss: Loss,
         metrics: Sequence[Metric],
     ) -> None:
         """`source`: for first and last stages."""
         self._setup = setup
-        self._module = module
-        self._weights = weights
-        self.segments = segments
+        self.module = module
+        self.weights = weights
         self._source = source
         self._loss = loss
         self._metrics = metrics
         self._alive: dict[int, Graph | Forgotten] = {}
-        self._device = stage_device(setup.device)
+        self.device = stage_device(setup.device)
         self._mixed = MixedPrecision(setup.job.precision, setup.device)
         self._replayer = Replayer(setup.program, module) if setup.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
@@ -76,6 +73,11 @@ class StageCompute:
         self._activations = ActivationBytes(lambda: (*module.parameters(), *module.buffers()), self.peaks)
         self._measure()
 
+    @property
+    def unfinished(self) -> list[int]:
+        """The micro-batches in flight here, whose gradient is not in the group's yet."""
+        return [*self._alive, *self._halfway]
+
     def forward(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Outputs to send, in `program.outputs` order; none at the last stage, which keeps its loss.
 
@@ -88,7 +90,7 @@ class StageCompute:
             if spec.needs_gradient:
                 tensor.requires_grad_()
         self.tied.adopt(micro_batch)
-        replayer, parameters = self._replayer, self._weights.current()
+        replayer, parameters = self._replayer, self.weights.current()
         buffers = {} if replayer is None else replayer.buffers()
         if replayer is not None:
             self._seed(micro_batch)  # as it will be the second time, when no batch is read
@@ -104,13 +106,13 @@ class StageCompute:
             self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
         else:
             self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers)
-        return () if setup.is_last else self._device.take([output.detach() for output in outputs])
+        return () if setup.is_last else self.device.take([output.detach() for output in outputs])
 
     def backward(
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
         """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
-        graph, received = self._graph(micro_batch), self._device.bring(received)
+        graph, received = self._graph(micro_batch), self.device.bring(received)
         if self.splitter is not None and not self.splitter.tried:
             self.splitter.try_out(graph, received)
         elif self._mixed.scale is not None:
@@ -119,16 +121,16 @@ class StageCompute:
             whole(graph, received)
         self._added(micro_batch, graph.parameters)
         if ends_group:
-            self.peaks.saw("gradients", self._weights.gradient_bytes)  # before those of tied parameters leave
+            self.peaks.saw("gradients", self.weights.gradient_bytes)  # before those of tied parameters leave
             self.tied.close_group(micro_batch)
         clips = self._setup.job.optimizer.clip_norm is not None
-        return self._sent_back(graph), self._weights.norm_sq() if clips and ends_group else None
+        return self._sent_back(graph), self.weights.norm_sq() if clips and ends_group else None
 
     def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
         """The first part of a split backward: gradients to send, as from `backward`; no norm is known yet."""
         assert self.splitter is not None
         graph = self._graph(micro_batch)
-        rest = self.splitter.input_gradients(graph, self._device.bring(received))
+        rest = self.splitter.input_gradients(graph, self.device.bring(received))
         self._halfway[micro_batch] = rest, graph.parameters
         self._activations.split(micro_batch, rest.kept)
         return self._sent_back(graph), None
@@ -138,7 +140,7 @@ class StageCompute:
         rest, parameters = self._halfway.pop(micro_batch)
         rest.run()
         self._added(micro_batch, parameters)
-        self._device.settle()
+        self.device.settle()
 
     def update(self, norm_sq: float | None, staleness: Sequence[int] = ()) -> tuple[float, tuple[float, ...]]:
         """One optimizer step with gradients of this `staleness` (updates, one a micro-batch).
@@ -146,53 +148,40 @@ class StageCompute:
         Returns its learning rate and, at the last stage, its micro-batches' losses.
         """
         config = self._setup.job.optimizer
-        lr = learning_rate(config.lr, config.schedule, self._weights.version, self._setup.total_updates)
+        lr = learning_rate(config.lr, config.schedule, self.weights.version, self._setup.total_updates)
         scale = None
         if config.clip_norm is not None:
             known = None if norm_sq is None else math.sqrt(norm_sq)
-            scale = clip_scale(norm_to_clip_by(self._weights.norm_sq(), known), config.clip_norm)
-        self.peaks.saw("gradients", self._weights.gradient_bytes)
-        self._weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
+            scale = clip_scale(norm_to_clip_by(self.weights.norm_sq(), known), config.clip_norm)
+        self.peaks.saw("gradients", self.weights.gradient_bytes)
+        self.weights.step(lr, scale, staleness=fmean(staleness or (0,)), copy=bool(self._alive))
         self.tied.changed()
         self._measure()
-        self._device.settle()
+        self.device.settle()
         U = self._setup.job.update_every  # noqa: N806 - the design's letter
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
         return lr, losses
 
-    def snapshot(self, round: int) -> list[Contribution]:  # noqa: A002 - our word
+    def take_samples(self) -> int:
+        """How many samples have been trained on since the last call: the weight of a snapshot."""
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
-        return self.segments.snapshot(round, samples)
+        return samples
 
-    def merge(self, round: int, averages: Mapping[int, Average], save: bool) -> list[StatePiece]:  # noqa: A002
-        """Move the anchor. With `save`: copies of this stage's state for the checkpoint."""
-        self.segments.merge(round, averages)
+    def weights_moved(self) -> None:
+        """To be called after a merge, or after the anchor was adopted: lend tied parameters anew, and measure."""
         self.tied.changed()
         self._measure()
-        if not save:
-            return []
-        pieces = [StatePiece("optimizer", name, key, tensor) for (name, key), tensor in self.optimizer_state().items()]
-        return [*self.segments.kept(), *pieces]
-
-    def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
-        """Copies, as (parameter name, the optimizer's key) → tensor, the outer optimizer's among them."""
-        return self._weights.optimizer_state() | self.segments.outer_state()
-
-    def adopt_anchor(self) -> None:
-        self.segments.adopt_anchor()
-        self._measure()
-        self.tied.changed()
 
     def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The forward of a held-out batch in evaluation mode: outputs to send, none at the last stage."""
         assert not self._setup.is_first or self._source is not None
         inputs, target = self._inputs(received, batch, self._held_out_batch)
-        self._module.eval()
+        self.module.eval()
         self.tied.adopt()
         with torch.no_grad():
             outputs = self._outputs(inputs)
             if not self._setup.is_last:
-                return self._device.take(outputs)
+                return self.device.take(outputs)
             output = _model_output(outputs)
             sums = self._sums.setdefault(evaluation, EvaluationSums(metrics=[Measure(0.0, 0) for _ in self._metrics]))
             sums.loss += self._loss.measure(output, target)
@@ -208,14 +197,14 @@ class StageCompute:
 
     def _run(self, inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, ...]:
         """The forward in training: the module's outputs; at the last stage the micro-batch's mean loss."""
-        self._module.train()
+        self.module.train()
         outputs = self._outputs(inputs)
         return (self._loss.mean(_model_output(outputs), target),) if self._setup.is_last else outputs
 
     def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The module's, in the dtypes that its program says, whatever it was computed in."""
         with self._mixed.forward():
-            outputs: tuple[Tensor, ...] = self._module(*inputs)
+            outputs: tuple[Tensor, ...] = self.module(*inputs)
         return tuple(out.to(spec.dtype) for out, spec in zip(outputs, self._setup.program.outputs, strict=True))
 
     def _graph(self, micro_batch: int) -> Graph:
@@ -225,14 +214,14 @@ class StageCompute:
             return alive
         assert self._replayer is not None
         self._seed(micro_batch)
-        with self._replayer.as_it_was(alive, self._weights.current()):
+        with self._replayer.as_it_was(alive, self.weights.current()):
             outputs = self._run(alive.inputs, alive.target)
         self._activations.replayed(micro_batch, alive.inputs)
         return Graph(alive.inputs, *self._root(outputs), alive.parameters)
 
     def _added(self, micro_batch: int, parameters: ParameterSet) -> None:
         """A micro-batch's gradient is in the group's."""
-        self._weights.collect(parameters)
+        self.weights.collect(parameters)
         self._activations.backward(micro_batch)
         self._samples_since_snapshot += self._setup.job.micro_batch
 
@@ -242,7 +231,7 @@ class StageCompute:
             for tensor, spec in zip(graph.inputs, self._setup.program.inputs, strict=True)
             if spec.needs_gradient
         ]
-        return self._device.take(gradients)
+        return self.device.take(gradients)
 
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
         """`root` and `fed` of a Graph; `outputs` as `_run` gives them."""
@@ -255,15 +244,15 @@ class StageCompute:
 
     def _seed(self, micro_batch: int) -> None:
         setup = self._setup
-        self._device.seed(derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
+        self.device.seed(derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
 
     def _measure(self) -> None:
         """After the weights have changed."""
         self._mixed.weights_changed()
-        buffers = sum(buffer.nbytes for buffer in self._module.buffers())
-        cast = self._weights.live_versions * self._activations.cast_bytes
-        self.peaks.saw("weights", self._weights.weight_bytes + buffers + cast)
-        self.peaks.saw("optimizer", self._weights.optimizer_bytes)
+        buffers = sum(buffer.nbytes for buffer in self.module.buffers())
+        cast = self.weights.live_versions * self._activations.cast_bytes
+        self.peaks.saw("weights", self.weights.weight_bytes + buffers + cast)
+        self.peaks.saw("optimizer", self.weights.optimizer_bytes)
 
     def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self._source is not None
@@ -280,7 +269,7 @@ class StageCompute:
         read: Callable[[int], tuple[tuple[Tensor, ...], Tensor]],
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """The stage's inputs and, at the last stage, the target; batches are read only where they are needed."""
-        setup, device = self._setup, self._device
+        setup, device = self._setup, self.device
         if not (setup.is_first or setup.is_last):
             return device.bring(received), torch.empty(0)
         inputs, target = read(number)

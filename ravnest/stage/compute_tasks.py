@@ -4,7 +4,7 @@ imitated node, at the node's pace and within its memory.
 Decides nothing about order. Used by whoever has the stage's lock; the calls that it makes run in the compute thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, assert_never
 
@@ -16,7 +16,7 @@ from ravnest.stage import messages as m
 from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.pace import Pacer
-from ravnest.stage.rounds import RoundExchange
+from ravnest.stage.rounds import SegmentAverage, StageRounds, StatePiece
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Lateness
 
@@ -24,13 +24,13 @@ Tensors = tuple[Tensor, ...]
 Kind = Literal["activation", "gradient", "evaluation"]
 
 
-class Work:
+class ComputeTasks:
     """One stage's. Holds what has arrived until it is used."""
 
     def __init__(
         self,
         compute: StageCompute,
-        exchange: RoundExchange,
+        rounds: StageRounds,
         machine: StageMachine,
         crossings: StageCrossings,
         setup: StageSetup,
@@ -40,7 +40,7 @@ class Work:
         """`lateness`: of emulated links."""
         self._compute = compute
         self._crossings = crossings
-        self._exchange = exchange
+        self._rounds = rounds
         self._machine = machine
         self._setup = setup
         self._lateness = lateness
@@ -65,7 +65,7 @@ class Work:
         links = self._lateness
         return m.Imitated(late_s=late_s, imitated_s=imitated_s, links_late_s=links.late_s, messages=links.messages)
 
-    def of(self, instruction: ins.Compute) -> Callable[[], Any]:
+    def task(self, instruction: ins.Compute) -> Callable[[], Any]:
         """The call; what it needs is forgotten here."""
         call = self._plain(instruction)
         return call if self._pacer is None else self._pacer.paced(instruction, call)
@@ -89,12 +89,12 @@ class Work:
                 staleness = self._machine.group_staleness
                 return lambda: self._update(norm_sq, staleness)
             case ins.TakeSnapshot(number):
-                return lambda: compute.snapshot(number)
+                return lambda: self._rounds.snapshot(number, compute.take_samples())
             case ins.ApplyMerge(number):
-                averages, save = self._exchange.take(number)
+                averages, save = self._rounds.take(number)
                 if save:
                     self.saving.add(number)
-                return lambda: compute.merge(number, averages, save)
+                return lambda: self._merge(number, averages, save)
             case ins.RunEvaluation(evaluation, batch):
                 received = self._take("evaluation", evaluation, batch)
                 return lambda: compute.evaluate(evaluation, batch, received)
@@ -106,6 +106,12 @@ class Work:
         if self._setup.memory is not None:
             self._compute.peaks.require_within(self._setup.memory, self._setup.name)
         return done
+
+    def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StatePiece]:
+        """Move the anchor. Returns copies of the stage's state for the checkpoint where it is to be saved."""
+        self._rounds.merge(number, averages)
+        self._compute.weights_moved()
+        return self._rounds.saved() if save else []
 
     def _take(self, kind: Kind, *number: int) -> Tensors:
         return self._arrived.pop((kind, number), ())

@@ -17,12 +17,11 @@ from ravnest.job.materials import load_data
 from ravnest.splitting import StageModule
 from ravnest.stage import messages as m
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.deadlines import ALIVE_EVERY_S, STATE_DEADLINE_S
 from ravnest.stage.device import stage_device
 from ravnest.stage.executor import Executor, ThreadExecutor
-from ravnest.stage.rounds import RoundExchange
+from ravnest.stage.messages import ALIVE_EVERY_S, STATE_DEADLINE_S
+from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
-from ravnest.stage.segments import StageSegments
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.timeline import Timeline
 from ravnest.training.averaging import split_outer
@@ -144,20 +143,18 @@ def assemble(
     own, outer = split_outer(optimizer_state)
     if own:
         weights.load_optimizer_state(own)
-    segments = StageSegments(setup.segments, module, weights, job.averaging)
-    segments.load_outer_state(outer)
+    rounds = StageRounds(setup, module, weights, endpoint)
+    rounds.load_outer_state(outer)
     compute = StageCompute(
         setup,
         module,
         weights,
-        segments,
         source,
         build_loss(job.loss, dirs, setup.device),
         build_metrics(job.metrics, dirs, setup.device),
     )
-    exchange = RoundExchange(endpoint, setup.segments, job.max_lag)
     timeline = Timeline() if setup.timeline else None
-    return StageRuntime(setup, endpoint, compute, exchange, executor, version=version, timeline=timeline, now=now)
+    return StageRuntime(setup, endpoint, compute, rounds, executor, version=version, timeline=timeline, now=now)
 
 
 def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,9 +11,8 @@ from ravnest.pipeline.controllers import SplitTuner, WindowTuner
 from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
-from ravnest.stage.deadlines import ALIVE_EVERY_S
 from ravnest.stage.memory import Peaks
-from ravnest.stage.sends import Sends
+from ravnest.stage.messages import ALIVE_EVERY_S
 from ravnest.stage.timeline import NETWORK, Timeline, subject
 from ring_allreduce.transport import Message
 
@@ -23,7 +22,7 @@ class Reports:
 
     def __init__(
         self,
-        sends: Sends,
+        tell: Callable[[Message], None],
         ledger: Ledger,
         rings: tuple[int, ...],
         peaks: Peaks,
@@ -32,7 +31,7 @@ class Reports:
         late: Callable[[], m.Imitated | None],
     ) -> None:
         """`late`: how late this machine has been."""
-        self._sends = sends
+        self.tell = tell
         self._ledger = ledger
         self._rings = rings
         self._peaks = peaks
@@ -45,9 +44,6 @@ class Reports:
         self._next_alive_s = now()
         self.computations = 0
         """How many have finished."""
-
-    def tell(self, message: Message) -> None:
-        self._sends.send(m.DRIVER, message)
 
     def evaluated(self, evaluation: int, sums: EvaluationSums) -> None:
         """What a finished evaluation came to."""

@@ -8,7 +8,8 @@ between. Whoever has something for the machine takes the lock.
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -17,23 +18,57 @@ from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.tuned_stage import Passage, TunedStage
 from ravnest.stage import messages as m
-from ravnest.stage.arrivals import check_tensors, expected_sender
-from ravnest.stage.boundary_tensors import StageCrossings
+from ravnest.stage.boundary_tensors import StageCrossings, check_tensors, expected_sender
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.compute_tasks import Work
+from ravnest.stage.compute_tasks import ComputeTasks
 from ravnest.stage.executor import Executor, Finished
 from ravnest.stage.reports import Reports
-from ravnest.stage.rounds import RoundExchange
-from ravnest.stage.segments import StatePiece
-from ravnest.stage.sends import Sends
+from ravnest.stage.rounds import StageRounds, StatePiece
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.timeline import Timeline
 from ring_allreduce.rounds import SilenceDeadline
-from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, Outbox
 
 _IDLE_POLL_S = 0.25
 
 Tensors = tuple[Tensor, ...]
+
+
+class Sends:
+    """One stage's. Belongs to the thread that makes it, which owns the endpoint; any other may call `send`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        on_sent: Callable[[Message, float], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_sent`: hears in the owning thread what has left, and when that began."""
+        self.endpoint = endpoint
+        self._on_sent = on_sent
+        self._now = now
+        self._owner = threading.get_ident()
+        self._waiting: deque[tuple[str, Message, Sequence[Tensor]]] = deque()
+
+    def send(self, peer: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        """In the pipeline's lane. Raises what Endpoint.send does, from another thread later: in `flush`."""
+        self._waiting.append((peer, message, tensors))
+        if threading.get_ident() == self._owner:
+            self.flush()
+        else:
+            self.endpoint.wake()
+
+    def tell(self, message: Message) -> None:
+        """Send to the driver."""
+        self.send(m.DRIVER, message)
+
+    def flush(self) -> None:
+        """Send what waits. Only the owning thread may call it."""
+        while self._waiting:
+            peer, message, tensors = self._waiting.popleft()
+            began_s = self._now()
+            self.endpoint.send(peer, Lane.PIPELINE, message, tensors)
+            self._on_sent(message, began_s)
 
 
 class StageRuntime:
@@ -47,7 +82,7 @@ class StageRuntime:
         setup: StageSetup,
         endpoint: Endpoint,
         compute: StageCompute,
-        exchange: RoundExchange,
+        rounds: StageRounds,
         executor: Executor,
         *,
         version: int,
@@ -56,9 +91,9 @@ class StageRuntime:
     ) -> None:
         """`timeline`: where to record what is done, if anybody wants it drawn."""
         self.setup = setup
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self.compute = compute
-        self._exchange = exchange
+        self.rounds = rounds
         self._executor = executor
         self._crossings = StageCrossings(setup)
         self._now = now
@@ -70,13 +105,14 @@ class StageRuntime:
             split=setup.job.split_backward,
             on_split=lambda tuner: self._reports.split(tuner),
         )
-        self._machine = self._tuned.machine
+        self.machine = self._tuned.machine
         rings = tuple(segment.ring for segment in setup.segments)
         self._lock = threading.RLock()
         self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
-        self._work = Work(compute, exchange, self._machine, self._crossings, setup, endpoint.stats.lateness, now)
-        self._reports = Reports(self._sends, self._machine.ledger, rings, compute.peaks, timeline, now, self._work.late)
-        exchange.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
+        self._tasks = ComputeTasks(compute, rounds, self.machine, self._crossings, setup, endpoint.stats.lateness, now)
+        tell, ledger = self._sends.tell, self.machine.ledger
+        self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late)
+        rounds.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._measure_averaging()
         self._final_round: int | None = None
@@ -96,14 +132,14 @@ class StageRuntime:
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
         """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage has stopped."""
         try:
-            deliveries = self._endpoint.poll(timeout_s)
+            deliveries = self.endpoint.poll(timeout_s)
             with self._lock:
                 self._sends.flush()
                 for delivery in deliveries:
                     self._take(delivery)
                 for finished in self._executor.finished():
                     self._take_finished(finished)
-                self._merge_arrived(self._exchange.pump())
+                self._merge_arrived(self.rounds.pump())
                 self._outbox.flush()
                 now_s = self._now()
                 self._reports.turn(now_s)
@@ -128,7 +164,7 @@ class StageRuntime:
         message = delivery.message
         if delivery.sender == m.DRIVER:
             self._driver.heard(self._now())
-        if self._exchange.on_delivery(delivery):
+        if self.rounds.on_delivery(delivery):
             return
         if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
@@ -136,11 +172,11 @@ class StageRuntime:
         match message:
             case m.Activation():
                 check_tensors(delivery, self._crossings.activations_in.travelling)
-                self._work.arrived("activation", (message.micro_batch,), delivery.tensors)
+                self._tasks.arrived("activation", (message.micro_batch,), delivery.tensors)
                 self._handle(ev.ActivationArrived(message.micro_batch))
             case m.Gradient():
                 check_tensors(delivery, self._crossings.gradients_in.travelling)
-                self._work.arrived("gradient", (message.micro_batch,), delivery.tensors)
+                self._tasks.arrived("gradient", (message.micro_batch,), delivery.tensors)
                 event = ev.GradientArrived(message.micro_batch, message.snapshot_round, message.norm_sq)
                 self._handle(event, Passage(message.queued_s, message.busiest_s))
             case m.GlobalNorm():
@@ -154,14 +190,14 @@ class StageRuntime:
                 self.compute.tied.arrived_gradients(message, delivery.tensors)
             case m.EvaluationActivation():
                 check_tensors(delivery, self._crossings.held_out.travelling)
-                self._work.arrived("evaluation", (message.evaluation, message.batch), delivery.tensors)
+                self._tasks.arrived("evaluation", (message.evaluation, message.batch), delivery.tensors)
                 self._handle(ev.EvaluationArrived(message.evaluation, message.batch, message.batches))
             case m.EvaluationCredit():
                 self._handle(ev.EvaluationCredited(message.evaluation, message.batch))
             case m.RoundOpened():
                 self._handle(ev.RoundOpened(message.round))
             case m.RoundCommitted():
-                self._merge_arrived(self._exchange.on_committed(message))
+                self._merge_arrived(self.rounds.on_committed(message))
             case m.Go():
                 self._handle(ev.Started(version=self._version))
             case m.Drain():
@@ -212,20 +248,21 @@ class StageRuntime:
                 self._reports.tell(m.Drained(micro_batches=micro_batches, updates=updates))
             case ins.ReportRoundsFinished(up_to):
                 if up_to == self._final_round:
-                    self.compute.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                    self.rounds.adopt_anchor()  # nothing computes: the machine reports this only when idle
+                    self.compute.weights_moved()
                     self._send_parcels()
                 self._reports.tell(m.RoundsFinished(up_to=up_to, spent=self._reports.spent()))
             case ins.Fail(reason):
                 raise RunFailed(reason)
             case _:
-                self._executor.submit(instruction, self._work.of(instruction))
+                self._executor.submit(instruction, self._tasks.task(instruction))
 
     def _take_finished(self, finished: Finished) -> None:
         if finished.error is not None:
             raise finished.error
         self._reports.computations += 1
         if finished.took is not None:
-            self._machine.ledger.computed(*finished.took)
+            self.machine.ledger.computed(*finished.took)
         self._send_parcels()  # before whatever of this computation is sent
         match finished.instruction:
             case ins.RunForward(micro_batch):
@@ -244,17 +281,17 @@ class StageRuntime:
                 self._handle(ev.WeightGradientsFinished(micro_batch))
             case ins.RunUpdate(update):
                 (lr, losses), spent = finished.result, self._reports.spent()
-                staleness = self.compute.tied.staleness(update, self._machine.group_staleness)
+                staleness = self.compute.tied.staleness(update, self.machine.group_staleness)
                 self._reports.tell(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=spent))
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
-                self._reports.tell(m.SnapshotTaken(round=number, update=self._machine.version))
-                self._exchange.contribute(number, finished.result)
+                self._reports.tell(m.SnapshotTaken(round=number, update=self.machine.version))
+                self.rounds.contribute(number, finished.result)
                 self._measure_averaging()
                 self._reports.round_is(number, "in flight")
                 self._handle(ev.SnapshotFinished(number))
             case ins.ApplyMerge(number):
-                self._exchange.merged(number)
+                self.rounds.release(number)
                 self._merged(number, finished.result)
                 self._handle(ev.MergeFinished(number))
             case ins.RunEvaluation(evaluation, batch):
@@ -265,9 +302,9 @@ class StageRuntime:
     def _merged(self, number: int, state: list[StatePiece]) -> None:
         self._reports.tell(m.RoundMerged(round=number))
         self._reports.round_is(number, None)
-        if number not in self._work.saving:
+        if number not in self._tasks.saving:
             return
-        self._work.saving.discard(number)
+        self._tasks.saving.discard(number)
         for piece in state:
             header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
             self._outbox.put(m.DRIVER, header, [piece.tensor])
@@ -293,6 +330,4 @@ class StageRuntime:
             self._send(parcel.step, parcel.message, parcel.tensors)
 
     def _measure_averaging(self) -> None:
-        """Anchors; and for each round on its way what was contributed, and as much for the average that is made."""
-        anchors = sum(self.compute.segments.anchor(segment.ring).nbytes for segment in self.setup.segments)
-        self.compute.peaks.saw("averaging", anchors + 2 * self._exchange.contributed_bytes)
+        self.compute.peaks.saw("averaging", self.rounds.memory_bytes)

@@ -11,7 +11,7 @@ from cluster_planner import WorkTimes
 from ravnest.job.config import Job
 from ravnest.pipeline import StageShape, stage_name
 from ravnest.splitting import StageProgram
-from ravnest.stage.tied_setup import TiedSetup
+from ravnest.stage.tied import TiedSetup
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress
 

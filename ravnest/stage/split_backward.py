@@ -1,20 +1,29 @@
-"""Where parameters enter a graph: what a split backward needs to know of it.
+"""A backward in two parts, of which the first computes what its stage sends back.
 
-Nodes from which an input can be reached are on the path of the input gradients. A node on it that also leads to
-parameters by the side is on the frontier: once the gradient that arrives there is known, those parameters' gradients
-need nothing else. Frontier nodes that share a parameter form one group. Decides what belongs together; runs nothing.
+The first part runs the graph for its inputs alone, and notes the gradient that arrives at each node of the frontier.
+The second part begins there, and runs for the parameters alone. Every product is computed once, by torch's own
+functions, so that the gradients are those of a whole backward. Whether that is so for a stage is tried on its first
+micro-batch, and a stage for which it is not keeps to whole backwards.
 
-Looking costs some microseconds a node, so it is done once: the graphs of one stage differ in nothing but their tensors,
-and a Frontier finds the same nodes in the next one.
+The frontier is where parameters enter the graph. Nodes from which an input can be reached are on the path of the input
+gradients. A node on this path that also leads to parameters by the side is on the frontier: once the gradient that
+arrives there is known, those parameters' gradients need nothing else. Frontier nodes that share a parameter form one
+group. To find them costs some microseconds a node, so it is done once: the graphs of one stage differ in nothing but
+their tensors, and a `Frontier` finds the same nodes in the next one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from ravnest.errors import RunFailed
+from ravnest.stage.backward import Graph, gradients_of, set_apart
+
+ROUNDING = 64
+"""Gradients agree when they differ by at most so many units of their dtype's precision, in proportion to their norm."""
 
 Below = dict[Node, tuple[Node, ...]]
 """Each node's next ones, every node after all that it leads to."""
@@ -143,3 +152,129 @@ def _variable(leaf: Node) -> tuple[Tensor]:
     if not isinstance(variable, Tensor):
         raise NotSplittable(f"the graph ends in {leaf.name()}, which is no parameter")
     return (variable,)
+
+
+@dataclass
+class WeightPass:
+    """The second part of a split backward, to be run once. Holds what is left of the graph."""
+
+    _calls: list[tuple[list[GradientEdge], list[Tensor], list[Tensor]]] = field(default_factory=list)
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """The gradients that it begins with."""
+        return [tensor for _, gradients, _ in self._calls for tensor in gradients]
+
+    def run(self, *, keep: bool = False) -> None:
+        """Add to the parameters' `grad`. keep: the graph can be run again."""
+        for edges, gradients, leaves in self._calls:
+            _backward_from(edges, gradients, leaves, keep=keep)
+
+
+class Splitter:
+    """Splits the backwards of one stage."""
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+        """Why this stage's backward cannot be split, once tried."""
+        self.tried = False
+        self._frontiers: dict[tuple[torch.Size, ...], Frontier] = {}
+
+    def input_gradients(self, graph: Graph, received: Sequence[Tensor]) -> WeightPass:
+        """Sets the `grad` of the graph's inputs. Raises NotSplittable where a frontier cannot be found."""
+        end = graph.end(received)
+        if end is None:
+            return WeightPass()
+        return self._first_part(end, graph)
+
+    def try_out(self, graph: Graph, received: Sequence[Tensor]) -> None:
+        """A whole backward, after a split one of the same graph, whose gradients it has to equal: see `refused`.
+
+        No parameter of the graph may have a gradient yet.
+        """
+        self.tried = True
+        end = graph.end(received)
+        if end is None:
+            self.refused = "nothing here takes a gradient"
+            return
+        named = {**graph.parameters, **{f"input {i}": tensor for i, tensor in enumerate(graph.inputs)}}
+        found: dict[str, Tensor | None] = {}
+        try:
+            self._first_part(end, graph).run(keep=True)
+            found = {name: tensor.grad for name, tensor in named.items()}
+        except (RuntimeError, NotImplementedError, NotSplittable) as error:
+            self.refused = str(error).splitlines()[0] if str(error) else type(error).__name__
+        for tensor in named.values():
+            tensor.grad = None
+        end.backward()  # type: ignore[no-untyped-call]
+        set_apart(graph, gradients_of(graph))
+        if self.refused is None:
+            self.refused = _differences(found, named)
+
+    def _first_part(self, end: Tensor, graph: Graph) -> WeightPass:
+        inputs = [tensor for tensor in graph.inputs if tensor.requires_grad]
+        root = end.grad_fn
+        if root is None or not inputs:
+            raise NotSplittable("nothing here is sent back")
+        shapes = tuple(tensor.shape for tensor in graph.inputs)
+        frontier = self._frontiers.get(shapes)
+        if frontier is None:
+            frontier = self._frontiers[shapes] = frontier_of(root, inputs, graph.parameters)
+        groups = frontier.find(root)
+        arrived: dict[Node, tuple[Tensor | None, ...]] = {}
+        hooks = [node.register_prehook(_note(arrived, node)) for nodes, _ in groups for node in nodes]
+        try:
+            gradients = torch.autograd.grad(end, inputs, retain_graph=True, allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for tensor, gradient in zip(inputs, gradients, strict=True):
+            tensor.grad = gradient
+        rest = WeightPass()
+        for nodes, names in groups:
+            begun = [(GradientEdge(n, i), g) for n in nodes for i, g in enumerate(arrived.get(n, ())) if g is not None]
+            if begun:
+                leaves: list[Tensor] = [graph.parameters[name] for name in names]
+                rest._calls.append(([edge for edge, _ in begun], [g for _, g in begun], leaves))
+        set_apart(graph, rest.kept)  # which become gradients of parameters
+        return rest
+
+
+def _note(arrived: dict[Node, tuple[Tensor | None, ...]], node: Node) -> Callable[[tuple[Tensor, ...]], None]:
+    def hook(gradients: tuple[Tensor, ...]) -> None:
+        arrived[node] = gradients
+
+    return hook
+
+
+def _differences(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor]) -> str | None:
+    """What is wrong with the gradients of a split backward; None where nothing is."""
+    for name, tensor in expected.items():
+        ours, theirs = found[name], tensor.grad
+        if ours is None and theirs is None:
+            continue
+        if ours is None or theirs is None:
+            return f"{name} has a gradient in one kind of backward only"
+        allowed = ROUNDING * torch.finfo(theirs.dtype).eps * float(theirs.norm())
+        if not float((ours - theirs).norm()) <= allowed:
+            return f"the gradient of {name} is another"
+    return None
+
+
+def _backward_from(
+    edges: Sequence[GradientEdge], gradients: Sequence[Tensor], leaves: Sequence[Tensor], *, keep: bool
+) -> None:
+    """Run a graph backward from `edges`, with one gradient for each, and add to the `grad` of `leaves` only.
+
+    keep: the graph can be run again.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        tuple(edges),
+        tuple(gradients),
+        keep,
+        False,  # create_graph
+        tuple(leaves),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )

@@ -1,8 +1,16 @@
-"""What a stage did and when, kept to be drawn: a bounded list of spans, handed on in pieces. Pure: times are passed in.
+"""What a stage did and when, kept to be drawn, and how far its clock is from the driver's. Pure: times are passed in.
 
-A lane is one row of the picture: what the stage computed or waited for (the ledger's states), what it sent and
-received, and one for each of its rings. Once `limit` spans were taken, further ones are only counted.
+`Timeline` is a bounded list of spans, handed on in pieces. A lane is one row of the picture: what the stage computed or
+waited for (the ledger's states), what it sent and received, and one lane for each of its rings. Once `limit` spans were
+taken, further ones are only counted.
+
+`ClockOffset` compares clocks by the signs of life that the driver and a stage exchange. The driver's Alive carries its
+time; the stage's next Alive returns it, with when it was heard and when it was answered. The way there and the way back
+are taken to be equally long, so the error is at most half of what the two took together, and the quickest exchange
+counts. Clocks drift apart by up to some 50 µs a second, which this does not follow.
 """
+
+import math
 
 from ravnest.stage import messages as m
 from ring_allreduce.transport import Message
@@ -88,3 +96,25 @@ def subject(message: Message) -> tuple[str, int] | None:
             return "tied gradients", message.update
         case _:
             return None
+
+
+class ClockOffset:
+    """One stage's clock as the driver sees it."""
+
+    def __init__(self) -> None:
+        self._estimate_s = 0.0
+        self.error_s = math.inf
+        """How wrong `offset_s` can be, twice that where it is 0; infinite before the first exchange."""
+
+    def exchanged(self, sent_s: float, heard_s: float, answered_s: float, back_s: float) -> None:
+        """The driver's `sent_s` and `back_s` around the stage's `heard_s` and `answered_s`, each by its own clock."""
+        error_s = max(0.0, (back_s - sent_s) - (answered_s - heard_s)) / 2
+        if error_s < self.error_s:
+            self.error_s = error_s
+            self._estimate_s = ((heard_s - sent_s) + (answered_s - back_s)) / 2
+
+    @property
+    def offset_s(self) -> float:
+        """The stage's clock less the driver's. One that cannot be told from none is none: on one machine both read the
+        same clock."""
+        return 0.0 if abs(self._estimate_s) <= self.error_s else self._estimate_s

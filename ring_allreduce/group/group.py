@@ -54,7 +54,7 @@ class Group:
         group when any member is lost. `keys`: encrypt everything; their allow-list holds all members and "rendezvous",
         and all of them have keys. Raises InvalidInput, DeadlinePassed, PeerLost, TransportError.
         """
-        where = _host_and_port(rendezvous)
+        where = host_and_port(rendezvous)
         require_size(size)
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
             raise InvalidInput(f"a name has 1 to {MAX_NAME_CHARACTERS} characters, got {name!r}")
@@ -103,7 +103,7 @@ class Group:
         check_wire(self._options.wire, vector.dtype)
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
         _require_time(limit_s)
-        return self._member.run(Call(chosen, vector, _weight(weight), limit_s))
+        return self._member.run(Call(chosen, vector, weight_of(weight), limit_s))
 
     def statistics(self) -> Mapping[str, RingStatistics]:
         """Ring → what its rounds cost this member since it joined: bytes, seconds, and the rate of each hop to it."""
@@ -122,8 +122,8 @@ class Group:
         self.close()
 
 
-def _host_and_port(rendezvous: object) -> tuple[str, int]:
-    """Of "host:port"; an IPv6 address may stand in brackets."""
+def host_and_port(rendezvous: object) -> tuple[str, int]:
+    """The host and port of "host:port"; an IPv6 address may stand in brackets. Raises InvalidInput."""
     host, _, port = rendezvous.rpartition(":") if isinstance(rendezvous, str) else ("", "", "")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
@@ -134,8 +134,11 @@ def _host_and_port(rendezvous: object) -> tuple[str, int]:
     return host, number
 
 
-def _weight(weight: object) -> float:
-    """A plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too."""
+def weight_of(weight: object) -> float:
+    """A plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too.
+
+    Raises InvalidInput for anything else, and for what is not finite or below 0.
+    """
     try:
         number = math.nan if isinstance(weight, str) else float(weight)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):

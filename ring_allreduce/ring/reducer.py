@@ -253,16 +253,9 @@ class RingReducer:
         weight = 1.0 if chunk.phase == "gather" else chunk.weight
         payload = checked(delivery, chunk, spec.wire, spec.dtype, weight)
         executor = self._executor(key)
+        span = chunk.block, chunk.start, chunk.stop
         event = ChunkArrived(
-            delivery.sender,
-            delivery.epoch,
-            chunk.round,
-            chunk.phase,
-            chunk.block,
-            chunk.start,
-            chunk.stop,
-            chunk.weight,
-            chunk.counters,
+            delivery.sender, delivery.epoch, chunk.round, chunk.phase, *span, chunk.weight, chunk.counters
         )
         executor.arrive(payload)
         now_s, before = self._now(), executor.machine.received

@@ -1,4 +1,5 @@
 import pickle
+import traceback
 
 from ravnest_errors import InvalidInput, RavnestError
 
@@ -19,6 +20,14 @@ def test_an_error_without_a_file_can_be_given_one() -> None:
     located = InvalidInput("must be above 0", hint="use 1").located("job.yaml", "seed")
     assert (str(located), located.hint) == ("job.yaml: seed: must be above 0", "use 1")
     assert located.located("other.yaml", "other") is located
+
+
+def test_a_hint_is_shown_below_the_message_of_a_traceback() -> None:
+    error = InvalidInput("must be above 0", key="seed", hint="use 1")
+    assert traceback.format_exception(error)[-2:] == [
+        "ravnest_errors.InvalidInput: seed: must be above 0\n",
+        "hint: use 1\n",
+    ]
 
 
 def test_an_error_keeps_its_parts_on_its_way_between_processes() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.allreduce.fault_plan import CHUNK_ELEMENTS, KINDS, WAYS, chunks_sent, scenario
 from experiments.allreduce.faults import QUICK, SCENARIOS, WIRES, plans
-from ring_allreduce.group import calls as group_call
+from ring_allreduce.group import group_ring
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
@@ -35,4 +35,4 @@ def test_chunks_of_each_way():
 
 
 def test_what_members_of_scenarios_replace_is_where_they_replace_it():
-    assert {"chunk_elements_for", "direct_is_faster"} <= vars(group_call).keys()
+    assert {"chunk_elements_for", "direct_is_faster"} <= vars(group_ring).keys()

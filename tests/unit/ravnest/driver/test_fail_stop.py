@@ -2,7 +2,7 @@ import pytest
 
 from ravnest.driver.fail_stop import FailStop
 from ravnest.errors import NodeLost
-from ravnest.stage.deadlines import STALL_FLOOR_S
+from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 NODES = {"c0.s0": "desk", "c0.s1": "laptop"}

@@ -171,7 +171,7 @@ def test_all_members_of_a_ring_hold_the_same_anchor_byte_for_byte():
     for name, stage in run.stages.items():
         for segment in stage.setup.segments:
             assert name in segment.members
-            anchors.setdefault(segment.ring, []).append(stage.compute.segments.anchor(segment.ring).numpy().tobytes())
+            anchors.setdefault(segment.ring, []).append(stage.rounds.anchor(segment.ring).numpy().tobytes())
     assert all(len(held) == 3 and len(set(held)) == 1 for held in anchors.values())
 
 
@@ -274,7 +274,7 @@ def test_a_resumed_run_goes_on_where_the_last_round_was():
     anchor = first.run().checkpoints[-1]
     done = len(first.result.losses["c0"])
     assert first.control.samples == done * job.micro_batch
-    optimizer = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)
     second = local_run(job.model_copy(update={"stop": StopConfig(samples=480)}), parts=(2,), start=start)
     later = second.run().losses["c0"]

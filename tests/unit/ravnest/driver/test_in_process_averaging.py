@@ -17,7 +17,7 @@ def anchors(run):
     found: dict[int, list[bytes]] = {}
     for stage in run.stages.values():
         for segment in stage.setup.segments:
-            found.setdefault(segment.ring, []).append(stage.compute.segments.anchor(segment.ring).numpy().tobytes())
+            found.setdefault(segment.ring, []).append(stage.rounds.anchor(segment.ring).numpy().tobytes())
     return found
 
 
@@ -119,7 +119,7 @@ def test_a_resumed_run_goes_on_with_its_momentum():
     whole, first = local_run(longer, parts=(2,)), local_run(job, parts=(2,))
     whole.run()
     anchor = first.run().checkpoints[-1]
-    state = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    state = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
     assert all({key for _, key in found} == {"outer_momentum"} for found in state.values())
     done = len(first.result.losses["c0"])
     apart = {}
@@ -127,7 +127,7 @@ def test_a_resumed_run_goes_on_with_its_momentum():
         start = Start(anchor, kept, first.control.updates, first.control.samples)
         second = local_run(longer, parts=(2,), start=start)
         for stage, runtime in second.stages.items():
-            loaded = runtime.compute.optimizer_state()
+            loaded = runtime.rounds.optimizer_state()
             assert loaded.keys() == kept[stage].keys()
             assert all(torch.equal(loaded[key], kept[stage][key]) for key in loaded)
         losses = second.run().losses["c0"]

@@ -50,7 +50,7 @@ def test_it_ends_in_agreement_and_within_its_bounds(seed, max_lag, max_staleness
     lags = []
 
     def watch():
-        lags.append(max(stage._machine.contributed - stage._machine.merged for stage in run.stages.values()))
+        lags.append(max(stage.machine.contributed - stage.machine.merged for stage in run.stages.values()))
         return False
 
     result = run.run(until=watch)
@@ -62,9 +62,9 @@ def test_it_ends_in_agreement_and_within_its_bounds(seed, max_lag, max_staleness
     anchors, lives = {}, {}
     for stage in run.stages.values():
         for segment in stage.setup.segments:
-            anchor = stage.compute.segments.anchor(segment.ring).numpy().tobytes()
+            anchor = stage.rounds.anchor(segment.ring).numpy().tobytes()
             anchors.setdefault(segment.ring, set()).add(anchor)
-            live = stage.compute._weights.flat(segment.parameters)
+            live = stage.compute.weights.flat(segment.parameters)
             lives.setdefault(segment.ring, set()).add(live.numpy().tobytes())
     assert all(len(held) == 1 for held in anchors.values())
     assert lives == anchors

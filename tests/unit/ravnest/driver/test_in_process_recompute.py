@@ -29,7 +29,7 @@ def trained(parts: int, **changes) -> tuple[LocalRun, dict[str, torch.Tensor]]:
     run.run()
     state = {}
     for stage in run.stages.values():
-        state |= {name: value.detach().clone() for name, value in stage.compute._module.state_dict().items()}
+        state |= {name: value.detach().clone() for name, value in stage.compute.module.state_dict().items()}
     return run, state
 
 
@@ -37,13 +37,13 @@ def trained(parts: int, **changes) -> tuple[LocalRun, dict[str, torch.Tensor]]:
 def test_running_forwards_twice_changes_nothing(case):
     _, kept = trained(3, **CASES[case])
     run, again = trained(3, activation_checkpointing="always", **CASES[case])
-    assert all(stage.compute._replayer is not None for stage in run.stages.values())
+    assert all(stage.setup.recomputes for stage in run.stages.values())
     assert {name: torch.equal(again[name], kept[name]) for name in kept} == dict.fromkeys(kept, True)
 
 
 def test_batch_norm_counts_each_micro_batch_once():
     run, state = trained(2, activation_checkpointing="always", **CNN)
-    samples = run.stages["c0.s0"]._machine.version * 3
+    samples = run.stages["c0.s0"].machine.version * 3
     assert [int(state[f"bn{i}.num_batches_tracked"]) for i in (1, 2)] == [samples, samples]
 
 

@@ -16,7 +16,7 @@ def trained(**changes) -> tuple[LocalRun, dict[str, torch.Tensor]]:
     run.run()
     weights = {}
     for stage in run.stages.values():
-        weights |= {name: p.detach().clone() for name, p in stage.compute._module.named_parameters()}
+        weights |= {name: p.detach().clone() for name, p in stage.compute.module.named_parameters()}
     return run, weights
 
 
@@ -32,35 +32,43 @@ CASES = {
 def test_split_and_whole_backwards_train_the_same_weights(case):
     run, split = trained(split_backward="always", **CASES[case])
     _, whole = trained(split_backward="never", **CASES[case])
-    assert [stage._machine.splits for stage in run.stages.values()] == [False, True, True]
+    assert [stage.machine.splits for stage in run.stages.values()] == [False, True, True]
     assert {name: torch.equal(split[name], whole[name]) for name in whole} == dict.fromkeys(whole, True)
 
 
+def heard_of(run):
+    """A list to which everything is added that the stages tell the driver: (stage, message)."""
+    told, handle = [], run.control.handle
+
+    def record(sender, message):
+        told.append((sender, message))
+        return handle(sender, message)
+
+    run.control.handle = record
+    return told
+
+
 def test_every_stage_but_the_first_splits_and_says_so():
-    told = []
     run = local_run(tiny_job(split_backward="always"), parts=(3,))
-    for name, stage in run.stages.items():
-        tell = stage._reports.tell
-        stage._reports.tell = lambda message, name=name, tell=tell: (told.append((name, message)), tell(message))
+    told = heard_of(run)
     run.run()
     splits = [(name, message.splits) for name, message in told if isinstance(message, m.BackwardSplit)]
     assert sorted(splits) == [("c0.s1", True), ("c0.s2", True)]
     assert run.stages["c0.s0"].compute.splitter is None
     for name in ("c0.s1", "c0.s2"):
-        assert run.stages[name]._machine.splits
-        assert not run.stages[name].compute._halfway
+        assert run.stages[name].machine.splits
+        assert not run.stages[name].compute.unfinished
 
 
 def test_a_stage_whose_backward_cannot_be_split_keeps_to_whole_ones(monkeypatch):
     def refuse(*_: object) -> None:
         raise NotSplittable("no frontier for a test")
 
-    monkeypatch.setattr("ravnest.stage.backward.frontier_of", refuse)
-    told = []
+    monkeypatch.setattr("ravnest.stage.split_backward.frontier_of", refuse)
     run = local_run(tiny_job(split_backward="always"), parts=(2,))
-    stage = run.stages["c0.s1"]
-    tell = stage._reports.tell
-    stage._reports.tell = lambda message: (told.append(message), tell(message))
+    stage, told = run.stages["c0.s1"], heard_of(run)
     run.run()
-    assert [message.refused for message in told if isinstance(message, m.BackwardSplit)] == ["no frontier for a test"]
-    assert not stage._machine.splits
+    assert [message.refused for _, message in told if isinstance(message, m.BackwardSplit)] == [
+        "no frontier for a test"
+    ]
+    assert not stage.machine.splits

@@ -100,7 +100,7 @@ def test_without_flushes_copies_are_the_owner_s_and_no_gradient_is_older_than_th
         stage.compute.tied.adopt()
     for cluster, last in (("c0", 2), ("c1", 1)):
         own, borrowed = (
-            dict(run.stages[f"{cluster}.s{index}"].compute._module.named_parameters()) for index in (0, last)
+            dict(run.stages[f"{cluster}.s{index}"].compute.module.named_parameters()) for index in (0, last)
         )
         assert torch.equal(own["words.weight"], borrowed["words.weight"])
         assert torch.equal(own["words.weight"].detach(), result.checkpoints[-1]["words.weight"])
@@ -151,7 +151,7 @@ def test_a_resumed_run_goes_on():
     first = local_run(job, parts=(3,))
     anchor = first.run().checkpoints[-1]
     done = len(first.result.losses["c0"])
-    optimizer = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)
     later_job = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 480})})
     later = local_run(later_job, parts=(3,), start=start).run().losses["c0"]
@@ -164,14 +164,14 @@ def test_the_bytes_that_cross_are_the_plan_s():
     run = local_run(job, parts=(3,))
     sent = []
     for stage in run.stages.values():
-        plain = stage._endpoint.send
+        plain = stage.endpoint.send
 
         def send(peer, lane, message, tensors=(), *, plain=plain):
             if isinstance(message, m.TiedWeights | m.TiedGradients):
                 sent.append((type(message), sum(tensor.nbytes for tensor in tensors)))
             plain(peer, lane, message, tensors)
 
-        stage._endpoint.send = send
+        stage.endpoint.send = send
     run.run()
     updates, table = run.control.updates["c0"], 4 * 11 * 16
     assert [size for kind, size in sent if kind is m.TiedGradients] == [table] * 2 * updates

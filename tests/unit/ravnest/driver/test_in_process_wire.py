@@ -42,14 +42,14 @@ def test_the_bytes_between_stages_are_those_of_the_plan(form):
     setups, plan = setups_of(job, parts=(2,))
     sent = {}
     for name, stage in run.stages.items():
-        plain = stage._endpoint.send
+        plain = stage.endpoint.send
 
         def send(peer, lane, message, tensors=(), *, plain=plain, name=name):
             if isinstance(message, m.Activation | m.Gradient):
                 sent.setdefault(name, set()).add(sum(tensor.nbytes for tensor in tensors))
             plain(peer, lane, message, tensors)
 
-        stage._endpoint.send = send
+        stage.endpoint.send = send
     run.run()
     cut = plan.costs.units[setups["c0.s1"].program.start - 1]
     scale_bytes = 4
@@ -80,7 +80,7 @@ def test_a_message_in_another_form_than_the_job_s_is_refused(sent, expected, sai
 def test_a_stage_whose_numbers_overflow_is_named():
     job = tiny_job(wire={"activations": "int8"}, average_every=100_000)
     run = local_run(job, parts=(3,))
-    weights = dict(run.stages["c0.s0"].compute._module.named_parameters())
+    weights = dict(run.stages["c0.s0"].compute.module.named_parameters())
     with torch.no_grad():
         weights["words.weight"].fill_(float("nan"))
     with pytest.raises(RunFailed, match=r"^c0\.s0 sent activations whose '.*' cannot be read: .*diverged"):

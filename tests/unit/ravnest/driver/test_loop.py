@@ -262,8 +262,8 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     for name, stage in stages.items():
         for segment in stage.setup.segments:
             saved = torch.cat([states[name].weights[one].flatten() for one in segment.parameters])
-            assert torch.equal(saved, stage.compute.segments.anchor(segment.ring))
-        held = stage.compute.optimizer_state()
+            assert torch.equal(saved, stage.rounds.anchor(segment.ring))
+        held = stage.rounds.optimizer_state()
         assert held.keys() == states[name].optimizer.keys()
         assert all(torch.equal(held[key], states[name].optimizer[key]) for key in held)
         assert states[name].version == bench.control.updates[stage.setup.cluster]

@@ -9,7 +9,7 @@ from cluster_planner import SpanCosts
 from ravnest.driver.stage_setups import tied_copies
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
-from ravnest.stage.tied_setup import TiedSetup
+from ravnest.stage.tied import TiedSetup
 from tests.support.local import JOB_FILE, Start, captured_job, local_run, setups_of, tiny_job
 from tests.unit.ravnest.driver.test_in_process_models import plain_losses
 
@@ -20,7 +20,7 @@ TABLE = "words.weight"
 
 
 def parameter(run, stage):
-    return dict(run.stages[stage].compute._module.named_parameters())[TABLE].detach()
+    return dict(run.stages[stage].compute.module.named_parameters())[TABLE].detach()
 
 
 def test_owner_and_borrowers_of_all_clusters_are_one_ring_and_frozen_parameters_need_none():
@@ -141,7 +141,7 @@ def test_a_resumed_run_goes_on_with_each_copy_s_own_optimizer_state():
     job = tiny_job(**GPT, optimizer={"name": "adamw", "lr": 0.02}, average_every=96)
     first = local_run(job, parts=(3,))
     anchor = first.run().checkpoints[-1]
-    optimizer = {name: stage.compute.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
     moments = [optimizer[name][TABLE, "exp_avg"] for name in ("c0.s0", "c0.s2")]
     assert not torch.equal(*moments)
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)

@@ -4,7 +4,7 @@ import torch
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
 from ravnest.stage import messages as m
-from ravnest.stage.arrivals import check_tensors, expected_sender
+from ravnest.stage.boundary_tensors import check_tensors, expected_sender
 from ring_allreduce.transport import Delivery
 from tests.support.local import setups_of, tiny_job
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 from ravnest.errors import RunFailed
 from ravnest.job.materials import load_data, make_model
 from ravnest.stage.device import HostDevice
-from ravnest.stage.segments import Average
+from ravnest.stage.rounds import SegmentAverage
 from ravnest.training.batches import fetch
 from tests.support.local import JOB_FILE, local_run, tiny_job
 
@@ -46,13 +46,13 @@ def test_a_last_stage_keeps_its_loss_and_reports_each_once():
     assert all(1.0 < loss < 4.0 for loss in losses)
 
 
-def test_a_snapshot_weighs_the_samples_since_the_last():
+def test_samples_are_counted_since_they_were_last_asked_for():
     first, last = computes()
     group(first, last)
     for compute in (first, last):
         compute.update(None)
-    assert {part.weight for part in first.snapshot(1)} == {12.0}
-    assert {part.weight for part in first.snapshot(2)} == {0.0}
+    assert first.take_samples() == 12
+    assert first.take_samples() == 0
 
 
 def test_norms_are_told_only_when_clipping_asks_and_only_at_the_end_of_a_group():
@@ -68,12 +68,12 @@ def test_norms_are_told_only_when_clipping_asks_and_only_at_the_end_of_a_group()
 def test_clipping_scales_the_step_to_the_global_norm():
     config = {"name": "sgd", "lr": 1.0, "clip_norm": 0.01}
     first, last = computes(optimizer=config)
-    before = [compute._weights.flat().clone() for compute in (first, last)]
+    before = [compute.weights.flat().clone() for compute in (first, last)]
     norm_sq = sum(group(first, last))
     assert math.sqrt(norm_sq) > 0.01
     for compute in (first, last):
         compute.update(norm_sq)
-    moved = [compute._weights.flat() - old for compute, old in zip((first, last), before, strict=True)]
+    moved = [compute.weights.flat() - old for compute, old in zip((first, last), before, strict=True)]
     assert torch.cat(moved).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
@@ -114,7 +114,7 @@ def test_an_evaluation_in_the_middle_of_training_is_the_eager_model_s_own(kind):
         last.update(None)
     last.evaluate(1, 0, first.evaluate(1, 0, ()))
     model = make_model(job, JOB_FILE)
-    state = {name: tensor for compute in (first, last) for name, tensor in compute._module.state_dict().items()}
+    state = {name: tensor for compute in (first, last) for name, tensor in compute.module.state_dict().items()}
     model.load_state_dict(state, strict=True)
     inputs, target = fetch(load_data(job, JOB_FILE).held_out, range(10))
     losses = []
@@ -138,7 +138,7 @@ def test_training_after_an_evaluation_goes_on_as_if_there_had_been_none(kind):
             if first is watched[0] and update == 0:
                 last.evaluate(1, 0, first.evaluate(1, 0, ()))
     for one, other in zip(quiet, watched, strict=True):
-        state, theirs = one._module.state_dict(), other._module.state_dict()
+        state, theirs = one.module.state_dict(), other.module.state_dict()
         assert [name for name in state if not torch.equal(state[name], theirs[name])] == []
 
 
@@ -148,11 +148,11 @@ def test_a_backward_uses_the_weights_of_its_forward():
     outputs = plain.forward(0, ())
     changed.forward(0, ())
     gradients = tuple(torch.randn(tensor.shape, generator=upstream) for tensor in outputs)
-    names = changed._weights.names
-    changed._weights.add_correction(names, torch.ones_like(changed._weights.flat(names)))
+    names = changed.weights.names
+    changed.weights.add_correction(names, torch.ones_like(changed.weights.flat(names)))
     for compute in (plain, changed):
         compute.backward(0, gradients, True)
-    assert changed._weights.norm_sq() == pytest.approx(plain._weights.norm_sq(), rel=1e-6)
+    assert changed.weights.norm_sq() == pytest.approx(plain.weights.norm_sq(), rel=1e-6)
 
 
 @pytest.mark.parametrize("split", ["never", "always"])
@@ -170,23 +170,25 @@ def test_what_was_sent_stays_as_it_was_while_the_next_micro_batches_are_computed
             gradients, _ = last.backward(micro_batch, (), False)
         sent.append((gradients, [gradient.clone() for gradient in gradients]))
         first.backward(micro_batch, gradients, False)
-    assert "places" in last._weights.names
+    assert "places" in last.weights.names
     assert all(torch.equal(now, then) for pair in sent for now, then in zip(*pair, strict=True))
 
 
-def test_a_merge_gives_state_only_where_it_is_to_be_saved():
-    (compute,) = computes(parts=(1,))
-    for round_, save in ((1, False), (2, True)):
+def test_a_stage_gives_its_weights_and_its_optimizer_s_state_to_be_saved():
+    (stage,) = local_run(tiny_job(), parts=(1,)).stages.values()
+    compute, rounds = stage.compute, stage.rounds
+    for round_ in (1, 2):
         for micro_batch in range(3):
             compute.forward(micro_batch, ())
             compute.backward(micro_batch, (), micro_batch == 2)
         compute.update(None)
         averages = {
-            part.ring: Average(part.vector, part.buffers, part.counters, part.weight)
-            for part in compute.snapshot(round_)
+            part.ring: SegmentAverage(part.vector, part.buffers, part.counters, part.weight)
+            for part in rounds.snapshot(round_, compute.take_samples())
         }
-        pieces = compute.merge(round_, averages, save)
-        assert bool(pieces) is save
+        rounds.merge(round_, averages)
+        compute.weights_moved()
+    pieces = rounds.saved()
     kinds = {piece.part for piece in pieces}
     assert kinds == {"weight", "optimizer"}
     assert {piece.key for piece in pieces if piece.part == "optimizer"} == {"step", "exp_avg", "exp_avg_sq"}

@@ -107,7 +107,7 @@ def test_a_stage_computes_only_with_what_was_brought(monkeypatch, changes):
     monkeypatch.setattr("ravnest.stage.compute.stage_device", lambda name: made.append(Elsewhere()) or made[-1])
     run = local_run(tiny_job(max_staleness=0, **changes), parts=(3,))
     for stage in run.stages.values():
-        module, device = stage.compute._module, stage.compute._device
+        module, device = stage.compute.module, stage.compute.device
         run_span = module.forward
 
         def forward(*inputs, run_span=run_span, device=device):
@@ -118,5 +118,5 @@ def test_a_stage_computes_only_with_what_was_brought(monkeypatch, changes):
     run.run()
     assert [device.taken > 0 for device in made] == [True, True, True]
     for name, stage in run.stages.items():
-        before, after = expected.stages[name].compute._weights.flat(), stage.compute._weights.flat()
+        before, after = expected.stages[name].compute.weights.flat(), stage.compute.weights.flat()
         assert torch.equal(before, after)

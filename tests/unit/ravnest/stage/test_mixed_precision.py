@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import RunFailed
-from ravnest.stage.backward import Graph, whole
-from ravnest.stage.gradient_feed import Root
+from ravnest.stage.backward import Graph, Root, whole
 from ravnest.stage.memory import ActivationBytes, Peaks
 from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
 from ravnest.training.precision import FIRST_SCALE, LossScale

@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import torch
 
 from ravnest.stage import messages as m
-from ravnest.stage.rounds import RoundExchange
-from ravnest.stage.segments import Contribution
+from ravnest.stage.rounds import SegmentContribution, StageRounds
 from ravnest.stage.setup import SegmentSetup
+from ravnest.training.averaging import AveragingConfig
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import InProcessNetwork, Lane
 
@@ -19,13 +21,15 @@ class Group:
         self.endpoints = {name: network.endpoint(name, m.codec()) for name in ("x", "y")}
         network.connect_all()
         self.exchanges = {
-            name: RoundExchange(endpoint, [segment(ring) for ring in RINGS if name in RINGS[ring]], max_lag)
+            name: StageRounds(setup(name, max_lag), torch.nn.Module(), WEIGHTS, endpoint)
             for name, endpoint in self.endpoints.items()
         }
 
     def contribute(self, name, number, value, weight=1.0):
         parts = [
-            Contribution(ring, torch.full((3,), value), torch.full((2 * ring,), 10 * value), weight, (int(value),))
+            SegmentContribution(
+                ring, torch.full((3,), value), torch.full((2 * ring,), 10 * value), weight, (int(value),)
+            )
             for ring in RINGS
             if name in RINGS[ring]
         ]
@@ -43,6 +47,15 @@ class Group:
 
     def reports(self):
         return sorted((each.sender, each.message.round, each.message.ring) for each in self.driver.poll(0.0))
+
+
+WEIGHTS = SimpleNamespace(flat=lambda names: torch.zeros(3))
+
+
+def setup(name, max_lag):
+    """What StageRounds reads of a StageSetup."""
+    segments = [segment(ring) for ring in RINGS if name in RINGS[ring]]
+    return SimpleNamespace(segments=segments, job=SimpleNamespace(averaging=AveragingConfig(), max_lag=max_lag))
 
 
 def segment(ring):
@@ -111,6 +124,7 @@ def test_a_ring_is_reported_once_its_buffers_are_here_too():
 
 def test_what_was_merged_is_forgotten():
     group = Group()
+    anchors = {exchange: exchange.memory_bytes for exchange in group.exchanges.values()}
     for number in (1, 2, 3):
         for name in group.exchanges:
             group.contribute(name, number, float(number))
@@ -118,8 +132,8 @@ def test_what_was_merged_is_forgotten():
         for exchange in group.exchanges.values():
             assert exchange.on_committed(m.RoundCommitted(round=number)) == [number]
             exchange.take(number)
-            exchange.merged(number)
-            assert exchange._reducer.holding() == list(exchange._reducer._kept.contributions) == []
+            exchange.release(number)
+            assert (exchange.unmerged, exchange.memory_bytes) == ([], anchors[exchange])
 
 
 def test_only_chunks_are_its_business():

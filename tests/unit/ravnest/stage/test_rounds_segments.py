@@ -4,8 +4,10 @@ import torch
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
 from ravnest.splitting import StageModule
-from ravnest.stage.segments import Average, StageSegments
+from ravnest.stage import messages as m
+from ravnest.stage.rounds import SegmentAverage, StageRounds
 from ravnest.training.weights import VersionedWeights
+from ring_allreduce.transport import InProcessNetwork
 from tests.support.local import JOB_FILE, setups_of, tiny_job
 
 JOB = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
@@ -21,7 +23,8 @@ class Held:
         self.start = make_weights(job, JOB_FILE)
         self.module = StageModule(self.setup.program, self.start)
         self.weights = VersionedWeights(self.module, job.optimizer)
-        self.segments = StageSegments(self.setup.segments, self.module, self.weights, job.averaging)
+        endpoint = InProcessNetwork().endpoint(self.setup.name, m.codec())
+        self.rounds = StageRounds(self.setup, self.module, self.weights, endpoint)
 
     def move(self, by):
         for segment in self.setup.segments:
@@ -32,7 +35,7 @@ class Held:
 
 
 def average(contribution, *, vector=None, buffers=None, counters=None, total=8.0):
-    return Average(
+    return SegmentAverage(
         contribution.vector if vector is None else vector,
         contribution.buffers if buffers is None else buffers,
         counters or contribution.counters,
@@ -44,7 +47,7 @@ def test_a_contribution_is_progress_and_buffers_with_counters_beside():
     held = Held()
     (segment,) = held.setup.segments
     held.move(0.25)
-    (part,) = held.segments.snapshot(1, samples=8)
+    (part,) = held.rounds.snapshot(1, samples=8)
     assert part.weight == 8.0
     assert part.vector.shape == (segment.progress.elements,)
     assert part.vector == pytest.approx(torch.full((segment.progress.elements,), 0.25), abs=1e-6)
@@ -58,24 +61,24 @@ def test_a_contribution_is_progress_and_buffers_with_counters_beside():
 def test_progress_counts_once():
     held = Held()
     held.move(0.25)
-    held.segments.snapshot(1, samples=8)
+    held.rounds.snapshot(1, samples=8)
     held.move(0.5)
-    (part,) = held.segments.snapshot(2, samples=8)
+    (part,) = held.rounds.snapshot(2, samples=8)
     assert part.vector[0].item() == pytest.approx(0.5, abs=1e-6)
 
 
 def test_a_merge_moves_the_anchor_and_keeps_what_was_learned_since():
     held = Held()
     (segment,) = held.setup.segments
-    before = held.segments.anchor(segment.ring).clone()
+    before = held.rounds.anchor(segment.ring).clone()
     held.move(0.25)
-    (part,) = held.segments.snapshot(1, samples=8)
+    (part,) = held.rounds.snapshot(1, samples=8)
     held.move(0.5)
-    held.segments.merge(1, {segment.ring: average(part, vector=torch.ones_like(part.vector))})
-    assert torch.equal(held.segments.anchor(segment.ring), before + 1.0)
+    held.rounds.merge(1, {segment.ring: average(part, vector=torch.ones_like(part.vector))})
+    assert torch.equal(held.rounds.anchor(segment.ring), before + 1.0)
     live = held.weights.flat(segment.parameters)
     assert torch.allclose(live, before + 1.5, atol=1e-6)
-    held.segments.adopt_anchor()
+    held.rounds.adopt_anchor()
     assert torch.equal(held.weights.flat(segment.parameters), before + 1.0)
 
 
@@ -83,9 +86,9 @@ def test_buffers_are_set_to_the_average_and_counters_never_go_back():
     held = Held()
     (segment,) = held.setup.segments
     held.move(0.0)
-    (part,) = held.segments.snapshot(1, samples=8)
+    (part,) = held.rounds.snapshot(1, samples=8)
     held.module.set_buffer("bn1.num_batches_tracked", torch.tensor(9))
-    held.segments.merge(1, {segment.ring: average(part, buffers=torch.full_like(part.buffers, 3.0), counters=(4, 6))})
+    held.rounds.merge(1, {segment.ring: average(part, buffers=torch.full_like(part.buffers, 3.0), counters=(4, 6))})
     found = held.buffers()
     assert torch.equal(found["bn1.running_mean"], torch.full((6,), 3.0))
     assert (found["bn1.num_batches_tracked"].item(), found["bn2.num_batches_tracked"].item()) == (9, 6)
@@ -95,8 +98,8 @@ def test_buffers_are_set_to_the_average_and_counters_never_go_back():
 def test_a_round_that_nobody_trained_for_leaves_the_buffers():
     held = Held()
     (segment,) = held.setup.segments
-    (part,) = held.segments.snapshot(1, samples=0)
-    held.segments.merge(1, {segment.ring: average(part, buffers=torch.zeros_like(part.buffers), total=0.0)})
+    (part,) = held.rounds.snapshot(1, samples=0)
+    held.rounds.merge(1, {segment.ring: average(part, buffers=torch.zeros_like(part.buffers), total=0.0)})
     assert torch.equal(held.buffers()["bn1.running_var"], torch.ones(6))
 
 
@@ -105,8 +108,8 @@ def test_old_buffers_are_replaced_and_never_written():
     (segment,) = held.setup.segments
     old = held.buffers()["bn1.running_mean"]
     copy = old.clone()
-    (part,) = held.segments.snapshot(1, samples=8)
-    held.segments.merge(1, {segment.ring: average(part, buffers=torch.full_like(part.buffers, 2.0))})
+    (part,) = held.rounds.snapshot(1, samples=8)
+    held.rounds.merge(1, {segment.ring: average(part, buffers=torch.full_like(part.buffers, 2.0))})
     assert torch.equal(held.buffers()["bn1.running_mean"], torch.full((6,), 2.0))
     assert torch.equal(old, copy)
 
@@ -114,7 +117,7 @@ def test_old_buffers_are_replaced_and_never_written():
 @pytest.mark.parametrize(("weighting", "weights"), [("samples", [8.0, 0.0]), ("equal", [1.0, 0.0])])
 def test_weights_follow_the_job(weighting, weights):
     held = Held(averaging={"weighting": weighting})
-    found = [held.segments.snapshot(number, samples)[0].weight for number, samples in ((1, 8), (2, 0))]
+    found = [held.rounds.snapshot(number, samples)[0].weight for number, samples in ((1, 8), (2, 0))]
     assert found == weights
 
 
@@ -124,13 +127,13 @@ NESTEROV = {"outer": {"nesterov": {"lr": 0.5, "momentum": 0.8}}}
 def test_an_outer_optimizer_moves_the_anchor_and_no_buffer():
     held = Held(averaging=NESTEROV)
     (segment,) = held.setup.segments
-    before = held.segments.anchor(segment.ring).clone()
+    before = held.rounds.anchor(segment.ring).clone()
     for number, moved in ((1, 0.5 * 1.8), (2, 0.5 * (1 + 0.8 * 1.8))):
-        (part,) = held.segments.snapshot(number, samples=8)
+        (part,) = held.rounds.snapshot(number, samples=8)
         ones, threes = torch.ones_like(part.vector), torch.full_like(part.buffers, 3.0)
-        held.segments.merge(number, {segment.ring: average(part, vector=ones, buffers=threes)})
+        held.rounds.merge(number, {segment.ring: average(part, vector=ones, buffers=threes)})
         before += moved
-        torch.testing.assert_close(held.segments.anchor(segment.ring), before)
+        torch.testing.assert_close(held.rounds.anchor(segment.ring), before)
         torch.testing.assert_close(held.weights.flat(segment.parameters), before)
         assert torch.equal(held.buffers()["bn1.running_mean"], torch.full((6,), 3.0))
 
@@ -139,36 +142,36 @@ def test_a_round_that_nobody_trained_for_does_not_coast():
     held = Held(averaging=NESTEROV)
     (segment,) = held.setup.segments
     for number, total in ((1, 8.0), (2, 0.0)):
-        (part,) = held.segments.snapshot(number, samples=0)
+        (part,) = held.rounds.snapshot(number, samples=0)
         vector = torch.full_like(part.vector, total / 8)
-        anchor = held.segments.anchor(segment.ring).clone()
-        held.segments.merge(number, {segment.ring: average(part, vector=vector, total=total)})
-        assert torch.equal(held.segments.anchor(segment.ring), anchor) == (total == 0)
+        anchor = held.rounds.anchor(segment.ring).clone()
+        held.rounds.merge(number, {segment.ring: average(part, vector=vector, total=total)})
+        assert torch.equal(held.rounds.anchor(segment.ring), anchor) == (total == 0)
 
 
 def test_the_outer_state_goes_on_under_the_parameters_names_and_shapes():
     first, second = Held(averaging=NESTEROV), Held(averaging=NESTEROV)
     (segment,) = first.setup.segments
-    assert first.segments.outer_state() == {}
-    second.segments.load_outer_state({})
+    assert first.rounds.outer_state() == {}
+    second.rounds.load_outer_state({})
     generator = torch.Generator().manual_seed(0)
     vectors = [torch.randn(segment.progress.elements, generator=generator) for _ in range(3)]
 
     def merge(held, number, vector):
-        (part,) = held.segments.snapshot(number, samples=8)
-        held.segments.merge(number, {segment.ring: average(part, vector=vector)})
+        (part,) = held.rounds.snapshot(number, samples=8)
+        held.rounds.merge(number, {segment.ring: average(part, vector=vector)})
 
     merge(first, 1, vectors[0])
     merge(first, 2, vectors[1])
-    state = first.segments.outer_state()
+    state = first.rounds.outer_state()
     assert {name: tensor.shape for (name, _), tensor in state.items()} == first.weights.shapes(segment.parameters)
     assert {key for _, key in state} == {"outer_momentum"}
-    second.segments.load_outer_state(state)
+    second.rounds.load_outer_state(state)
     steps = []
     for held in (first, second):
-        before = held.segments.anchor(segment.ring).clone()
+        before = held.rounds.anchor(segment.ring).clone()
         merge(held, 3, vectors[2])
-        steps.append(held.segments.anchor(segment.ring) - before)
+        steps.append(held.rounds.anchor(segment.ring) - before)
     assert torch.allclose(*steps, atol=1e-6)
 
 
@@ -179,23 +182,23 @@ def test_an_outer_state_that_does_not_fit_is_refused():
         (name, "outer_momentum"): torch.zeros(shape) for name, shape in held.weights.shapes(held.weights.names).items()
     }
     with pytest.raises(InvalidInput, match="no outer optimizer"):
-        Held().segments.load_outer_state(state)
+        Held().rounds.load_outer_state(state)
     state.pop((segment.parameters[0], "outer_momentum"))
     with pytest.raises(InvalidInput, match="is not of each parameter"):
-        held.segments.load_outer_state(state)
+        held.rounds.load_outer_state(state)
 
 
 def test_the_keeper_gives_copies_under_the_original_names_and_shapes():
     held = Held()
-    pieces = {piece.name: piece.tensor for piece in held.segments.kept()}
+    pieces = {piece.name: piece.tensor for piece in held.rounds.kept()}
     assert pieces.keys() == held.start.keys()
     assert all(torch.equal(tensor, held.start[name]) for name, tensor in pieces.items())
     next(iter(pieces.values())).add_(1.0)
-    assert all(torch.equal(piece.tensor, held.start[piece.name]) for piece in held.segments.kept())
+    assert all(torch.equal(piece.tensor, held.start[piece.name]) for piece in held.rounds.kept())
 
 
 def test_each_segment_is_kept_once_over_the_fleet():
     job = tiny_job(**JOB)
     setups, _ = setups_of(job, parts=(2, 1))
-    names = [piece.name for stage in setups for piece in Held((2, 1), stage).segments.kept()]
+    names = [piece.name for stage in setups for piece in Held((2, 1), stage).rounds.kept()]
     assert sorted(names) == sorted(make_weights(job, JOB_FILE))

@@ -90,7 +90,7 @@ class HeldExecutor:
         self.submitted = []
 
     def listen(self, listener):
-        self._listener = listener
+        self.listener = listener
 
     def submit(self, instruction, work):
         self.submitted.append((instruction, work))
@@ -100,7 +100,7 @@ class HeldExecutor:
 
     def compute(self, error=None):
         instruction, work = self.submitted.pop(0)
-        return self._listener(Finished(instruction, error=error) if error else Finished(instruction, result=work()))
+        return self.listener(Finished(instruction, error=error) if error else Finished(instruction, result=work()))
 
 
 @pytest.mark.parametrize("error", [None, RunFailed("the loss is nan")])
@@ -229,7 +229,7 @@ def test_a_chunk_that_is_not_finite_names_its_sender():
     stage = run.stages["c0.s0"]
     (segment,) = stage.setup.segments[:1]
     header = Chunk(ring=str(segment.ring), round=1, phase="reduce", block=0, start=0, stop=2, weight=1.0)
-    run.stages["c1.s0"]._endpoint.send("c0.s0", Lane.BULK, header, [torch.tensor([0.0, float("nan")])])
+    run.stages["c1.s0"].endpoint.send("c0.s0", Lane.BULK, header, [torch.tensor([0.0, float("nan")])])
     with pytest.raises(ContributionRefused, match=r"c1\.s0"):
         stage.turn(0.0)
 
@@ -316,7 +316,7 @@ def test_a_failed_computation_surfaces_in_the_turn():
 def test_a_loss_that_is_not_a_number_ends_the_run_and_names_the_cluster():
     job = tiny_job()
     run = local_run(job, parts=(2,))
-    first = run.stages["c0.s0"].compute._weights
+    first = run.stages["c0.s0"].compute.weights
     first.add_correction(first.names, torch.full_like(first.flat(), float("nan")))
     with pytest.raises(RunFailed, match="the loss of micro-batch 0 of c0 is nan: diverged"):
         run.run()

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from ravnest.stage import messages as m
-from ravnest.stage.sends import Sends
+from ravnest.stage.runtime import Sends
 from ring_allreduce.transport import InProcessNetwork
 
 

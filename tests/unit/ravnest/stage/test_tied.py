@@ -5,8 +5,7 @@ from torch import nn
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
 from ravnest.stage import messages as m
-from ravnest.stage.tied import TiedParameters
-from ravnest.stage.tied_setup import TiedSetup
+from ravnest.stage.tied import TiedParameters, TiedSetup
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.weights import VersionedWeights
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 import torch
 
 from ravnest.splitting import TensorSpec
-from ravnest.stage.tied_setup import TiedSetup, tied_setups
+from ravnest.stage.tied import TiedSetup, tied_setups
 from tests.support.local import captured_job, tiny_job
 
 EVERYWHERE = tiny_job(model={"factory": "tied:everywhere"})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ring_allreduce.errors import InvalidInput
-from ring_allreduce.group.group import Group, _host_and_port, _weight
+from ring_allreduce.group.group import Group, host_and_port, weight_of
 from ring_allreduce.group.rendezvous import Rendezvous
 
 TIMES = [math.nan, math.inf, 0.0, -1.0, "5", None]
@@ -44,8 +44,8 @@ def test_what_is_no_rendezvous_is_refused(rendezvous):
 
 
 def test_an_ipv6_address_may_stand_in_brackets():
-    assert _host_and_port("[2001:db8::7]:29500") == _host_and_port("2001:db8::7:29500") == ("2001:db8::7", 29500)
-    assert _host_and_port("attic.local:1") == ("attic.local", 1)
+    assert host_and_port("[2001:db8::7]:29500") == host_and_port("2001:db8::7:29500") == ("2001:db8::7", 29500)
+    assert host_and_port("attic.local:1") == ("attic.local", 1)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, 7, None])
@@ -64,11 +64,11 @@ def test_what_is_no_host_is_refused(host):
 
 @pytest.mark.parametrize("number", [True, 1, numpy.float64(1), numpy.int64(1), torch.tensor(1.0)])
 def test_any_kind_of_number_is_a_weight(number):
-    weight = _weight(number)
+    weight = weight_of(number)
     assert (type(weight), weight) == (float, 1.0)
 
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, 10**400, "1", None, torch.ones(2)])
 def test_what_is_no_weight_is_refused(wrong):
     with pytest.raises(InvalidInput, match="a weight is a finite number"):
-        _weight(wrong)
+        weight_of(wrong)

@@ -16,14 +16,15 @@ from ring_allreduce.ring.events import (
     TakeHeld,
 )
 from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, RingExecutor, RingSpec, require_usable
+from ring_allreduce.ring.wire_forms import decode
 
 OWN = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
-def flight(weight=10.0, carry=None, **changes):
+def flight(weight=10.0, carry=None, own=OWN, **changes):
     spec = RingSpec("r", ("a", "b"), 4, 2, **changes)
     new = RingExecutor(spec, spec.machine("a", 1, 0), BufferPool())
-    new.begin(RingContribution(OWN.clone(), weight, (), carry))
+    new.begin(RingContribution(own, weight, (), carry))
     return new
 
 
@@ -68,14 +69,15 @@ def test_in_a_direct_exchange_my_weighted_part_outlives_my_average():
 
 
 def test_my_own_part_is_not_copied_at_weight_one_and_never_written_to():
-    member = flight(weight=1.0)
+    own = OWN.clone()
+    member = flight(weight=1.0, own=own)
     member.compute(ScaleOwn(0, 2))
     (sent,) = member.tensors(send())
-    assert sent.data_ptr() == member._own.data_ptr()
-    member = flight()
+    assert sent.data_ptr() == own.data_ptr()
+    member = flight(own=own)
     member.compute(ScaleOwn(0, 2))
     assert member.tensors(send())[0].tolist() == [10.0, 20.0]
-    assert member._own.tolist() == OWN.tolist()
+    assert own.tolist() == OWN.tolist()
 
 
 def test_held_chunks_come_back_and_are_added_in_the_members_order():
@@ -114,7 +116,7 @@ def test_a_lone_members_average_is_its_own_vector_and_its_carry_goes_on():
     carry = torch.ones(4)
     member = flight(carry=carry, wire="int8")
     member.compute(StoreOwn())
-    assert member.average is member._own
+    assert member.average is OWN
     assert member.residual is carry
 
 
@@ -125,8 +127,7 @@ def test_what_compression_takes_is_the_residual_and_what_was_carried_is_sent(wir
     member = RingExecutor(spec, spec.machine("a", 1, 0), BufferPool())
     member.begin(RingContribution(own, 3.0, (), carry))
     member.compute(ScaleOwn(0, 4))
-    member.tensors(send(0, 4, weight=3.0))
-    sent = member._payload.numbers
+    sent = decode(wire, member.tensors(send(0, 4, weight=3.0)), 4, 3.0, torch.float32)
     torch.testing.assert_close(sent + member.residual, 3.0 * own + carry)
     assert member.residual.any()
     # The block's owner: the mean's own loss counts with the total weight.
@@ -137,7 +138,7 @@ def test_what_compression_takes_is_the_residual_and_what_was_carried_is_sent(wir
     whole = arrived + 3.0 * own + carry
     member.compute(DivideChunk(0, 4, 7.0))
     encoded = member.tensors(send(0, 4, weight=7.0, phase="gather"))
-    assert encoded is member._payload.encoded, "encoded once: all decode the same"
+    assert encoded is member.tensors(send(0, 4, weight=7.0, phase="gather")), "encoded once: all decode the same"
     member.compute(StoreChunk(0, 4))
     torch.testing.assert_close(member.room() * 7.0 + member.residual, whole)
 

@@ -1,0 +1,168 @@
+"""The tests mirror the packages: each module has its test file, each test file has its module, and tests touch nothing
+that is private."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.slow_tests import SLOW
+
+ROOT = Path(__file__).parents[2]
+UNIT = Path("tests/unit")
+MIRRORED = ("cluster_planner", "ring_allreduce", "ravnest")
+
+TYPES_ONLY = {
+    "cluster_planner/search/candidates.py",
+    "ravnest/driver/control.py",
+    "ravnest/json_values.py",
+    "ravnest/pipeline/events.py",
+    "ravnest/profiling/probes.py",
+    "ravnest/simulator/trace.py",
+    "ravnest/stage/reported.py",
+    "ravnest/stage/setup.py",
+    "ring_allreduce/rounds/events.py",
+}
+"""Modules that hold only types, and so need no test file."""
+
+NO_MIRROR_YET: set[str] = {
+    "cluster_planner/advice/feasibility.py",
+    "cluster_planner/files/conversion.py",
+    "cluster_planner/files/validation_errors.py",
+    "ravnest/cli/views/machines.py",
+    "ravnest/cli/views/simulation.py",
+    "ravnest/driver/preparation.py",
+    "ravnest/driver/ray/stage_actors.py",
+    "ravnest/pipeline/work_order.py",
+    "ravnest/profiling/agents.py",
+    "ravnest/profiling/benchmark_work.py",
+    "ravnest/profiling/job_check.py",
+    "ravnest/profiling/machine_facts.py",
+    "ravnest/profiling/probe_line.py",
+    "ravnest/profiling/profile.py",
+    "ravnest/profiling/speed.py",
+    "ravnest/simulator/fleet.py",
+    "ravnest/simulator/rounds.py",
+    "ravnest/simulator/stage.py",
+    "ravnest/simulator/trace.py",
+    "ravnest/stage/arrivals.py",
+    "ravnest/stage/clocks.py",
+    "ravnest/stage/compute_tasks.py",
+    "ravnest/stage/deadlines.py",
+    "ravnest/stage/gradient_feed.py",
+    "ravnest/stage/recomputation.py",
+    "ravnest/stage/reports.py",
+    "ravnest/stage/segments.py",
+    "ravnest/stage/sends.py",
+    "ravnest/stage/tied_setup.py",
+    "ring_allreduce/group/control_line.py",
+    "ring_allreduce/group/member.py",
+    "ring_allreduce/group/rendezvous.py",
+}
+"""Modules whose tests stand in another file, or in tests/integration: each is to get a test file of its own."""
+
+
+def modules(package: str) -> Iterator[Path]:
+    """The modules of a package, relative to the root, without the doors of its folders."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.name not in {"__init__.py", "__main__.py"}:
+            yield path.relative_to(ROOT)
+
+
+def mirrors(module: Path) -> list[Path]:
+    """The test files of a module: `test_<module>.py` and `test_<module>_<aspect>.py` in the mirrored folder."""
+    folder = ROOT / UNIT / module.parent
+    return [*folder.glob(f"test_{module.stem}.py"), *folder.glob(f"test_{module.stem}_*.py")]
+
+
+def test_every_module_has_its_test_file() -> None:
+    needed = {module.as_posix() for package in MIRRORED for module in modules(package) if not mirrors(module)}
+    assert sorted(needed - TYPES_ONLY - NO_MIRROR_YET) == []
+
+
+def test_every_test_file_has_its_module() -> None:
+    """A module, or a folder whose door it tests, is named by the file's name, or by the beginning of that name."""
+    found = []
+    for package in (*MIRRORED, "experiments"):
+        for path in sorted((ROOT / UNIT / package).rglob("test_*.py")):
+            folder = path.parent.relative_to(ROOT / UNIT)
+            words = path.stem.split("_")[1:]
+            names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+            exists = any((ROOT / folder / f"{name}.py").is_file() or (ROOT / folder / name).is_dir() for name in names)
+            if not exists and words != ["init"]:
+                found.append(path.relative_to(ROOT).as_posix())
+    assert sorted(set(found) - ORPHANS) == []
+
+
+def private_attributes(source: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of each attribute `x._name` in `source`, unless `x` is `self` or `cls`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = node.value
+            if not (isinstance(owner, ast.Name) and owner.id in {"self", "cls"}):
+                yield node.lineno, node.attr
+
+
+def test_no_test_touches_a_private_attribute() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} uses {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in TO_MEND
+        for line, name in private_attributes(path.read_text(encoding="utf-8"))
+        if name not in THEIRS
+    ]
+    assert found == []
+
+
+THEIRS: set[str] = {"_split_scope", "_asdict", "_replace", "_fields", "_exit"}
+"""Names that another library gives to what its users may use."""
+
+ORPHANS = {
+    "tests/unit/cluster_planner/test_exported_members.py",
+    "tests/unit/experiments/convergence/test_parts.py",
+    "tests/unit/ravnest/pipeline/test_schedules.py",
+    "tests/unit/ravnest/profiling/test_deadlines.py",
+    "tests/unit/ravnest/simulator/test_starved_averaging.py",
+}
+"""Test files that have several modules, or none."""
+
+TO_MEND: set[str] = {
+    "tests/integration/test_encrypted_streams.py",
+    "tests/integration/test_rendezvous.py",
+    "tests/integration/test_threaded_stages.py",
+    "tests/integration/test_transport_shared.py",
+    "tests/unit/ravnest/driver/test_in_process_orders.py",
+    "tests/unit/ravnest/driver/test_in_process_recompute.py",
+    "tests/unit/ravnest/driver/test_in_process_split.py",
+    "tests/unit/ravnest/driver/test_in_process_tied.py",
+    "tests/unit/ravnest/driver/test_in_process_wire.py",
+    "tests/unit/ravnest/driver/test_tied_copies.py",
+    "tests/unit/ravnest/simulator/test_virtual_network.py",
+    "tests/unit/ravnest/splitting/models.py",
+    "tests/unit/ravnest/stage/test_backward.py",
+    "tests/unit/ravnest/stage/test_backward_root.py",
+    "tests/unit/ravnest/stage/test_compute.py",
+    "tests/unit/ravnest/stage/test_device.py",
+    "tests/unit/ravnest/stage/test_memory.py",
+    "tests/unit/ravnest/stage/test_process.py",
+    "tests/unit/ravnest/stage/test_rounds.py",
+    "tests/unit/ravnest/stage/test_runtime.py",
+    "tests/unit/ring_allreduce/group/test_group_ring.py",
+    "tests/unit/ring_allreduce/ring/test_executor.py",
+    "tests/unit/ring_allreduce/ring/test_reducer_epochs.py",
+    "tests/unit/ring_allreduce/ring/test_reducer_forms.py",
+}
+"""Files whose tests still use private attributes."""
+
+
+def test_the_slow_tests_exist() -> None:
+    names = {
+        node.name
+        for path in (ROOT / UNIT).rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert sorted(SLOW - names) == []
+
+
+def test_the_lists_name_what_there_is() -> None:
+    assert [path for path in sorted(TYPES_ONLY | NO_MIRROR_YET | ORPHANS | TO_MEND) if not (ROOT / path).exists()] == []
