@@ -32,7 +32,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
 from cluster_planner.plan import Cluster, Prediction, Ring
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
-from cluster_planner.predict.prediction import Forecast, Limit, predict
+from cluster_planner.predict.prediction import ClusterLimit, Forecast, predict
 from cluster_planner.predict.stage_times import host_key
 from cluster_planner.rings import ring_traffic
 
@@ -154,7 +154,7 @@ def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forec
     return most * counted * averaging_factor(len(clusters), spans.workload) > WORTHWHILE * now.objective
 
 
-def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, str]]:
+def _changes(fleet: Fleet, cluster: Cluster, limit: ClusterLimit) -> list[tuple[Fleet, str]]:
     node = fleet.node(limit.node)
     if limit.kind == "compute":
         return [_faster(fleet, node.name)]
@@ -176,7 +176,7 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: Limit) -> list[tuple[Fleet, 
 
 
 def _averaging_changes(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[Limit]
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[ClusterLimit]
 ) -> list[tuple[tuple[Fleet, str], int]]:
     """Of what averaging passes through: the host's uplink, its downlink and the link that it keeps busiest; and all of
     the node at which it starves.

@@ -38,7 +38,7 @@ from cluster_planner.rings import RingTraffic, ring_traffic
 
 
 @dataclass(frozen=True)
-class Limit:
+class ClusterLimit:
     """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
 
     `node` (and `peer`, for a link) say where; with "averaging", which any node of the fleet may hold up, at whose links
@@ -55,7 +55,7 @@ class Forecast:
     """A prediction without advice, each cluster's limit, and the part of a round that is its longest ring's latency."""
 
     prediction: Prediction
-    limits: tuple[Limit, ...]
+    limits: tuple[ClusterLimit, ...]
     latency_s: float = 0.0
 
 
@@ -193,7 +193,7 @@ def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[
 
 def _waits(
     stages: PipelineArrays, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
-) -> tuple[Limit, str] | None:
+) -> tuple[ClusterLimit, str] | None:
     """What all clusters wait for, and in words; None where none waits."""
     if not pace.waits:
         return None
@@ -201,27 +201,27 @@ def _waits(
     nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
     if pace.waits_at is not None:
         node = nodes[pace.waits_at]
-        return Limit("averaging", node), f"{waiting}, for which {node}'s links have too little room"
+        return ClusterLimit("averaging", node), f"{waiting}, for which {node}'s links have too little room"
     if pace.joins_last is not None:
         pipe, first = pipes[pace.joins_last], int(stages.first[pace.joins_last])
         worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
-        return Limit("averaging", pipe.cluster.stages[worst].node), said
+        return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
     slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    return Limit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
+    return ClusterLimit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
 
 
-def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float) -> Limit:
+def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:
     stages = pipe.cluster.stages
     worst = int(occupied.most[first : first + len(stages)].argmax())
     node, at = stages[worst].node, first + worst
     most = occupied.most[at]
     if period_s > most * (1 + 1e-9):
-        return Limit("flush" if spans.workload.is_synchronous else "round trip", node)
+        return ClusterLimit("flush" if spans.workload.is_synchronous else "round trip", node)
     for kind, seconds in (("compute", occupied.compute_s), ("uplink", occupied.up_s), ("downlink", occupied.down_s)):
         if seconds[at] >= most:
-            return Limit(kind, node)
-    return Limit("link", node, pipe.loads[worst].send_to)
+            return ClusterLimit(kind, node)
+    return ClusterLimit("link", node, pipe.loads[worst].send_to)
 
 
 def _stages(
@@ -239,7 +239,7 @@ def _stages(
     return tuple(predicted)
 
 
-def _words(limit: Limit, bottleneck: float, period: float, pipe: _Pipe) -> str:
+def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: _Pipe) -> str:
     each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
     if limit.kind == "flush":
         return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"

@@ -45,7 +45,7 @@ Group = tuple[int, ...]
 """A group of nodes, given by their numbers in the fleet, sorted."""
 
 
-class Estimate(NamedTuple):
+class GroupEstimate(NamedTuple):
     """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness and absence."""
 
     used: Group
@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
     value: float
 
 
-NOTHING = Estimate((), 0.0, 0.0)
+NOTHING = GroupEstimate((), 0.0, 0.0)
 """The estimate of a group that cannot hold the model."""
 
 
@@ -66,14 +66,14 @@ class Estimator:
         """`spans` on few cut positions; `finer` on more, for groups of more than FINE nodes."""
         self._fleet, self._spans, self._finer, self._least = fleet, spans, finer, least
         self._averaging_per_s = averaging_per_s
-        self._known: dict[Group, Estimate] = {}
+        self._known: dict[Group, GroupEstimate] = {}
 
     @property
     def asked(self) -> int:
         """How many different groups have been estimated."""
         return len(self._known)
 
-    def of(self, groups: Iterable[Group]) -> list[Estimate]:
+    def of(self, groups: Iterable[Group]) -> list[GroupEstimate]:
         """One estimate for each group."""
         groups = list(groups)
         alike: dict[int, dict[Group, None]] = {}
@@ -122,7 +122,7 @@ class Estimator:
         for group, one, speed, bits in zip(groups, value.tolist(), rate.tolist(), used.tolist(), strict=True):
             nodes = group if bits < 0 else tuple(node for i, node in enumerate(group) if bits >> i & 1)
             there = self._fleet.rules.presence(nodes)
-            self._known[group] = Estimate(nodes, speed, one * there) if one * there > 0 else NOTHING
+            self._known[group] = GroupEstimate(nodes, speed, one * there) if one * there > 0 else NOTHING
 
     def _most(self, fastest: Floats, window: int) -> Floats:
         """No row makes more samples/s with so few in flight: a round trip takes what the fastest node takes alone."""

@@ -21,7 +21,7 @@ from cluster_planner.formatting import counted
 from cluster_planner.inputs.spans import Floats
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search.candidates import Candidate, averaging_limits_of
-from cluster_planner.search.estimates import Estimate, Group
+from cluster_planner.search.estimates import Group, GroupEstimate
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import SearchContext
 from cluster_planner.search.starting_groups import largest_eigenvectors
@@ -47,7 +47,7 @@ PER_NODE = 4
 LARGEST_MEAN, STEP = 14, 0.4
 """Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
 
-Cluster = tuple[Group, Estimate]
+Cluster = tuple[Group, GroupEstimate]
 WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_planner.inputs.spans import Floats
-from cluster_planner.search.estimates import NOTHING, Estimate, Estimator, Group, merged
+from cluster_planner.search.estimates import NOTHING, Estimator, Group, GroupEstimate, merged
 
 NEAR = 4
 """Neighbours, among clusters and among spares, with which a cluster's changes are tried."""
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
     samples_per_s: float = 0.0
     value: float = 0.0
 
-    def plus(self, estimates: Iterable[Estimate]) -> "Totals":
+    def plus(self, estimates: Iterable[GroupEstimate]) -> "Totals":
         """The totals with these clusters added."""
         clusters, rate, value = self
         for one in estimates:
@@ -108,9 +108,9 @@ class LocalSearch:
                     settled = False
         return tuple(state), True
 
-    def _take_best(self, state: dict[Group, Estimate], group: Group) -> bool:
+    def _take_best(self, state: dict[Group, GroupEstimate], group: Group) -> bool:
         everyone = Totals().plus(state.values())
-        best: tuple[Change, list[Estimate]] | None = None
+        best: tuple[Change, list[GroupEstimate]] | None = None
         best_score = self._score(everyone) * (1 + GAIN)
         for found in (self._changes, self._exchanges):
             changes = [
@@ -137,7 +137,7 @@ class LocalSearch:
         old = (node for group in change.old for node in group if node in self._needed)
         return not self._needed or set(old) <= {node for group in change.new for node in group}
 
-    def _pruned(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Estimate]]:
+    def _pruned(self, groups: Sequence[Group]) -> Iterator[tuple[Group, GroupEstimate]]:
         for group, estimate in zip(groups, self._estimator.of(groups), strict=True):
             yield self._whole(group, estimate.used), estimate
 
@@ -146,7 +146,7 @@ class LocalSearch:
         kept = (*used, *(node for node in group if node in self._needed))
         return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 
-    def _changes(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
+    def _changes(self, state: dict[Group, GroupEstimate], group: Group) -> Iterator[Change]:
         """All changes of one cluster except exchanges."""
         spares = self._spares(state)
         near_spares = self._nearest(group, spares)
@@ -168,7 +168,7 @@ class LocalSearch:
             for atom in theirs if len(theirs) > 1 else ():
                 yield Change((group, other), (merged(group, atom), _without(other, atom)))
 
-    def _exchanges(self, state: dict[Group, Estimate], group: Group) -> Iterator[Change]:
+    def _exchanges(self, state: dict[Group, GroupEstimate], group: Group) -> Iterator[Change]:
         """The promising exchanges: of a node for a spare, and of a node for a neighbour's node."""
         mine = self._atoms_in(group)
         spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
@@ -182,7 +182,7 @@ class LocalSearch:
                 yield Change((group, other), (_exchanged(group, atom, one), _exchanged(other, one, atom)))
 
     def _halves(
-        self, state: dict[Group, Estimate], group: Group, given: Sequence[Group], got: Sequence[Group]
+        self, state: dict[Group, GroupEstimate], group: Group, given: Sequence[Group], got: Sequence[Group]
     ) -> Floats:
         """[given, got]: what a group would about gain by each exchange: by either half of it. A group that is nothing
         without the node counts for as much less as it is smaller.
@@ -196,7 +196,7 @@ class LocalSearch:
         ]
         return np.add.outer(without, [max(one.value, now) for one in more]) - 2 * now
 
-    def _spares(self, state: dict[Group, Estimate]) -> list[Group]:
+    def _spares(self, state: dict[Group, GroupEstimate]) -> list[Group]:
         taken = {node for other in state for node in other}
         return [atom for atom in self._atoms if atom[0] not in taken]
 

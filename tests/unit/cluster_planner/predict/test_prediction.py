@@ -8,7 +8,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
-from cluster_planner.predict.prediction import Limit, predict
+from cluster_planner.predict.prediction import ClusterLimit, predict
 from cluster_planner.rings import make_rings
 
 CLUSTERS = (
@@ -97,7 +97,7 @@ def test_clusters_wait_for_rings_that_cannot_keep_up(
     fleet = fleet_of(make_node, up_bytes_per_s=1e4, flops_per_s=1e15)
     spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
     forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
-    assert forecast.limits == (Limit("averaging", "d"), Limit("averaging", "d"))
+    assert forecast.limits == (ClusterLimit("averaging", "d"), ClusterLimit("averaging", "d"))
     assert forecast.prediction.samples_per_s == pytest.approx(1024 / forecast.prediction.averaging_s)
     assert "d's links have too little room" in forecast.prediction.bottleneck
 
@@ -122,7 +122,7 @@ def test_a_round_waits_for_an_update_of_the_slowest_cluster(
     forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
     update_s = 100 * 4 * 3 * 6e8 / 1e9
     assert forecast.prediction.samples_per_s == pytest.approx(2 * 400 / update_s)
-    assert forecast.limits == (Limit("averaging", "d"), Limit("averaging", "d"))
+    assert forecast.limits == (ClusterLimit("averaging", "d"), ClusterLimit("averaging", "d"))
     assert "c1 joins" in forecast.prediction.bottleneck
 
 
@@ -134,7 +134,7 @@ def test_a_link_that_is_too_slow_for_a_ring_is_named(
     spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
     forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
     assert forecast.prediction.samples_per_s == pytest.approx(1024 / (2 * 10**6 / 1e4 + 0.05))
-    assert forecast.limits[0] in (Limit("averaging", "a"), Limit("averaging", "c"))
+    assert forecast.limits[0] in (ClusterLimit("averaging", "a"), ClusterLimit("averaging", "c"))
     assert "slowest from" in forecast.prediction.bottleneck
 
 

@@ -10,14 +10,14 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.search import large_fleets as blocks
 from cluster_planner.search.candidates import Candidate
-from cluster_planner.search.estimates import Estimate, Group
+from cluster_planner.search.estimates import Group, GroupEstimate
 from cluster_planner.search.large_fleets import LARGEST, _Block, blocks_of, by_blocks
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 
 
 def test_a_block_offers_the_grouping_that_is_worth_most_at_the_price() -> None:
-    large = (((0, 1, 2), Estimate((0, 1, 2), 5.0, 5.0)),)
-    small = (((0, 1), Estimate((0, 1), 3.0, 3.0)), ((2, 3), Estimate((2, 3), 2.5, 2.5)))
+    large = (((0, 1, 2), GroupEstimate((0, 1, 2), 5.0, 5.0)),)
+    small = (((0, 1), GroupEstimate((0, 1), 3.0, 3.0)), ((2, 3), GroupEstimate((2, 3), 2.5, 2.5)))
     block = _Block((0, 1, 2, 3), (large, small))
     assert block.bought(0.0) == small
     assert block.bought(2.0) == large

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cluster_planner.search.estimates import NOTHING, Estimate, Group
+from cluster_planner.search.estimates import NOTHING, Group, GroupEstimate
 from cluster_planner.search.local_search import LocalSearch, Totals
 
 SPEEDS = (9.0, 1.0, 8.0, 2.0, 5.0, 5.0)
@@ -12,17 +12,17 @@ class Pairs:
     """Estimates groups: a pair is worth its slower node, anything else nothing."""
 
     def __init__(self) -> None:
-        self.known: dict[Group, Estimate] = {}
+        self.known: dict[Group, GroupEstimate] = {}
 
     @property
     def asked(self) -> int:
         return len(self.known)
 
-    def of(self, groups: Iterable[Group]) -> list[Estimate]:
+    def of(self, groups: Iterable[Group]) -> list[GroupEstimate]:
         groups = list(groups)
         for group in groups:
             rate = min(SPEEDS[i] for i in group) if len(group) == 2 else 0.0
-            self.known[group] = Estimate(group, rate, rate) if rate else NOTHING
+            self.known[group] = GroupEstimate(group, rate, rate) if rate else NOTHING
         return [self.known[group] for group in groups]
 
 
@@ -52,6 +52,6 @@ def test_spares_come_in_for_worse_nodes_and_found_clusters() -> None:
 
 
 def test_totals_add_up() -> None:
-    some = Totals().plus([Estimate((0,), 2.0, 1.0), Estimate((1,), 4.0, 3.0)])
+    some = Totals().plus([GroupEstimate((0,), 2.0, 1.0), GroupEstimate((1,), 4.0, 3.0)])
     assert some == Totals(2, 6.0, 4.0)
     assert some.minus(Totals(1, 2.0, 1.0)) == Totals(1, 4.0, 3.0)
