@@ -108,8 +108,6 @@ ORPHANS = {
     "tests/unit/cluster_planner/test_exported_members.py",
     "tests/unit/experiments/convergence/test_parts.py",
     "tests/unit/ravnest/pipeline/test_schedules.py",
-    "tests/unit/ravnest/profiling/test_deadlines.py",
-    "tests/unit/ravnest/simulator/test_starved_averaging.py",
 }
 """Test files that have several modules, or none."""
 
@@ -118,7 +116,7 @@ TO_MEND: set[str] = {
     "tests/integration/test_rendezvous.py",
     "tests/integration/test_threaded_stages.py",
     "tests/integration/test_transport_shared.py",
-    "tests/unit/ravnest/driver/test_tied_copies.py",
+    "tests/unit/ravnest/driver/test_stage_setups_tied_copies.py",
     "tests/unit/ravnest/simulator/test_network.py",
     "tests/unit/ravnest/splitting/models.py",
     "tests/unit/ravnest/stage/test_memory.py",
