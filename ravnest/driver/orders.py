@@ -68,7 +68,7 @@ class EvaluationDone:
     """The sums as the last stage reported them. `final`: of the anchor. `samples`: when it was ordered."""
 
     samples: int
-    evaluated: m.Evaluated
+    evaluated: m.EvaluationFinished
     final: bool
 
 
