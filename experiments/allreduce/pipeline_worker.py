@@ -129,7 +129,7 @@ class Driver:
 
     def _take(self, delivery: Delivery) -> None:
         message, now_s = delivery.message, time.monotonic()
-        if isinstance(message, m.Started):
+        if isinstance(message, m.StageStarted):
             self._starting.discard(delivery.sender)
         if isinstance(message, m.Updated) and delivery.sender in self._lasts:
             self._updates[self._lasts[delivery.sender]].append(now_s)
@@ -138,7 +138,7 @@ class Driver:
         for instruction in self._control.handle(delivery.sender, message):
             match instruction:
                 case c.SendToStage():
-                    if isinstance(instruction.message, m.RoundOpened):
+                    if isinstance(instruction.message, m.RoundOpenedMessage):
                         self._opened.setdefault(instruction.message.round, now_s)
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case c.RecordRoundCommitted():

@@ -91,7 +91,7 @@ class ForkedStages:
                 for name in self._setups:
                     self._driver.send(name, Lane.PIPELINE, m.Alive())
             for delivery in self._driver.poll(0.1):
-                if isinstance(delivery.message, m.Started):
+                if isinstance(delivery.message, m.StageStarted):
                     waiting.discard(delivery.sender)
                     if not waiting:
                         first = next(name for name, setup in self._setups.items() if setup.is_first)

@@ -83,7 +83,7 @@ class RecordEvaluation:
     """The sums as the last stage reported them. `final`: of the anchor. `samples`: when it was ordered."""
 
     samples: int
-    evaluated: m.Evaluated
+    evaluated: m.EvaluationFinished
     final: bool
 
 
@@ -194,7 +194,7 @@ class RunControl:
             case m.SnapshotTaken():
                 self._snapshots.setdefault(message.round, {})[cluster] = message.update
                 return []
-            case m.RingFinished():
+            case m.RingFinishedMessage():
                 event = MemberFinished(message.round, sender, str(message.ring))
                 return self._follow(self._rounds.handle(event, 0.0))
             case m.Drained():
@@ -211,7 +211,7 @@ class RunControl:
             case m.StateSent():
                 _require(message.round in self._saving, sender, message)
                 return self._state_sent(sender, message.round) + self._when_finished()
-            case m.Evaluated():
+            case m.EvaluationFinished():
                 evaluator = self._shape.evaluator
                 expected = self._evaluating and message.evaluation == self._evaluation
                 expected = expected and sender == stage_name(evaluator, self._shape.clusters[evaluator] - 1)
@@ -248,7 +248,7 @@ class RunControl:
         order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
         return [SendToStage(stage_name(self._shape.evaluator, 0), order)]
 
-    def _evaluated(self, message: m.Evaluated) -> list[Instruction]:
+    def _evaluated(self, message: m.EvaluationFinished) -> list[Instruction]:
         final = self.phase is RunPhase.EVALUATING and message.evaluation == self._evaluation
         self._evaluating = False
         done = RecordEvaluation(self._evaluated_at, message, final)
@@ -265,7 +265,7 @@ class RunControl:
                             out += self._finish_rounds(name)
                         else:
                             last = stage_name(name, count - 1)
-                            out.append(SendToStage(last, m.RoundOpened(round=order.round)))
+                            out.append(SendToStage(last, m.RoundOpenedMessage(round=order.round)))
                 case CommitRound():
                     out += self._commit(order.round)
                 case FailRun():
@@ -283,7 +283,7 @@ class RunControl:
             self._next_save = self.samples + self._shape.evaluate_every
             self._saving[round_] = set(self._shape.stages)
             out.append(BeginCheckpoint(round_, self._samples_of(taken), taken))
-        order = m.RoundCommitted(round=round_, save=save)
+        order = m.RoundCommittedMessage(round=round_, save=save)
         return out + [SendToStage(stage, order) for stage in self._shape.stages]
 
     def _state_sent(self, sender: str, round_: int) -> list[Instruction]:

@@ -29,7 +29,7 @@ class LocalResult:
 
     losses: dict[str, list[float]] = field(default_factory=dict)  # by cluster, one per micro-batch
     staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
-    evaluations: list[m.Evaluated] = field(default_factory=list)
+    evaluations: list[m.EvaluationFinished] = field(default_factory=list)
     checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
     begun: list[c.BeginCheckpoint] = field(default_factory=list)  # and what they are of
 

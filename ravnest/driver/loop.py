@@ -108,14 +108,14 @@ class DriverLoop:
         if self._training_since_s is not None:
             self._record.at(now_s - self._training_since_s)
         message = delivery.message
-        progress = not isinstance(message, m.Alive | m.Spans | m.Held | m.Imitated)
+        progress = not isinstance(message, m.Alive | m.Spans | m.MemoryPeaks | m.ImitationLateness)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
         self._membership.heard(delivery.sender, now_s, progress=progress)
         self._draw(delivery, now_s)
         match message:
-            case m.Started():
+            case m.StageStarted():
                 self._starting.discard(delivery.sender)
                 self._record.started(delivery.sender, message)
                 if not self._starting and self._training_since_s is None:
@@ -135,9 +135,9 @@ class DriverLoop:
                 self._record.window_tuned(delivery.sender, message)
             case m.BackwardSplit():
                 self._record.backward_split(delivery.sender, message)
-            case m.Held():
+            case m.MemoryPeaks():
                 self._record.held(delivery.sender, message)
-            case m.Imitated():
+            case m.ImitationLateness():
                 self._record.imitated[delivery.sender] = message
             case m.RoundsFinished():
                 self._record.finished(delivery.sender, message)

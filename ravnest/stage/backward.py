@@ -41,7 +41,7 @@ class _Feed(torch.autograd.Function):
 
 
 @dataclass
-class Graph:
+class MicroBatchGraph:
     """What a micro-batch keeps between its forward and its backward."""
 
     inputs: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class Graph:
         return self.root if self.root is None or self.scale == 1.0 else self.root * self.scale
 
 
-def whole(graph: Graph, received: Sequence[Tensor], *, keep: bool = False) -> None:
+def whole(graph: MicroBatchGraph, received: Sequence[Tensor], *, keep: bool = False) -> None:
     """keep: the graph can be run again."""
     end = graph.end(received)
     if end is not None:
@@ -71,11 +71,11 @@ def whole(graph: Graph, received: Sequence[Tensor], *, keep: bool = False) -> No
         set_apart(graph, gradients_of(graph))
 
 
-def gradients_of(graph: Graph) -> list[Tensor]:
+def gradients_of(graph: MicroBatchGraph) -> list[Tensor]:
     return [parameter.grad for parameter in graph.parameters.values() if parameter.grad is not None]
 
 
-def set_apart(graph: Graph, others: Iterable[Tensor]) -> None:
+def set_apart(graph: MicroBatchGraph, others: Iterable[Tensor]) -> None:
     """Move the inputs' gradients out of memory that any of `others` lies in.
 
     Where the paths to an input and a parameter end in views, autograd leaves one tensor on both. The next micro-batch

@@ -106,8 +106,8 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
         case (
             m.Alive()
             | m.Go()
-            | m.RoundOpened()
-            | m.RoundCommitted()
+            | m.RoundOpenedMessage()
+            | m.RoundCommittedMessage()
             | m.Drain()
             | m.FinishRounds()
             | m.Evaluate()

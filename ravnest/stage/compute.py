@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import StageModule
-from ravnest.stage.backward import Graph, Root, whole
+from ravnest.stage.backward import MicroBatchGraph, Root, whole
 from ravnest.stage.device import stage_device
 from ravnest.stage.memory import ActivationBytes, Peaks
 from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
@@ -58,7 +58,7 @@ class StageCompute:
         self._source = source
         self._loss = loss
         self._metrics = metrics
-        self._alive: dict[int, Graph | Forgotten] = {}
+        self._alive: dict[int, MicroBatchGraph | Forgotten] = {}
         self.device = stage_device(setup.device)
         self._mixed = MixedPrecision(setup.job.precision, setup.device)
         self._replayer = Replayer(setup.program, module) if setup.recomputes else None
@@ -103,7 +103,7 @@ class StageCompute:
                     f"the loss of micro-batch {micro_batch} of {setup.cluster} is {self._losses[-1]}: diverged"
                 )
         if replayer is None:
-            self._alive[micro_batch] = Graph(inputs, *self._root(outputs), parameters)
+            self._alive[micro_batch] = MicroBatchGraph(inputs, *self._root(outputs), parameters)
         else:
             self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers)
         return () if setup.is_last else self.device.take([output.detach() for output in outputs])
@@ -207,17 +207,17 @@ class StageCompute:
             outputs: tuple[Tensor, ...] = self.module(*inputs)
         return tuple(out.to(spec.dtype) for out, spec in zip(outputs, self._setup.program.outputs, strict=True))
 
-    def _graph(self, micro_batch: int) -> Graph:
+    def _graph(self, micro_batch: int) -> MicroBatchGraph:
         """The graph of a micro-batch in flight, which is so no longer; made anew where it was forgotten."""
         alive = self._alive.pop(micro_batch)
-        if isinstance(alive, Graph):
+        if isinstance(alive, MicroBatchGraph):
             return alive
         assert self._replayer is not None
         self._seed(micro_batch)
         with self._replayer.as_it_was(alive, self.weights.current()):
             outputs = self._run(alive.inputs, alive.target)
         self._activations.replayed(micro_batch, alive.inputs)
-        return Graph(alive.inputs, *self._root(outputs), alive.parameters)
+        return MicroBatchGraph(alive.inputs, *self._root(outputs), alive.parameters)
 
     def _added(self, micro_batch: int, parameters: ParameterSet) -> None:
         """A micro-batch's gradient is in the group's."""
@@ -225,7 +225,7 @@ class StageCompute:
         self._activations.backward(micro_batch)
         self._samples_since_snapshot += self._setup.job.micro_batch
 
-    def _sent_back(self, graph: Graph) -> tuple[Tensor, ...]:
+    def _sent_back(self, graph: MicroBatchGraph) -> tuple[Tensor, ...]:
         gradients = [
             torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.contiguous()
             for tensor, spec in zip(graph.inputs, self._setup.program.inputs, strict=True)
@@ -234,7 +234,7 @@ class StageCompute:
         return self.device.take(gradients)
 
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
-        """`root` and `fed` of a Graph; `outputs` as `_run` gives them."""
+        """`root` and `fed` of a MicroBatchGraph; `outputs` as `_run` gives them."""
         if self._setup.is_last:
             return outputs[0] / self._setup.job.update_every, ()
         pairs = zip(outputs, self._setup.program.outputs, strict=True)

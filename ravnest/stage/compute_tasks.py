@@ -57,13 +57,15 @@ class ComputeTasks:
         waiting = sum(tensor.nbytes for several in self._arrived.values() for tensor in several)
         self._compute.peaks.saw("arrived", waiting + self._compute.tied.held_bytes)
 
-    def late(self) -> m.Imitated | None:
+    def late(self) -> m.ImitationLateness | None:
         """How late this machine has been; None where nothing is imitated."""
         if self._pacer is None and not self._lateness.messages:
             return None
         late_s, imitated_s = (0.0, 0.0) if self._pacer is None else (self._pacer.late_s, self._pacer.imitated_s)
         links = self._lateness
-        return m.Imitated(late_s=late_s, imitated_s=imitated_s, links_late_s=links.late_s, messages=links.messages)
+        return m.ImitationLateness(
+            late_s=late_s, imitated_s=imitated_s, links_late_s=links.late_s, messages=links.messages
+        )
 
     def task(self, instruction: ins.Compute) -> Callable[[], Any]:
         """The call; what it needs is forgotten here."""

@@ -16,7 +16,7 @@ from ravnest.pipeline import Compute
 
 
 @dataclass(frozen=True)
-class Finished:
+class ComputeFinished:
     """A computation's end. Exactly one of `error` and `result` matters."""
 
     instruction: Compute
@@ -26,7 +26,7 @@ class Finished:
     """When it began and ended; None where nobody looked."""
 
 
-Listener = Callable[[Finished], bool]
+Listener = Callable[[ComputeFinished], bool]
 """Takes a result in the computing thread. False: it is for the thread that owns the sockets."""
 
 
@@ -39,25 +39,25 @@ class Executor(Protocol):
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None: ...
 
-    def finished(self) -> list[Finished]: ...
+    def finished(self) -> list[ComputeFinished]: ...
 
     def close(self, timeout_s: float) -> None: ...
 
 
-def _run(instruction: Compute, work: Callable[[], Any], now: Callable[[], float] | None = None) -> Finished:
+def _run(instruction: Compute, work: Callable[[], Any], now: Callable[[], float] | None = None) -> ComputeFinished:
     began_s = now() if now is not None else 0.0
     try:
         result = work()
-        return Finished(instruction, result, took=None if now is None else (began_s, now()))
+        return ComputeFinished(instruction, result, took=None if now is None else (began_s, now()))
     except BaseException as error:  # noqa: BLE001 - carried to the owning thread, which raises it
-        return Finished(instruction, error=error)
+        return ComputeFinished(instruction, error=error)
 
 
 class InlineExecutor:
     """Computes at once, in the caller's thread: deterministic, for tests."""
 
     def __init__(self) -> None:
-        self._done: list[Finished] = []
+        self._done: list[ComputeFinished] = []
 
     def listen(self, listener: Listener) -> None:
         """There is one thread only, which takes its results itself."""
@@ -65,7 +65,7 @@ class InlineExecutor:
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
         self._done.append(_run(instruction, work))
 
-    def finished(self) -> list[Finished]:
+    def finished(self) -> list[ComputeFinished]:
         done, self._done = self._done, []
         return done
 
@@ -86,7 +86,7 @@ class ThreadExecutor:
         self._prepare = prepare
         self._now = now
         self._work: queue.SimpleQueue[tuple[Compute, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[ComputeFinished] = queue.SimpleQueue()
         self._listener: Listener = lambda finished: False
         self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
         self._thread.start()
@@ -97,7 +97,7 @@ class ThreadExecutor:
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
         self._work.put((instruction, work))
 
-    def finished(self) -> list[Finished]:
+    def finished(self) -> list[ComputeFinished]:
         done = []
         while not self._done.empty():
             done.append(self._done.get())
@@ -116,7 +116,7 @@ class ThreadExecutor:
             try:
                 heard = self._listener(finished)
             except BaseException as error:  # noqa: BLE001 - as in _run
-                finished, heard = Finished(finished.instruction, error=error), False
+                finished, heard = ComputeFinished(finished.instruction, error=error), False
             if not heard:
                 self._done.put(finished)
                 self._wake()

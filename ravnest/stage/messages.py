@@ -6,7 +6,7 @@ ring_allreduce. The deadlines here are constants, and the floors of those that a
 turns measurements into a deadline is ring_allreduce/rounds/deadlines.py, and docs/deadlines.md has the table of all.
 
 A fact that another layer names too, as an event of the stage machine, of the rounds or of the run's observers, has the
-same name here with the suffix Message: `RoundOpenedMessage` carries what becomes the event `RoundOpened`.
+same name here with the suffix Message: `RoundOpenedMessage` carries what becomes the event `RoundOpenedMessage`.
 """
 
 from typing import Literal
@@ -123,13 +123,13 @@ class Go(Message, frozen=True, kw_only=True, tag="go"):
     """To the first stages: every stage of the run holds its state, so inject."""
 
 
-class RoundOpened(Message, frozen=True, kw_only=True, tag="round_opened"):
+class RoundOpenedMessage(Message, frozen=True, kw_only=True, tag="round_opened"):
     """To a cluster's last stage: stamp this round on the next update."""
 
     round: int
 
 
-class RoundCommitted(Message, frozen=True, kw_only=True, tag="round_committed"):
+class RoundCommittedMessage(Message, frozen=True, kw_only=True, tag="round_committed"):
     """Every ring of the round has finished: merge it. With `save`, send the anchor and optimizer state after it."""
 
     round: int
@@ -184,7 +184,7 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
 # stage → driver
 
 
-class Started(Message, frozen=True, kw_only=True, tag="started"):
+class StageStarted(Message, frozen=True, kw_only=True, tag="started"):
     """The stage holds its state and has entered the pipeline. `process_bytes`: its resident memory by then."""
 
     process_bytes: int
@@ -231,7 +231,7 @@ class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
     update: int
 
 
-class RingFinished(Message, frozen=True, kw_only=True, tag="ring_finished"):
+class RingFinishedMessage(Message, frozen=True, kw_only=True, tag="ring_finished"):
     """One of the stage's rings holds the round's average."""
 
     round: int
@@ -265,7 +265,7 @@ class RoundsFinished(Message, frozen=True, kw_only=True, tag="rounds_finished"):
     spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
-class Evaluated(Message, frozen=True, kw_only=True, tag="evaluated"):
+class EvaluationFinished(Message, frozen=True, kw_only=True, tag="evaluated"):
     """(sum, count) over the held-out set, of the loss and of each metric in the job's order."""
 
     evaluation: int
@@ -287,7 +287,7 @@ class Spans(Message, frozen=True, kw_only=True, tag="spans"):
     dropped: int
 
 
-class Imitated(Message, frozen=True, kw_only=True, tag="imitated"):
+class ImitationLateness(Message, frozen=True, kw_only=True, tag="imitated"):
     """How late this machine has been so far. `late_s` of `imitated_s` of computing, since the first update;
     `links_late_s` over `messages` that passed emulated links."""
 
@@ -297,7 +297,7 @@ class Imitated(Message, frozen=True, kw_only=True, tag="imitated"):
     messages: int
 
 
-class Held(Message, frozen=True, kw_only=True, tag="held"):
+class MemoryPeaks(Message, frozen=True, kw_only=True, tag="held"):
     """The most that the stage's tensors have taken so far, each part at its own peak: runtime/memory.py names them."""
 
     tensor_bytes: dict[str, int]
@@ -314,27 +314,27 @@ KINDS: tuple[type[Message], ...] = (
     StateTensor,
     Begin,
     Go,
-    RoundOpened,
-    RoundCommitted,
+    RoundOpenedMessage,
+    RoundCommittedMessage,
     Drain,
     FinishRounds,
     Evaluate,
     Stop,
     Alive,
-    Started,
+    StageStarted,
     Updated,
     WindowTuned,
     BackwardSplit,
     SnapshotTaken,
-    RingFinished,
+    RingFinishedMessage,
     RoundMerged,
     StateSent,
     Drained,
     RoundsFinished,
-    Evaluated,
+    EvaluationFinished,
     Spans,
-    Held,
-    Imitated,
+    MemoryPeaks,
+    ImitationLateness,
     *RING_KINDS,
 )
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ravnest.stage.backward import Graph
+from ravnest.stage.backward import MicroBatchGraph
 from ravnest.training.precision import LossScale, Precision
 
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -49,7 +49,10 @@ class MixedPrecision:
 
 
 def scaled_backward(
-    graph: Graph, received: Sequence[Tensor], scale: LossScale, run: Callable[[Graph, Sequence[Tensor]], None]
+    graph: MicroBatchGraph,
+    received: Sequence[Tensor],
+    scale: LossScale,
+    run: Callable[[MicroBatchGraph, Sequence[Tensor]], None],
 ) -> None:
     """A whole backward by `run` (which keeps the graph), at a scale at which nothing overflows; the gradients that it
     leaves on parameters and inputs are those of this micro-batch alone, at their true size.

@@ -77,7 +77,7 @@ class StageProcess:
             executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(self._setup.threads))
             leaving.callback(executor.close, _CLOSE_S)
             runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
-            started = m.Started(process_bytes=psutil.Process().memory_info().rss)
+            started = m.StageStarted(process_bytes=psutil.Process().memory_info().rss)
             self._endpoint.send(m.DRIVER, Lane.PIPELINE, started)
             while not runtime.stopped:
                 runtime.turn()

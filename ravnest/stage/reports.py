@@ -28,7 +28,7 @@ class Reports:
         peaks: Peaks,
         timeline: Timeline | None,
         now: Callable[[], float],
-        late: Callable[[], m.Imitated | None],
+        late: Callable[[], m.ImitationLateness | None],
     ) -> None:
         """`late`: how late this machine has been."""
         self.tell = tell
@@ -48,7 +48,7 @@ class Reports:
     def evaluated(self, evaluation: int, sums: EvaluationSums) -> None:
         """What a finished evaluation came to."""
         self.tell(
-            m.Evaluated(
+            m.EvaluationFinished(
                 evaluation=evaluation,
                 loss=(sums.loss.total, sums.loss.count),
                 metrics=tuple((metric.total, metric.count) for metric in sums.metrics),
@@ -83,7 +83,7 @@ class Reports:
                 self.tell(piece)
         if self._peaks.grown:
             self._peaks.grown = False
-            self.tell(m.Held(tensor_bytes=dict(self._peaks.bytes)))
+            self.tell(m.MemoryPeaks(tensor_bytes=dict(self._peaks.bytes)))
         late = self._late()
         if late is not None:
             self.tell(late)

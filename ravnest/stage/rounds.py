@@ -119,7 +119,7 @@ class StageRounds:
         """Take a chunk. Returns False when the delivery is none."""
         return self._reducer.on_delivery(delivery)
 
-    def on_committed(self, message: m.RoundCommitted) -> list[int]:
+    def on_committed(self, message: m.RoundCommittedMessage) -> list[int]:
         """Take a commit. Returns the rounds that may be merged now."""
         if message.save:
             self._saves.add(message.round)
@@ -133,7 +133,9 @@ class StageRounds:
             segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
             if all(spec.name in arrived for spec in _rings(segment)):
-                self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.RingFinished(round=result.round, ring=segment.ring))
+                self._endpoint.send(
+                    m.DRIVER, Lane.PIPELINE, m.RingFinishedMessage(round=result.round, ring=segment.ring)
+                )
                 if self.on_ring_finished is not None:
                     self.on_ring_finished(result.round, segment.ring)
             merges += [merge.round for merge in self._member.handle(RingFinished(result.ring, result.round), 0.0)]

@@ -21,7 +21,7 @@ from ravnest.stage import messages as m
 from ravnest.stage.boundary_tensors import StageCrossings, check_tensors, expected_sender
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.compute_tasks import ComputeTasks
-from ravnest.stage.executor import Executor, Finished
+from ravnest.stage.executor import ComputeFinished, Executor
 from ravnest.stage.reports import Reports
 from ravnest.stage.rounds import StageRounds, StatePiece
 from ravnest.stage.setup import StageSetup
@@ -150,7 +150,7 @@ class StageRuntime:
                 self.stopped = True
             raise
 
-    def _computed(self, finished: Finished) -> bool:
+    def _computed(self, finished: ComputeFinished) -> bool:
         """In the computing thread: go on at once, but for what concerns rounds, which the other thread moves."""
         with self._lock:
             if self.stopped:
@@ -194,9 +194,9 @@ class StageRuntime:
                 self._handle(ev.EvaluationArrived(message.evaluation, message.batch, message.batches))
             case m.EvaluationCredit():
                 self._handle(ev.EvaluationCredited(message.evaluation, message.batch))
-            case m.RoundOpened():
+            case m.RoundOpenedMessage():
                 self._handle(ev.RoundOpened(message.round))
-            case m.RoundCommitted():
+            case m.RoundCommittedMessage():
                 self._merge_arrived(self.rounds.on_committed(message))
             case m.Go():
                 self._handle(ev.Started(version=self._version))
@@ -257,7 +257,7 @@ class StageRuntime:
             case _:
                 self._executor.submit(instruction, self._tasks.task(instruction))
 
-    def _take_finished(self, finished: Finished) -> None:
+    def _take_finished(self, finished: ComputeFinished) -> None:
         if finished.error is not None:
             raise finished.error
         self._reports.computations += 1

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from ravnest.errors import RunFailed
-from ravnest.stage.backward import Graph, gradients_of, set_apart
+from ravnest.stage.backward import MicroBatchGraph, gradients_of, set_apart
 
 ROUNDING = 64
 """Gradients agree when they differ by at most so many units of their dtype's precision, in proportion to their norm."""
@@ -180,14 +180,14 @@ class Splitter:
         self.tried = False
         self._frontiers: dict[tuple[torch.Size, ...], Frontier] = {}
 
-    def input_gradients(self, graph: Graph, received: Sequence[Tensor]) -> WeightPass:
+    def input_gradients(self, graph: MicroBatchGraph, received: Sequence[Tensor]) -> WeightPass:
         """Sets the `grad` of the graph's inputs. Raises NotSplittable where a frontier cannot be found."""
         end = graph.end(received)
         if end is None:
             return WeightPass()
         return self._first_part(end, graph)
 
-    def try_out(self, graph: Graph, received: Sequence[Tensor]) -> None:
+    def try_out(self, graph: MicroBatchGraph, received: Sequence[Tensor]) -> None:
         """A whole backward, after a split one of the same graph, whose gradients it has to equal: see `refused`.
 
         No parameter of the graph may have a gradient yet.
@@ -211,7 +211,7 @@ class Splitter:
         if self.refused is None:
             self.refused = _differences(found, named)
 
-    def _first_part(self, end: Tensor, graph: Graph) -> WeightPass:
+    def _first_part(self, end: Tensor, graph: MicroBatchGraph) -> WeightPass:
         inputs = [tensor for tensor in graph.inputs if tensor.requires_grad]
         root = end.grad_fn
         if root is None or not inputs:

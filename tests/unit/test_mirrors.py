@@ -120,7 +120,6 @@ TO_MEND: set[str] = {
     "tests/unit/ravnest/simulator/test_network.py",
     "tests/unit/ravnest/splitting/models.py",
     "tests/unit/ravnest/stage/test_memory.py",
-    "tests/unit/ravnest/stage/test_split_backward.py",
     "tests/unit/ring_allreduce/group/test_group_ring.py",
     "tests/unit/ring_allreduce/ring/test_reducer_epochs.py",
     "tests/unit/ring_allreduce/ring/test_reducer_forms.py",

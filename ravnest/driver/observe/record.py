@@ -70,7 +70,7 @@ class RunRecord:
         self.times = StageTimes()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
         """The most that each stage's tensors took, by part."""
-        self.imitated: dict[str, m.Imitated] = {}
+        self.imitated: dict[str, m.ImitationLateness] = {}
         """How late this machine was, by stage, where anything was imitated."""
         self.drawn = False
         """Whether the run's timeline has been written."""
@@ -94,7 +94,7 @@ class RunRecord:
         """What is told from now on happened at this moment, in seconds since the training began."""
         self._now_s = elapsed_s
 
-    def started(self, stage: str, message: m.Started) -> None:
+    def started(self, stage: str, message: m.StageStarted) -> None:
         cluster, _, index = stage.rpartition(".s")
         self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
 
@@ -136,7 +136,7 @@ class RunRecord:
             fields["samples"] = (message.update + 1) * self._samples_per_update
         self._writer.write("update", self._now_s, **fields)
 
-    def held(self, stage: str, message: m.Held) -> None:
+    def held(self, stage: str, message: m.MemoryPeaks) -> None:
         """A stage's tensors take more than ever before."""
         self.tensor_bytes[stage] = message.tensor_bytes
         cluster, _, index = stage.rpartition(".s")

@@ -46,7 +46,7 @@ def ring_finished(run, round_):
     out = []
     for ring, members in RINGS.items():
         for member in members:
-            out += run.handle(member, m.RingFinished(round=round_, ring=int(ring)))
+            out += run.handle(member, m.RingFinishedMessage(round=round_, ring=int(ring)))
     return out
 
 
@@ -81,9 +81,9 @@ def to_the_last_evaluation(run):
 def test_a_round_opens_by_the_samples_of_the_whole_fleet_at_the_last_stages():
     run = control()
     assert updated(run, "a", 0) == []
-    assert told(updated(run, "b", 0), m.RoundOpened) == [
-        ("a.s1", m.RoundOpened(round=1)),
-        ("b.s0", m.RoundOpened(round=1)),
+    assert told(updated(run, "b", 0), m.RoundOpenedMessage) == [
+        ("a.s1", m.RoundOpenedMessage(round=1)),
+        ("b.s0", m.RoundOpenedMessage(round=1)),
     ]
     assert run.samples == 24
 
@@ -101,11 +101,13 @@ def test_a_round_is_committed_to_every_stage_when_all_rings_have_finished_everyw
     updated(run, "b", 0)
     snapshots(run, 1, a=2, b=1)
     for sender, ring in [("a.s0", 0), ("b.s0", 0), ("a.s1", 1)]:
-        assert run.handle(sender, m.RingFinished(round=1, ring=ring)) == []
-    out = run.handle("b.s0", m.RingFinished(round=1, ring=1))
+        assert run.handle(sender, m.RingFinishedMessage(round=1, ring=ring)) == []
+    out = run.handle("b.s0", m.RingFinishedMessage(round=1, ring=1))
     assert of(out, c.RecordRoundCommitted) == [c.RecordRoundCommitted(1, 24)]
     assert of(out, c.BeginCheckpoint) == [c.BeginCheckpoint(1, 36, {"a": 2, "b": 1})]
-    assert told(out, m.RoundCommitted) == [(stage, m.RoundCommitted(round=1, save=True)) for stage in STAGES]
+    assert told(out, m.RoundCommittedMessage) == [
+        (stage, m.RoundCommittedMessage(round=1, save=True)) for stage in STAGES
+    ]
     assert out.index(of(out, c.BeginCheckpoint)[0]) < len(out) - len(STAGES)  # before any stage can send its state
 
 
@@ -132,7 +134,7 @@ def test_the_last_round_is_saved_even_while_an_earlier_checkpoint_is_on_its_way(
     drained(run, "a", 1)
     drained(run, "b", 1)
     out = ring_finished(run, 2)
-    assert told(out, m.RoundCommitted)[0][1] == m.RoundCommitted(round=2, save=True)
+    assert told(out, m.RoundCommittedMessage)[0][1] == m.RoundCommittedMessage(round=2, save=True)
     assert rounds_finished(run, 2) == []  # two checkpoints are still to come
     assert of(state_sent(run, 1), c.CommitCheckpoint) == [c.CommitCheckpoint(1)]
     assert run.phase is c.RunPhase.FINISHING
@@ -202,7 +204,7 @@ def test_a_round_that_opens_after_a_cluster_has_drained_reaches_it_as_one_to_fin
     out = updated(run, "b", 0)
     order = m.FinishRounds(up_to=1, updates=1, final=False)
     assert told(out, m.FinishRounds) == [("a.s0", order), ("a.s1", order)]
-    assert told(out, m.RoundOpened) == [("b.s0", m.RoundOpened(round=1))]
+    assert told(out, m.RoundOpenedMessage) == [("b.s0", m.RoundOpenedMessage(round=1))]
 
 
 def test_when_all_have_drained_one_final_round_opens():
@@ -232,7 +234,7 @@ def test_the_run_ends_with_the_evaluation_of_the_anchor():
     run = control()
     out = to_the_last_evaluation(run)
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=1, batches=5))]
-    evaluated = m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=())
+    evaluated = m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=())
     out = run.handle("a.s1", evaluated)
     assert of(out, c.RecordEvaluation) == [c.RecordEvaluation(12, evaluated, final=True)]
     assert told(out, m.Stop) == [(stage, m.Stop()) for stage in STAGES]
@@ -250,7 +252,7 @@ def test_evaluations_during_training_are_never_two_at_a_time():
     run = control(evaluate_every=12)
     assert told(updated(run, "a", 0), m.Evaluate) == [("a.s0", m.Evaluate(evaluation=1, batches=5))]
     assert not told(updated(run, "a", 1), m.Evaluate)
-    (done,) = run.handle("a.s1", m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=()))
+    (done,) = run.handle("a.s1", m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=()))
     assert not done.final
     assert told(updated(run, "a", 2), m.Evaluate) == [("a.s0", m.Evaluate(evaluation=2, batches=5))]
 
@@ -260,18 +262,18 @@ def test_an_evaluation_that_was_under_way_at_the_drain_is_awaited_and_is_not_the
     out = to_the_last_evaluation(run)  # the update before the stop asked for evaluation 1
     assert not told(out, m.Evaluate)
     assert run.phase is c.RunPhase.FINISHING
-    out = run.handle("a.s1", m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=()))
+    out = run.handle("a.s1", m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=()))
     assert not of(out, c.RecordEvaluation)[0].final
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=2, batches=5))]
     assert run.phase is c.RunPhase.EVALUATING
-    out = run.handle("a.s1", m.Evaluated(evaluation=2, loss=(1.0, 4), metrics=()))
+    out = run.handle("a.s1", m.EvaluationFinished(evaluation=2, loss=(1.0, 4), metrics=()))
     assert of(out, c.RecordEvaluation)[0].final
 
 
 def test_a_leap_over_several_thresholds_asks_for_one_evaluation():
     run = control(evaluate_every=12)
     assert len(told(updated(run, "a", 9), m.Evaluate)) == 1
-    run.handle("a.s1", m.Evaluated(evaluation=1, loss=(2.0, 4), metrics=()))
+    run.handle("a.s1", m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=()))
     assert len(told(updated(run, "a", 10), m.Evaluate)) == 1
 
 
@@ -283,7 +285,10 @@ def test_a_resumed_run_counts_on():
     assert run.samples == 132
     assert run.phase is c.RunPhase.TRAINING
     out = updated(run, "b", 4)
-    assert told(out, m.RoundOpened) == [("a.s1", m.RoundOpened(round=1)), ("b.s0", m.RoundOpened(round=1))]
+    assert told(out, m.RoundOpenedMessage) == [
+        ("a.s1", m.RoundOpenedMessage(round=1)),
+        ("b.s0", m.RoundOpenedMessage(round=1)),
+    ]
     assert told(out, m.Drain)
     assert run.updates == {"a": 7, "b": 5}
 
@@ -296,17 +301,17 @@ def contradictions():
     evaluating = control()
     to_the_last_evaluation(evaluating)
     return {
-        "a ring of another": (control(), "a.s0", m.RingFinished(round=1, ring=1)),
-        "a round that is not open": (control(), "a.s0", m.RingFinished(round=1, ring=0)),
+        "a ring of another": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=1)),
+        "a round that is not open": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=0)),
         "drained unasked": (control(), "a.s0", m.Drained(micro_batches=3, updates=1)),
         "drained twice": (draining, "a.s0", m.Drained(micro_batches=3, updates=1)),
         "drained, but no first stage": (draining, "a.s1", m.Drained(micro_batches=3, updates=1)),
         "rounds finished before the drain": (draining, "b.s0", m.RoundsFinished(up_to=0)),
         "rounds finished that never opened": (draining, "a.s0", m.RoundsFinished(up_to=4)),
         "state unasked": (control(), "a.s0", m.StateSent(round=1, tensors=0)),
-        "an evaluation unasked": (control(), "a.s1", m.Evaluated(evaluation=1, loss=(1.0, 1), metrics=())),
-        "another evaluation": (evaluating, "a.s1", m.Evaluated(evaluation=9, loss=(1.0, 1), metrics=())),
-        "an evaluation of another": (evaluating, "b.s0", m.Evaluated(evaluation=1, loss=(1.0, 1), metrics=())),
+        "an evaluation unasked": (control(), "a.s1", m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=())),
+        "another evaluation": (evaluating, "a.s1", m.EvaluationFinished(evaluation=9, loss=(1.0, 1), metrics=())),
+        "an evaluation of another": (evaluating, "b.s0", m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=())),
     }
 
 

@@ -101,7 +101,7 @@ class Bench:
 
     def start(self):
         for stage in STAGES:
-            self.say(stage, m.Started(process_bytes=1))
+            self.say(stage, m.StageStarted(process_bytes=1))
         self.turn()
         for stage in STAGES:
             self.heard(stage)
@@ -116,10 +116,10 @@ def bench(tmp_path):
 
 def test_first_stages_may_inject_once_every_stage_holds_its_state(bench):
     for stage in STAGES[:2]:
-        bench.say(stage, m.Started(process_bytes=1))
+        bench.say(stage, m.StageStarted(process_bytes=1))
     bench.turn()
     assert all(bench.heard(stage) == [] for stage in STAGES)
-    bench.say(STAGES[2], m.Started(process_bytes=1))
+    bench.say(STAGES[2], m.StageStarted(process_bytes=1))
     bench.turn()
     assert [bench.heard(stage) for stage in STAGES] == [[m.Go()], [], [m.Go()]]
 
@@ -195,7 +195,7 @@ def test_a_wish_before_the_start_waits_for_it(bench):
     bench.turn()
     assert bench.control.phase is c.RunPhase.TRAINING
     for stage in STAGES:
-        bench.say(stage, m.Started(process_bytes=1))
+        bench.say(stage, m.StageStarted(process_bytes=1))
     bench.turn()
     assert bench.heard("c0.s0") == [m.Go(), m.Drain()]
 
@@ -220,7 +220,7 @@ def runtimes(bench, states):
         made[name] = assemble(
             setup, endpoint, InlineExecutor(), source, weights, state.optimizer, state.version, now=bench.now
         )
-        bench.say(name, m.Started(process_bytes=1))
+        bench.say(name, m.StageStarted(process_bytes=1))
     return made
 
 

@@ -18,8 +18,8 @@ BACKWARD = (m.Gradient(micro_batch=0), m.TiedGradients(update=0, names=()))
 CREDIT = (m.EvaluationCredit(evaluation=1, batch=0),)
 ORDERS = (
     m.Go(),
-    m.RoundOpened(round=1),
-    m.RoundCommitted(round=1),
+    m.RoundOpenedMessage(round=1),
+    m.RoundCommittedMessage(round=1),
     m.Drain(),
     m.FinishRounds(up_to=1, updates=1, final=True),
     m.Evaluate(evaluation=1, batches=1),
@@ -27,15 +27,15 @@ ORDERS = (
     m.Alive(),
 )
 REPORTS = (
-    m.Started(process_bytes=1),
+    m.StageStarted(process_bytes=1),
     m.Updated(update=0, staleness=(), losses=(), lr=0.1),
     m.SnapshotTaken(round=1, update=1),
-    m.RingFinished(round=1, ring=0),
+    m.RingFinishedMessage(round=1, ring=0),
     m.RoundMerged(round=1),
     m.StateSent(round=1, tensors=1),
     m.Drained(micro_batches=3, updates=1),
     m.RoundsFinished(up_to=1),
-    m.Evaluated(evaluation=1, loss=(1.0, 1), metrics=()),
+    m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=()),
 )
 SPECS = (
     ValueSpec("x", torch.float32, (None, 8, 16), needs_gradient=True),

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from ravnest.pipeline import instructions as ins
-from ravnest.stage.executor import Finished, InlineExecutor, ThreadExecutor
+from ravnest.stage.executor import ComputeFinished, InlineExecutor, ThreadExecutor
 
 
 def boom():
@@ -15,7 +15,7 @@ def test_inline_results_come_once_in_order():
     executor.submit(ins.RunForward(0), lambda: "a")
     executor.submit(ins.RunForward(1), boom)
     first, second = executor.finished()
-    assert first == Finished(ins.RunForward(0), result="a")
+    assert first == ComputeFinished(ins.RunForward(0), result="a")
     assert isinstance(second.error, ZeroDivisionError)
     assert executor.finished() == []
     executor.submit(ins.RunForward(2), lambda: "b")

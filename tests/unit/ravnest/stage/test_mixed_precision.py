@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import RunFailed
-from ravnest.stage.backward import Graph, Root, whole
+from ravnest.stage.backward import MicroBatchGraph, Root, whole
 from ravnest.stage.memory import ActivationBytes, Peaks
 from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
 from ravnest.training.precision import FIRST_SCALE, LossScale
@@ -74,10 +74,10 @@ def test_cast_weights_are_counted_apart_from_activations():
     assert peaks.bytes["activations"] == (4 + 2) * 2 * 64  # the input, and its cast
 
 
-def graph_of(layer: nn.Module, x: torch.Tensor, mixed: MixedPrecision) -> Graph:
+def graph_of(layer: nn.Module, x: torch.Tensor, mixed: MixedPrecision) -> MicroBatchGraph:
     with mixed.forward():
         output = layer(x).float()
-    return Graph((x,), Root([output]), (0,), ParameterSet(layer.named_parameters()))
+    return MicroBatchGraph((x,), Root([output]), (0,), ParameterSet(layer.named_parameters()))
 
 
 def test_a_backward_that_overflows_is_run_again_at_half_the_scale():

@@ -109,7 +109,7 @@ def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(mo
     assert begun["version"] == 7
     assert begun["weights"]["w"].tolist() == [1.0, 1.0]
     assert begun["optimizer"]["w", "exp_avg"].tolist() == [0.0, 0.0]
-    assert any(isinstance(each.message, m.Started) for each in driver.poll(0.0))
+    assert any(isinstance(each.message, m.StageStarted) for each in driver.poll(0.0))
 
 
 def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monkeypatch):

@@ -70,7 +70,7 @@ def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed()
     group.contribute("y", 1, 4.0, weight=2.0)
     assert group.pump() == {"x": [], "y": []}
     assert group.reports() == [("x", 1, 0), ("x", 1, 1), ("x", 1, 2), ("y", 1, 0), ("y", 1, 2)]
-    assert group.exchanges["x"].on_committed(m.RoundCommitted(round=1)) == [1]
+    assert group.exchanges["x"].on_committed(m.RoundCommittedMessage(round=1)) == [1]
     averages, save = group.exchanges["x"].take(1)
     assert not save
     assert averages[0].vector.tolist() == [3.0, 3.0, 3.0]
@@ -84,7 +84,7 @@ def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed()
 def test_a_commit_that_overtakes_the_last_chunks_waits_for_them():
     group = Group()
     group.contribute("x", 1, 1.0)
-    assert group.exchanges["x"].on_committed(m.RoundCommitted(round=1, save=True)) == []
+    assert group.exchanges["x"].on_committed(m.RoundCommittedMessage(round=1, save=True)) == []
     group.contribute("y", 1, 3.0)
     assert group.pump() == {"x": [1], "y": []}
     averages, save = group.exchanges["x"].take(1)
@@ -99,8 +99,8 @@ def test_rounds_that_overlap_are_merged_in_order_and_saved_as_ordered():
         group.contribute("y", number, float(number))
     group.pump()
     y = group.exchanges["y"]
-    assert y.on_committed(m.RoundCommitted(round=2, save=True)) == []
-    assert y.on_committed(m.RoundCommitted(round=1)) == [1, 2]
+    assert y.on_committed(m.RoundCommittedMessage(round=2, save=True)) == []
+    assert y.on_committed(m.RoundCommittedMessage(round=1)) == [1, 2]
     assert [y.take(number)[1] for number in (1, 2)] == [False, True]
 
 
@@ -130,7 +130,7 @@ def test_what_was_merged_is_forgotten():
             group.contribute(name, number, float(number))
         group.pump()
         for exchange in group.exchanges.values():
-            assert exchange.on_committed(m.RoundCommitted(round=number)) == [number]
+            assert exchange.on_committed(m.RoundCommittedMessage(round=number)) == [number]
             exchange.take(number)
             exchange.release(number)
             assert (exchange.unmerged, exchange.memory_bytes) == ([], anchors[exchange])

@@ -9,7 +9,7 @@ from ravnest.driver.initial_state import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
-from ravnest.stage.executor import Finished, InlineExecutor
+from ravnest.stage.executor import ComputeFinished, InlineExecutor
 from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.timeline import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused
@@ -100,7 +100,9 @@ class HeldExecutor:
 
     def compute(self, error=None):
         instruction, work = self.submitted.pop(0)
-        return self.listener(Finished(instruction, error=error) if error else Finished(instruction, result=work()))
+        return self.listener(
+            ComputeFinished(instruction, error=error) if error else ComputeFinished(instruction, result=work())
+        )
 
 
 @pytest.mark.parametrize("error", [None, RunFailed("the loss is nan")])
@@ -240,7 +242,7 @@ def test_it_says_each_second_that_it_lives_and_what_it_has_got_done():
     bench.say("c0.s0", *bench.activation(0))
     bench.turn(3)
     bench.turn(after_s=1.0)
-    told = [each.message for each in bench.heard(m.DRIVER, but=m.Held)]
+    told = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks)]
     assert told == [m.Alive(finished=0, sent_s=0.0, heard_s=0.0), m.Alive(finished=1, sent_s=1.0, heard_s=0.0)]
 
 
@@ -250,7 +252,7 @@ def test_its_sign_of_life_returns_the_drivers_clock_as_it_heard_it():
     bench.say(m.DRIVER, m.Alive(sent_s=70.0))
     bench.turn(after_s=0.25)
     bench.turn(after_s=0.75)
-    last = [each.message for each in bench.heard(m.DRIVER, but=m.Held)][-1]
+    last = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks)][-1]
     assert (last.echo_s, last.heard_s, last.sent_s) == (70.0, 0.25, 1.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ravnest.stage.backward import Graph, Root, whole
+from ravnest.stage.backward import MicroBatchGraph, Root, whole
 from ravnest.stage.mixed_precision import scaled_backward
 from ravnest.stage.split_backward import NotSplittable, Splitter
 from ravnest.training.precision import LossScale
@@ -85,11 +85,11 @@ LAYERS = {
 }
 
 
-def forward(layer: nn.Module, x: Tensor) -> Graph:
+def forward(layer: nn.Module, x: Tensor) -> MicroBatchGraph:
     torch.manual_seed(1)  # of dropout
     outputs = layer(x)
     outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-    return Graph((x,), Root(outputs), tuple(range(len(outputs))), ParameterSet(layer.named_parameters()))
+    return MicroBatchGraph((x,), Root(outputs), tuple(range(len(outputs))), ParameterSet(layer.named_parameters()))
 
 
 def arriving(layer: nn.Module, x: Tensor) -> list[Tensor]:
@@ -99,7 +99,7 @@ def arriving(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [torch.randn_like(output) for output in outputs]
 
 
-def gradients_of(layer: nn.Module, graph: Graph) -> dict[str, Tensor]:
+def gradients_of(layer: nn.Module, graph: MicroBatchGraph) -> dict[str, Tensor]:
     found = {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
     found["input"] = graph.inputs[0].grad.clone()
     for tensor in (*layer.parameters(), graph.inputs[0]):
@@ -177,7 +177,7 @@ class Turned(nn.Module):
         return x.transpose(0, 1) + self.places.unsqueeze(1)
 
 
-def backward_in(way: str, graph: Graph, received: list[Tensor]) -> None:
+def backward_in(way: str, graph: MicroBatchGraph, received: list[Tensor]) -> None:
     match way:
         case "whole":
             whole(graph, received)
@@ -204,7 +204,7 @@ def test_a_gradient_that_is_sent_is_not_the_one_that_a_parameter_goes_on_adding_
 
 def test_a_last_stage_splits_from_its_loss():
     layer, x = nn.Linear(4, 1), torch.randn(3, 4).requires_grad_()
-    graph = Graph((x,), layer(x).square().mean(), (), ParameterSet(layer.named_parameters()))
+    graph = MicroBatchGraph((x,), layer(x).square().mean(), (), ParameterSet(layer.named_parameters()))
     rest = Splitter().input_gradients(graph, ())
     assert layer.weight.grad is None
     rest.run()
@@ -263,7 +263,9 @@ class Wrong(torch.autograd.Function):
 def test_gradients_that_differ_are_noticed():
     layer = nn.Linear(3, 3)
     x = torch.randn(3).requires_grad_()
-    graph = Graph((x,), Root([Wrong.apply(layer(x), layer.bias)]), (0,), ParameterSet(layer.named_parameters()))
+    graph = MicroBatchGraph(
+        (x,), Root([Wrong.apply(layer(x), layer.bias)]), (0,), ParameterSet(layer.named_parameters())
+    )
     splitter = Splitter()
     splitter.try_out(graph, [torch.ones(3)])
     assert splitter.refused is not None
@@ -273,11 +275,11 @@ def test_a_graph_of_another_form_is_not_taken_for_the_first():
     layer, splitter = nn.Linear(4, 4), Splitter()
     x = torch.randn(2, 4).requires_grad_()
     parameters = ParameterSet(layer.named_parameters())
-    splitter.input_gradients(Graph((x,), Root([layer(x)]), (0,), parameters), [torch.ones(2, 4)])
+    splitter.input_gradients(MicroBatchGraph((x,), Root([layer(x)]), (0,), parameters), [torch.ones(2, 4)])
     with pytest.raises(NotSplittable, match="first micro-batch"):
-        splitter.input_gradients(Graph((x,), Root([layer(x).tanh()]), (0,), parameters), [torch.ones(2, 4)])
+        splitter.input_gradients(MicroBatchGraph((x,), Root([layer(x).tanh()]), (0,), parameters), [torch.ones(2, 4)])
     with pytest.raises(NotSplittable, match="first micro-batch"):
-        splitter.input_gradients(Graph((x,), Root([x]), (0,), parameters), [torch.ones(2, 4)])
+        splitter.input_gradients(MicroBatchGraph((x,), Root([x]), (0,), parameters), [torch.ones(2, 4)])
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -291,7 +293,7 @@ def test_exported_stages_are_split_exactly(stage):
     expected, _ = computes[stage].backward(0, received, False)  # the trial, and then a whole one
     assert computes[stage].splitter.tried
     assert computes[stage].splitter.refused is None
-    parameters = computes[stage]._weights.current()
+    parameters = computes[stage].weights.current()
     before = {name: parameter.grad.clone() for name, parameter in parameters.items()}
     computes[stage].forward(0, passed[stage])
     sent, norm = computes[stage].input_gradients(0, received)

@@ -52,7 +52,7 @@ def update(number, staleness=(0,), losses=()):
 
 
 def test_each_stage_says_what_memory_it_starts_with(watched):
-    watched.record.started("a.s1", m.Started(process_bytes=123))
+    watched.record.started("a.s1", m.StageStarted(process_bytes=123))
     (line,) = watched.lines("stage")
     assert (line["cluster"], line["stage"], line["process_bytes"]) == ("a", 1, 123)
 
@@ -114,7 +114,7 @@ def test_rounds_merged_are_those_of_the_last_stage(watched):
 
 
 def test_an_evaluation_is_told_as_means(watched):
-    evaluated = m.Evaluated(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
+    evaluated = m.EvaluationFinished(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
     watched.record.evaluated(c.RecordEvaluation(48, evaluated, final=True))
     assert watched.record.evaluations == [report.EvaluatedEvent(48, 1.5, {"accuracy": 0.75}, True)]
     assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
@@ -156,8 +156,8 @@ def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_dr
 
 
 def test_what_a_stages_tensors_take_is_written_and_remembered(watched):
-    watched.record.held("b.s0", m.Held(tensor_bytes={"weights": 5}))
-    watched.record.held("b.s0", m.Held(tensor_bytes={"weights": 7, "gradients": 3}))
+    watched.record.held("b.s0", m.MemoryPeaks(tensor_bytes={"weights": 5}))
+    watched.record.held("b.s0", m.MemoryPeaks(tensor_bytes={"weights": 7, "gradients": 3}))
     assert watched.record.tensor_bytes == {"b.s0": {"weights": 7, "gradients": 3}}
     assert [line["tensor_bytes"] for line in watched.lines("memory")][-1] == {"weights": 7, "gradients": 3}
 
