@@ -125,13 +125,13 @@ def test_nothing_of_it_is_sent_along_the_pipeline():
     run = local_run(tiny_job(**GPT), parts=(3,))
     sent = []
     for stage in run.stages.values():
-        plain = stage._endpoint.send
+        plain = stage.endpoint.send
 
         def send(peer, lane, message, tensors=(), *, plain=plain):
             sent.append(type(message))
             plain(peer, lane, message, tensors)
 
-        stage._endpoint.send = send
+        stage.endpoint.send = send
     run.run()
     assert m.Gradient in sent
     assert not {m.TiedWeights, m.TiedGradients} & set(sent)
