@@ -66,7 +66,6 @@ from cluster_planner.planner import (
 )
 from cluster_planner.predict.objective import averaging_factor, averaging_per_s
 from cluster_planner.predict.prediction import Forecast, predict
-from cluster_planner.predict.ring_time import links_of_ring
 from cluster_planner.predict.stage_times import (
     WorkTimes,
     bottleneck_s,
@@ -76,7 +75,7 @@ from cluster_planner.predict.stage_times import (
     wanted_window,
     work_times,
 )
-from cluster_planner.rings import RingMember, RingTraffic, make_rings, ring_traffic
+from cluster_planner.rings import RingMember, RingTraffic, links_of_ring, make_rings, ring_traffic
 from cluster_planner.search.cluster_search import Step
 
 __all__ = [  # noqa: RUF022 - grouped by what they are for

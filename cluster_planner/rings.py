@@ -1,14 +1,20 @@
-"""Rings: one per segment, its members ordered so that the slowest hop is as fast as possible.
+"""The rings of a plan: their members' order, what a round sends from whom to whom, and how long it takes.
 
-Among orders with the same slowest hop the least sum of hops wins. The order is exact up to EXACT_MEMBERS members.
-Beyond, it is a nearest-neighbour tour improved by reversing stretches (2-opt) under the sum of hops to the POWER, which
-the dearest hops dominate. In rings of more than OWN_ORDER members all segments use one order of the clusters.
+In: a fleet, costs and clusters. Out: one `Ring` per segment, its members ordered so that the slowest hop is as fast as
+possible. Among orders with the same slowest hop the least sum of hops wins. The order is exact up to EXACT_MEMBERS
+members. Beyond, it is a nearest-neighbour tour improved by reversing stretches (2-opt) under the sum of hops to the
+POWER, which the dearest hops dominate. In rings of more than OWN_ORDER members all segments use one order of the
+clusters.
 
 `ring_traffic` lists who passes how many bytes to whom, as the planner and the simulator time it. With `tied: averaged`
 there is one ring more, through all stages that have a copy of a tied parameter and not all of its uses. (A run makes
 one for each set of stages that have a copy, also with stages that have all uses, such as a cluster's only stage. The
 planner knows parameters by their bytes only, and counts an owner's bytes in its segment's ring, too. Predictions differ
 by that, runs do not.)
+
+`exchange_of` times a round of one ring on idle links. The package `ring_timing` decides who exchanges directly, the
+chunk size and the shares, and times the way around; runs and the simulator divide vectors by it, too. `links_of_ring`
+gives all three the same rates and latencies.
 """
 
 import itertools
@@ -21,13 +27,16 @@ import numpy as np
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Ring, common_refinement
+from ring_timing import RingLinks, divide, ring_round
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
 POWER = 8
 
-HopCosts = tuple[tuple[float, ...], ...]
+PARAMETER_BYTES = 4
+"""Bytes of one averaged number before it takes its form on the wire: averaging is in float32."""
 
+HopCosts = tuple[tuple[float, ...], ...]
 
 RingMember = tuple[str, int]
 
@@ -68,8 +77,7 @@ def tour_cost(costs: HopCosts, tour: Sequence[int]) -> tuple[float, float]:
 
 
 def _hop_seconds(fleet: Fleet, names: Sequence[str], size: float) -> Floats:
-    numbers = [fleet.arrays.number_of[name] for name in names]
-    latency, rate = fleet.arrays.between(numbers, numbers)
+    latency, rate = _pairs(fleet, names)
     return latency + size / rate
 
 
@@ -140,3 +148,62 @@ def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[
         units = {stage.units for cluster in clusters for stage in cluster.stages}
         found.append(RingTraffic(tuple(spread), round(max(spans.copied_bytes(*span) for span in units))))
     return found
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What one round of one ring sends, and how long that takes while nothing else is sent."""
+
+    flows: tuple[tuple[str, str, float], ...]
+    """(sender, receiver, bytes) of each pair of nodes that exchange anything."""
+    slowest: str
+    """The node that sends for the longest time."""
+    sending_s: float
+    """For how long that node sends."""
+    last_hop_s: float
+    """How much later the last of it has arrived: the longest latency."""
+    way_s: float
+    """How long a chunk that waits for nobody travels around the ring, as often as it goes; 0 in a direct exchange."""
+
+
+def links_of_ring(fleet: Fleet, nodes: Sequence[str]) -> RingLinks:
+    """Return the rates and latencies between `nodes`, which are given in passing order.
+
+    Several members may be on one node, which reaches itself at once. Whether they exchange directly is judged by all
+    pairs, since a direct exchange would use them all.
+    """
+    return _links(*_pairs(fleet, nodes))
+
+
+def exchange_of(fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes: float) -> Exchange:
+    """Time the round in which two or more nodes, in passing order, average `elements` numbers.
+
+    Each number takes `element_bytes` bytes on the wire.
+    """
+    latency_s, rates = _pairs(fleet, nodes)
+    links, vector_bytes = _links(latency_s, rates), int(elements * element_bytes)
+    division = divide(elements, element_bytes, links)
+    if division.direct:
+        flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
+        slowest = nodes[int(rates.min(axis=1).argmin())]
+        return Exchange(flows, slowest, vector_bytes / float(rates.min()), float(latency_s.max()), 0.0)
+    hops, chunk_bytes = (links.hop_bytes_per_s, links.hop_latency_s), division.chunk_elements * element_bytes
+    once = ring_round(vector_bytes, chunk_bytes, division.shares, *hops)
+    flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], once.hop_bytes, strict=True))
+    slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
+    return Exchange(flows, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
+
+
+def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:
+    """(one-way latency, bytes/s of one flow) from each node to each, shapes (nodes, nodes)."""
+    numbers = [fleet.arrays.number_of[name] for name in nodes]
+    return fleet.arrays.between(numbers, numbers)
+
+
+def _links(latency_s: Floats, rates: Floats) -> RingLinks:
+    count = len(rates)
+    if count < 2:
+        return RingLinks()
+    hops = np.arange(count), np.roll(np.arange(count), -1)
+    ways = tuple(rates[hops].tolist()), tuple(latency_s[hops].tolist())
+    return RingLinks(*ways, float(rates.min()), float(latency_s.max()))

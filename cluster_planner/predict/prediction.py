@@ -7,10 +7,10 @@ wait where averaging starves. While nobody waits, each cluster runs as if nothin
     R      = Σ micro_batch / period_c(T_c),    t = average_every / R from one round's opening to the next
 
 Where window or staleness limit what is in flight, or nearly, period_c is at least what a walk of the pipeline takes
-(schedule_walk.py). A round takes the bytes of ring_time.py of each host's links. They fit into what pipelines leave of
-t, or clusters come to their lag limit and wait, all of them, until they have fitted: then rounds are an interval I > t
-apart, and R·t / I is made (steady_state.py gives I). Where nodes of one host serve several clusters, each cluster is
-timed as if all had its period, which is never too fast.
+(schedule_walk.py). A round takes the bytes of each host's links that `rings.exchange_of` gives. They fit into what
+pipelines leave of t, or clusters come to their lag limit and wait, all of them, until they have fitted: then rounds are
+an interval I > t apart, and R·t / I is made (steady_state.py gives I). Where nodes of one host serve several clusters,
+each cluster is timed as if all had its period, which is never too fast.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
-from cluster_planner.predict.ring_time import PARAMETER_BYTES, Exchange, exchange_of
 from cluster_planner.predict.stage_times import (
     Load,
     flushed_s,
@@ -34,7 +33,7 @@ from cluster_planner.predict.stage_times import (
     window_limited_s,
 )
 from cluster_planner.predict.steady_state import Occupancy, Pace, PipelineArrays, RoundTimes
-from cluster_planner.rings import RingTraffic, ring_traffic
+from cluster_planner.rings import PARAMETER_BYTES, Exchange, RingTraffic, exchange_of, ring_traffic
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cluster_planner import (
     make_plan,
     predict,
 )
-from cluster_planner.predict.ring_time import exchange_of
+from cluster_planner.rings import exchange_of
 from ravnest.driver.ring_specs import ring_spec
 from ravnest.simulator.fleet_of_plan import fleet_of_plan
 from ravnest.simulator.run import VirtualRun

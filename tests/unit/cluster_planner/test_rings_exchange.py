@@ -1,4 +1,4 @@
-"""What a prediction takes a ring's round for: the division of ring_timing, over the fleet's links."""
+"""A predicted round of a ring follows the division of `ring_timing` over the links of the fleet."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link
-from cluster_planner.predict.ring_time import exchange_of, links_of_ring
+from cluster_planner.rings import exchange_of, links_of_ring
 from ring_timing import divide, hop_bytes
 
 
