@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from ravnest.job.config import Job
     from ravnest.profiling.doctor import DoctorReport
-    from ravnest.profiling.requirements import Requirements
+    from ravnest.profiling.findings import Requirements
 
 WOULD_FAIL = 1
 
@@ -40,16 +40,16 @@ def doctor(
 
     from cluster_planner import holds_plan, load_fleet
     from ravnest.api import read_plan
-    from ravnest.cli.options import note
+    from ravnest.cli.views.progress import note
     from ravnest.job.config import job_from_mapping
 
     plan = read_plan(file, note)[1] if file is not None and holds_plan(file) else None
     fleet = load_fleet(file) if file is not None and plan is None else None
     job = None if plan is None else job_from_mapping(plan.job, path=str(file), under="job.")
     from ravnest.cli.views.machines import doctor_document, show_doctor
-    from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.progress import Steps
     from ravnest.planning.workload import check_workload
-    from ravnest.profiling.requirements import Requirements, requirements_of_fleet, requirements_of_plan
+    from ravnest.profiling.findings import Requirements, requirements_of_fleet, requirements_of_plan
 
     if plan is not None and job is not None and file is not None:
         check_workload(plan, job, file)
@@ -79,10 +79,9 @@ def _alone(needs: Requirements, job: Job | None, job_file: Path | None, step: Ca
 
     from ravnest.profiling.agents import LocalAgents
     from ravnest.profiling.doctor import check_jobs, check_machines, settings_findings
-    from ravnest.profiling.findings import THIS_MACHINE, device_findings
+    from ravnest.profiling.findings import THIS_MACHINE, RequiredNode, device_findings
+    from ravnest.profiling.findings import Requirements as Own
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.requirements import RequiredNode
-    from ravnest.profiling.requirements import Requirements as Own
 
     memory = {THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {"cpu"})
@@ -108,9 +107,8 @@ def _together(
     from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
     from ravnest.profiling.doctor import DoctorReport, check_jobs, check_machines, join_finding, settings_findings
-    from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings
+    from ravnest.profiling.findings import THIS_MACHINE, Finding, missing_findings, requirements_of_members
     from ravnest.profiling.machine_facts import machine_facts
-    from ravnest.profiling.requirements import requirements_of_members
 
     settings = settings_findings(joins=True)
     silence = silence_at(address)

@@ -51,7 +51,7 @@ def evaluate(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.progress import Steps
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     # The job's own code may print: with --json, stdout holds the result alone.

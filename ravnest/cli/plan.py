@@ -44,8 +44,7 @@ def plan(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.options import warning
-    from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.progress import Steps, warning
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
     _refuse_output(output, [nodes, job_path])

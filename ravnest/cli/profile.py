@@ -59,7 +59,7 @@ def profile(
     known = _known(output, merge=merge, force=force)
     wanted = None if job is None else load_job(job)
     from ravnest.cli.views.machines import comments, profile_document, show_profile
-    from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.progress import Steps
     from ravnest.profiling.measured_fleet import merged
     from ravnest.profiling.profile import ProfileRequest
     from ravnest.profiling.profile import profile as measure

@@ -46,8 +46,7 @@ def run(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.options import note
-    from ravnest.cli.views.progress import LiveView, PlainView
+    from ravnest.cli.views.progress import LiveView, PlainView, note
 
     console = Console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)

@@ -51,7 +51,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     import ravnest
-    from ravnest.cli.options import note
+    from ravnest.cli.views.progress import note
     from ravnest.errors import InvalidInput
     from ravnest.formatting import duration
 

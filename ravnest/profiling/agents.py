@@ -17,11 +17,9 @@ from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
     from ravnest.job.config import Job
-    from ravnest.profiling.benchmark_work import BenchmarkWork
-    from ravnest.profiling.job_check import JobFacts
-    from ravnest.profiling.machine_facts import MachineFacts
+    from ravnest.profiling.machine_facts import JobFacts, MachineFacts
     from ravnest.profiling.probe_line import Arrivals, PingTimes, ProbeLine
-    from ravnest.profiling.speed import Speed
+    from ravnest.profiling.speed import BenchmarkWork, Speed
 
 CONNECT_S = 5.0
 _AT_ONCE = 16
@@ -58,7 +56,7 @@ class MachineAgent:
         return measure_speed(at, device=device, threads=threads, seconds=seconds, search_dirs=dirs)
 
     def check_job(self, job: "Job", job_file: str, reads_data: bool) -> "JobFacts":
-        from ravnest.profiling.job_check import check_job
+        from ravnest.profiling.machine_facts import check_job
 
         return check_job(job, self._job_file(job_file), reads_data=reads_data)
 

@@ -16,11 +16,9 @@ from ravnest.errors import RavnestError
 from ravnest.job.config import Job, data_of_node
 from ravnest.profiling import findings as f
 from ravnest.profiling.agents import AgentCall, Agents, MachineAgent, Reachability, Unanswered, reach_most_s
-from ravnest.profiling.findings import THIS_MACHINE, Finding
-from ravnest.profiling.job_check import DataFacts, JobFacts, check_job
-from ravnest.profiling.machine_facts import MachineFacts
+from ravnest.profiling.findings import THIS_MACHINE, Finding, Requirements
+from ravnest.profiling.machine_facts import DataFacts, JobFacts, MachineFacts, check_job
 from ravnest.profiling.pairing import Pair, in_rounds
-from ravnest.profiling.requirements import Requirements
 from ring_allreduce.transport import PeerAddress
 
 TOKEN_FILE = "~/.ray/auth_token"

@@ -11,11 +11,10 @@ from ravnest.errors import RunFailed
 from ravnest.profiling import doctor as doctor
 from ravnest.profiling.agents import AgentCall, AgentNode, Reachability, Unanswered
 from ravnest.profiling.doctor import PING_DEADLINE_S, DoctorReport, check_machines, ping_pairs
-from ravnest.profiling.findings import THIS_MACHINE
+from ravnest.profiling.findings import THIS_MACHINE, Requirements, requirements_of_members
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import Pair
 from ravnest.profiling.probe_line import PingTimes
-from ravnest.profiling.requirements import Requirements, requirements_of_members
 from ring_allreduce.transport import PeerAddress
 
 ANSWERED = PingTimes((0.01,) * 4, (0.0,) * 4)

@@ -1,5 +1,6 @@
 from ravnest.profiling.findings import (
     THIS_MACHINE,
+    RequiredNode,
     clock_findings,
     crowding_findings,
     data_findings,
@@ -12,7 +13,6 @@ from ravnest.profiling.findings import (
     silent_findings,
     version_findings,
 )
-from ravnest.profiling.requirements import RequiredNode
 
 OURS = {"python": "3.11.7", "torch": "2.13.0", "ravnest": "0.1.0 (abc)"}
 

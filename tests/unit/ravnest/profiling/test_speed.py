@@ -5,8 +5,7 @@ import pytest
 from cluster_planner import ModelCosts, SpanCosts, Unit
 from ravnest.errors import InvalidInput
 from ravnest.planning.workload import workload
-from ravnest.profiling.benchmark_work import spans_within, work_of
-from ravnest.profiling.speed import measure_speed
+from ravnest.profiling.speed import measure_speed, spans_within, work_of
 from tests.support.local import JOB_FILE, captured_job, tiny_job
 
 

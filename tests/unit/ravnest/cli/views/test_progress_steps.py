@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from ravnest.cli.views.steps import Steps
+from ravnest.cli.views.progress import Steps
 
 
 def test_a_finished_step_stays_with_its_time() -> None:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node
-from ravnest.profiling.requirements import requirements_of_fleet, requirements_of_members, requirements_of_plan
+from ravnest.profiling.findings import requirements_of_fleet, requirements_of_members, requirements_of_plan
 from tests.support.local import captured_job, plan_with, tiny_job
 
 
