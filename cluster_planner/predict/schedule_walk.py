@@ -11,9 +11,9 @@ update are admitted together when an update before them is done, so they go roun
 meets others that come back, at stages and uplinks that both need; so a round takes longer than its idle trip and one
 bunch's passage, which is all that stage_times.period_s counts. Stages work in the order of ravnest's stage machine:
 update, then backward and forward in turn. On each uplink and each link one message follows another. The walk ends when
-one cycle of updates takes what the one before did. It leaves out averaging, downlinks that several senders fill at
-once, and windows that are tuned. tests/unit/ravnest/simulator/test_virtual_run_order.py holds both walks to the stage
-machine.
+the pipeline is, after an update, in the state in which an earlier update left it: from there on it repeats itself, and
+what lies between the two is its period. The walk leaves out averaging, downlinks that several senders fill at once, and
+windows that are tuned. tests/unit/ravnest/simulator/test_run_order.py holds both walks to the stage machine.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,14 @@ from cluster_planner.inputs.model_costs import Workload
 SHORTEST_S = 1e-9
 """No micro-batch is predicted to take less, so that units stated to cost nothing still have a rate."""
 
-
 SAME = 1e-3
-"""Cycles whose times differ by no more than this part are the same."""
+"""Two states are the same if their times differ by no more than this part of the time between them."""
 
-CYCLES = 5
-"""How many cycles are walked at most, beside the first. A cycle is as many updates as may be in flight at once."""
+CYCLES = 12
+"""How many cycles are walked at most. A cycle is as many updates as may be in flight at once."""
 
 REMEMBERED = 4096
-"""Walks whose figures are kept, in this process."""
+"""The number of walks whose results this process caches."""
 
 _ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
 
@@ -119,17 +118,27 @@ class Uplink:
 def walked_s(
     work: Workload, window: int, stages: tuple[PassTimes, ...], hops: tuple[Hop, ...], uplinks: tuple[Uplink, ...]
 ) -> float:
-    """Seconds per micro-batch in the steady state. `hops`: one less than stages. Walked once for the same figures: a
-    plan, and each change that its advice tries, has most clusters as they were.
+    """Return the seconds per micro-batch in the steady state of an asynchronous pipeline.
+
+    `hops` has one entry less than `stages`. A pipeline that does not repeat itself within CYCLES cycles is given its
+    mean over the second half of them. Results are cached, because a plan, and each change that its advice tries, leaves
+    most clusters as they were.
     """
     walk = _Walk(work, window, stages, hops, uplinks)
-    updates = work.max_staleness + 1
-    ended_s = [walk.updated(updates), walk.updated(updates)]
-    for _ in range(1, CYCLES):
-        ended_s.append(walk.updated(updates))
-        if abs(ended_s[-1] - 2 * ended_s[-2] + ended_s[-3]) <= SAME * (ended_s[-1] - ended_s[-2]):
-            break
-    return (ended_s[-1] - ended_s[-3]) / (2 * updates * work.update_every)
+    ended_s: list[float] = []
+    seen: dict[tuple[int, ...], list[tuple[int, list[float]]]] = {}
+    for number in range(CYCLES * (work.max_staleness + 1)):
+        now_s = walk.updated()
+        ended_s.append(now_s)
+        counts, left_s = walk.state(now_s)
+        earlier = seen.setdefault(counts, [])
+        for before, left_then_s in reversed(earlier):
+            since_s = now_s - ended_s[before]
+            if all(abs(a - b) <= SAME * since_s for a, b in zip(left_s, left_then_s, strict=True)):
+                return since_s / ((number - before) * work.update_every)
+        earlier.append((number, left_s))
+    half = len(ended_s) // 2
+    return (ended_s[-1] - ended_s[half - 1]) / ((len(ended_s) - half) * work.update_every)
 
 
 class _Walk:
@@ -150,14 +159,32 @@ class _Walk:
         self._number = 0
         self._choose(0, 0.0)
 
-    def updated(self, updates: int) -> float:
-        """Walk on until the first stage has made so many more updates; return that moment in seconds."""
-        until, now_s = self._version[0] + updates, 0.0
+    def updated(self) -> float:
+        """Walk on until the first stage has made one more update; return that moment in seconds."""
+        until, now_s = self._version[0] + 1, 0.0
         while self._version[0] < until:
             now_s, _, index, kind = heappop(self._coming)
             self._happened(index, kind, now_s)
             self._choose(index, now_s)
         return now_s
+
+    def state(self, now_s: float) -> tuple[tuple[int, ...], list[float]]:
+        """Return all that decides what follows: counts since the first stage's update, and seconds left from `now_s`.
+
+        The seconds are those until each coming event, and until each uplink and link is free.
+        """
+        version = self._version[0]
+        coming = sorted((index, kind, at_s) for at_s, _, index, kind in self._coming)
+        passes = (*self._forwards, *self._backwards, *self._came[1:], *self._came_back)
+        counts = (
+            *(each - version for each in self._version),
+            *(each - version * self._every for each in passes),
+            *self._is_busy,
+            *self._went_back,
+            *(part for index, kind, _ in coming for part in (index, kind)),
+        )
+        free_s = (*self._uplink_free_s.values(), *self._link_free_s.values())
+        return counts, [*(at_s - now_s for _, _, at_s in coming), *(max(0.0, each - now_s) for each in free_s)]
 
     def _happened(self, index: int, kind: int, now_s: float) -> None:
         if kind == _ACTIVATION:
