@@ -19,7 +19,7 @@ from cluster_planner.files.yaml_files import (
     save_fleet,
     save_plan,
 )
-from cluster_planner.formatting import counted, rate
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.constraints import (
     ALL_DAY,
     Constraints,
@@ -167,8 +167,8 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "save_plan",
     "seconds_of_ms",
     # How a speed and a number of things read.
-    "counted",
-    "rate",
+    "format_count",
+    "format_rate",
     # Errors.
     "InvalidInput",
     "NoFeasiblePlan",

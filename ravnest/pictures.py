@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cluster_planner import Plan, counted, rate
+from cluster_planner import Plan, format_count, format_rate
 from ravnest.simulator.simulated_run import SimulatedRun
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
@@ -42,7 +42,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
         axes.text(-0.02 * units, middle, cluster.name, ha="right", va="center", weight="bold", fontsize=11)
-        speed = f"{rate(predicted.samples_per_s)} samples/s\nwindow {cluster.window}"
+        speed = f"{format_rate(predicted.samples_per_s)} samples/s\nwindow {cluster.window}"
         axes.text(1.02 * units, middle, speed, ha="left", va="center", fontsize=9)
         for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
             load = costs.occupancy_s / predicted.bottleneck_s if predicted.bottleneck_s > 0 else 0.0
@@ -54,8 +54,8 @@ def draw_plan(plan: Plan, path: Path) -> None:
     axes.text(0.0, lowest, LEGEND, ha="left", va="top", fontsize=8, color="#444444")
     axes.set_ylim(lowest - 0.25, 0.78)
     axes.axis("off")
-    title = f"{counted(len(plan.fleet.nodes), 'node')}, {counted(clusters, 'cluster')}"
-    title += f": {rate(plan.predicted.samples_per_s)} samples/s predicted"
+    title = f"{format_count(len(plan.fleet.nodes), 'node')}, {format_count(clusters, 'cluster')}"
+    title += f": {format_rate(plan.predicted.samples_per_s)} samples/s predicted"
     if plan.spares:
         title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"
     axes.set_title(title, loc="left", fontsize=12)
@@ -179,14 +179,14 @@ def draw_simulation(result: SimulatedRun, predicted_samples_per_s: float, path: 
     unit_s, unit = time_unit(result.drain_s)
     speed.plot([end_s / unit_s for end_s, _ in result.over_time], [each for _, each in result.over_time], linewidth=1.2)
     from_s, mean = mean_of(result, steady=steady)
-    label = f"mean{' of the steady state' if steady else ''}: {rate(mean)}"
+    label = f"mean{' of the steady state' if steady else ''}: {format_rate(mean)}"
     speed.hlines(mean, from_s / unit_s, result.drain_s / unit_s, linewidth=1.5, color="C3", label=label)
     speed.axhline(
         predicted_samples_per_s,
         linestyle="--",
         linewidth=1.0,
         color="#444444",
-        label=f"predicted: {rate(predicted_samples_per_s)}",
+        label=f"predicted: {format_rate(predicted_samples_per_s)}",
     )
     speed.set_ylim(0, 1.1 * max([predicted_samples_per_s, *(each for _, each in result.over_time)]))
     speed.set_xlabel(f"time since the start, {unit}")

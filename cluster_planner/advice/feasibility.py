@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cluster_planner.errors import NoFeasiblePlan
-from cluster_planner.formatting import counted
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts
@@ -21,7 +21,7 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: 
     """Raise `NoFeasiblePlan` where it can be told before any search. `able`: the nodes that can hold a unit."""
     if len(costs.units) < least:
         raise NoFeasiblePlan(
-            f"the model has {counted(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
+            f"the model has {format_count(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
             f"a cluster has {least} at the least"
         )
     biggest = max(fleet.nodes, key=lambda node: node.memory_bytes)
@@ -42,7 +42,7 @@ def no_fit(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[s
     """Why these nodes together hold no model."""
     if len(able) < least:
         return (
-            f"a cluster needs {least} nodes at the least, and {counted(len(able), 'node')} of "
+            f"a cluster needs {least} nodes at the least, and {format_count(len(able), 'node')} of "
             f"{len(fleet.nodes)} can hold a unit ({_gb(holding.smallest_unit_bytes)})"
         )
     need = holding.whole_model_bytes
@@ -51,7 +51,7 @@ def no_fit(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[s
     return (
         f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
         f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
-        f"the {counted(len(able), 'node')} that can hold a unit have {_gb(have)}, {_gb(own)} of it for "
+        f"the {format_count(len(able), 'node')} that can hold a unit have {_gb(have)}, {_gb(own)} of it for "
         "their processes, and take whole units only; add nodes or memory, or lower micro_batch, max_staleness or "
         "max_lag"
     )
@@ -63,7 +63,8 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
     if demanded.min_clusters > len(able) // least:
         raise NoFeasiblePlan(
             f"must be {len(able) // least} at most, not {demanded.min_clusters}: "
-            f"{counted(len(able), 'node')} can hold a unit, and a cluster has {counted(least, 'node')} at the least",
+            f"{format_count(len(able), 'node')} can hold a unit, "
+            f"and a cluster has {format_count(least, 'node')} at the least",
             key="constraints.min_clusters",
         )
     able_names = frozenset(able)

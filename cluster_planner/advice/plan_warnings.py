@@ -10,7 +10,7 @@ than SAME are replaced. The advice and the bound stay those of the search.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cluster_planner.formatting import rate
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import ALL_DAY, part_of_day
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.spans import SpanCosts
@@ -90,7 +90,11 @@ def outdated(plan: Plan, again: Plan) -> str | None:
         return None
     before, now = plan.predicted.samples_per_s, again.predicted.samples_per_s
     words = "figures under predicted are not of the plan as it stands (edited since, or made by another version)"
-    return words if _near(before, now) else f"{words}: it would make {rate(now)} samples/s, not {rate(before)}"
+    return (
+        words
+        if _near(before, now)
+        else f"{words}: it would make {format_rate(now)} samples/s, not {format_rate(before)}"
+    )
 
 
 def _agree(old: Prediction, new: Prediction) -> bool:

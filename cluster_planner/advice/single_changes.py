@@ -24,7 +24,7 @@ from cluster_planner.advice.job_changes import (
     job_changes,
     most_of,
 )
-from cluster_planner.formatting import rate
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import ALL_DAY, common_hours, hours_to, part_of_day
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.links import Link
@@ -134,8 +134,8 @@ def advise(
 
 def _line(best: Suggestion, forecast: Forecast) -> str:
     now = forecast.prediction
-    before, after = rate(now.samples_per_s), rate(best.samples_per_s)
-    worth = f"from {rate(now.objective)} to {rate(best.worth)}"
+    before, after = format_rate(now.samples_per_s), format_rate(best.samples_per_s)
+    worth = f"from {format_rate(now.objective)} to {format_rate(best.worth)}"
     if best.samples_per_s == now.samples_per_s:
         return f"{best.words} would raise what the plan is worth {worth} samples/s, at the same speed"
     return f"{best.words} would raise the fleet from {before} to {after} samples/s with the same cuts (worth {worth})"

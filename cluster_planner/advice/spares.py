@@ -7,7 +7,7 @@ pipelines while nothing is averaged, since what rounds cost is the whole fleet's
 
 from collections.abc import Sequence
 
-from cluster_planner.formatting import rate
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
@@ -45,8 +45,9 @@ def left_out(
     if len(idle) > MOST_REASONS:
         price = price_of_a_cluster(objective, len(clusters), spans.workload)
         reason = (
-            f"no cluster was better with it, and none with {len(clusters)} others was worth {rate(price)} samples/s, "
-            "which is what the samples of the others lose when there is one more to average with"
+            f"no cluster was better with it, and none with {len(clusters)} others was worth "
+            f"{format_rate(price)} samples/s, which is what the samples of the others lose when there is one more to "
+            "average with"
         )
         return tuple(Spare(name, reason) for name in idle)
     without: dict[str, Pipeline | None] = {}
@@ -94,13 +95,16 @@ def _reason(
         including = plan_pipeline(fleet, spans, nodes, 0.0, least, required=name)
     if including is None or without is None:
         return f"{cluster.name} found no better use for it than to leave it out"
-    rates = f"{rate(including.samples_per_s)} samples/s with it, {rate(without.samples_per_s)} without"
+    rates = f"{format_rate(including.samples_per_s)} samples/s with it, {format_rate(without.samples_per_s)} without"
     if including.samples_per_s < without.samples_per_s * (1 - 1e-9):
         return f"would slow {cluster.name}: {rates}"
     with_it, alone = _presence(fleet, including), _presence(fleet, without)
     if with_it < alone and including.value < without.value:
-        rates = f"{rate(including.samples_per_s)} samples/s with it for {with_it:.0%} of the day"
-        return f"is away too long for {cluster.name}: {rates}, {rate(without.samples_per_s)} without for {alone:.0%}"
+        rates = f"{format_rate(including.samples_per_s)} samples/s with it for {with_it:.0%} of the day"
+        return (
+            f"is away too long for {cluster.name}: {rates}, "
+            f"{format_rate(without.samples_per_s)} without for {alone:.0%}"
+        )
     if including.value > without.value * (1 + 1e-9):
         return f"would speed {cluster.name} up ({rates}), but no plan with it was found that is worth more"
     if including.samples_per_s > without.samples_per_s * (1 + 1e-9):

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from cluster_planner.files import schema
-from cluster_planner.formatting import counted
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.model_costs import ActivationCheckpointing, Schedule, Tied
 
@@ -278,4 +278,4 @@ def remarks(entry: schema.FleetFile) -> list[str]:
         ):
             if capped is not None and capped > has:
                 said.append(f"constraints.cap[{i}].{key}: {capped:,.10g} caps nothing: {node.name} has {has:,.10g}")
-    return said if len(said) <= SHOWN else [*said[:SHOWN], f"and {counted(len(said) - SHOWN, 'remark')} more"]
+    return said if len(said) <= SHOWN else [*said[:SHOWN], f"and {format_count(len(said) - SHOWN, 'remark')} more"]

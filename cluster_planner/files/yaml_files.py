@@ -227,6 +227,4 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        if error.path is not None:
-            raise
-        raise InvalidInput(error.message, path=str(path), key=error.key) from None
+        raise error.located(str(path)) from None

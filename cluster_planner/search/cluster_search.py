@@ -11,7 +11,7 @@ plan is as it is.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from cluster_planner.formatting import counted
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
@@ -96,10 +96,10 @@ class Search:
                 break
             groups = self._ground.grouped(nodes, k, RESTARTS)
             if groups is None:
-                words = f"{counted(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
+                words = f"{format_count(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
             else:
                 found.append((score(Totals().plus(estimator.of(groups))), groups))
-                words = f"{counted(k, 'cluster')}: worth about {found[-1][0]:.4g}"
+                words = f"{format_count(k, 'cluster')}: worth about {found[-1][0]:.4g}"
             self._tell(Step("k-means", words, self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
@@ -128,7 +128,7 @@ class Search:
                 return 0.0 if found is None else found.value
 
             for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
-                self._work_out("all partitions", groups, counted(clusters, "cluster"))
+                self._work_out("all partitions", groups, format_count(clusters, "cluster"))
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
         """`expected`: samples/s of the fleet, as far as no plan has told them yet."""
@@ -164,7 +164,9 @@ def _outcome(before: Candidate | None, found: Candidate | None) -> str:
     if found is None:
         return "no plan"
     stages = sum(len(cluster.stages) for cluster in found.clusters)
-    words = f"{counted(len(found.clusters), 'cluster')} of {counted(stages, 'node')}, worth {found.objective:.4g}"
+    words = (
+        f"{format_count(len(found.clusters), 'cluster')} of {format_count(stages, 'node')}, worth {found.objective:.4g}"
+    )
     return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
 
 

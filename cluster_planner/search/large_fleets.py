@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_planner.formatting import counted
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import Floats
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search.candidates import Candidate, averaging_limits_of
@@ -47,7 +47,7 @@ PER_NODE = 4
 LARGEST_MEAN, STEP = 14, 0.4
 """Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
 
-Cluster = tuple[Group, GroupEstimate]
+EstimatedGroup = tuple[Group, GroupEstimate]
 WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
 
 
@@ -59,10 +59,10 @@ class _Block:
     """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
 
     nodes: Group
-    menu: tuple[tuple[Cluster, ...], ...]
+    menu: tuple[tuple[EstimatedGroup, ...], ...]
     needed: frozenset[int] = frozenset()
 
-    def bought(self, price: float) -> tuple[Cluster, ...]:
+    def bought(self, price: float) -> tuple[EstimatedGroup, ...]:
         """The clusters that are worth the price, of the grouping that is worth most at that price."""
         offers = [
             tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
@@ -71,7 +71,7 @@ class _Block:
         return max(offers, key=lambda offer: sum(one.value - price for _, one in offer), default=())
 
     @property
-    def dearest(self) -> tuple[Cluster, ...]:
+    def dearest(self) -> tuple[EstimatedGroup, ...]:
         """The cluster that is worth most, if there is any."""
         every = [one for grouping in self.menu for one in grouping]
         return (max(every, key=lambda one: one[1].value),) if every else ()
@@ -94,7 +94,7 @@ def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
             break
         tried.add(price)
         rate = sum(one.samples_per_s for offer in chosen for _, one in offer)
-        words = f"{counted(len(blocks), 'block')}, clusters worth {price:.3g} or more"
+        words = f"{format_count(len(blocks), 'block')}, clusters worth {price:.3g} or more"
         found = work_out("blocks", groups, words, rate)
         if starts and (found is None or (best is not None and found.objective <= best.objective)):
             break
@@ -109,7 +109,7 @@ def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
             cut, starts = _cut_again(ground, groups, fraction)
         groups, asked = _round(ground, cut, starts, conditions)
         searched.append(asked)
-    words = f"in {' and then '.join(counted(each, 'block') for each in searched)}"
+    words = f"in {' and then '.join(format_count(each, 'block') for each in searched)}"
     found = work_out("local search", groups, words, conditions.samples_per_s)
     return found if best is None or (found is not None and found.objective > best.objective) else best
 
@@ -130,7 +130,7 @@ def _cut_again(
 
 def _surveyed(ground: SearchContext, nodes: Group) -> _Block:
     estimator = ground.estimator(1, AveragingLimits())
-    menu: list[tuple[Cluster, ...]] = []
+    menu: list[tuple[EstimatedGroup, ...]] = []
     for k in _counts(len(nodes), ground.problem.least):
         groups = ground.grouped(nodes, k, 1)
         if groups is None and menu:
@@ -143,7 +143,7 @@ def _surveyed(ground: SearchContext, nodes: Group) -> _Block:
 
 def _priced(
     ground: SearchContext, blocks: Sequence[_Block], conditions: AveragingLimits, most: int
-) -> tuple[float, list[tuple[Cluster, ...]]]:
+) -> tuple[float, list[tuple[EstimatedGroup, ...]]]:
     """(the best price found, the clusters of each block that are worth it); of prices at which more than `most`
     clusters are, only the highest is tried, and no lower one.
     """
@@ -160,7 +160,7 @@ def _priced(
     return answer
 
 
-def _start(block: _Block, offer: tuple[Cluster, ...], price: float) -> tuple[Group, ...]:
+def _start(block: _Block, offer: tuple[EstimatedGroup, ...], price: float) -> tuple[Group, ...]:
     """The groups from which a search in the block begins; none where its best cluster is not nearly worth the price."""
     hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
     return tuple(group for group, _ in hopeful)

@@ -6,7 +6,7 @@ in cluster_search.py and large_fleets.py.
 
 from dataclasses import dataclass
 
-from cluster_planner.formatting import counted
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
@@ -102,5 +102,5 @@ class SearchContext:
             estimator, self.score(conditions, others), self.points, rules.atoms(nodes), rules.allows, rules.pinned
         )
         groups, settled = search.improve(groups, per_node * len(nodes), self.problem.seed)
-        words = f"{counted(estimator.asked - known, 'group')} estimated"
+        words = f"{format_count(estimator.asked - known, 'group')} estimated"
         return groups, words + ("" if settled else ", stopped at its limit")

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from cluster_planner import ConstraintCosts, Fleet, Plan, Step, counted, make_plan, most_of_a_round, without_constraints
+from cluster_planner import (
+    ConstraintCosts,
+    Fleet,
+    Plan,
+    Step,
+    format_count,
+    make_plan,
+    most_of_a_round,
+    without_constraints,
+)
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
@@ -92,10 +101,10 @@ def prepare_plan(
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     pretrained_weights(job, job_path, captured)
-    step(f"checking {counted(len(captured.costs.units), 'unit')} against the model")
+    step(f"checking {format_count(len(captured.costs.units), 'unit')} against the model")
     with naming(job_path, "model"):
         verify(captured, model, args, kwargs)
-    step(f"planning for {counted(len(fleet.nodes), 'node')}")
+    step(f"planning for {format_count(len(fleet.nodes), 'node')}")
     with nullcontext() if fleet_path is None else naming(fleet_path, "nodes"):
         plan = make_plan(
             fleet,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster_planner import counted
+from cluster_planner import format_count
 from ravnest.errors import RavnestError
 from ravnest.job.config import Job, data_of_node
 from ravnest.profiling import findings as f
@@ -133,7 +133,7 @@ def _check_links(crew: Agents, needs: Requirements, host: str, checked: DoctorRe
     token = secrets.token_bytes(_TOKEN_BYTES)
     calls = [AgentCall(name, "listen", (token,)) for name in checked.facts]
     addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
-    step(f"connections of {counted(len(addresses), 'node')}, both ways")
+    step(f"connections of {format_count(len(addresses), 'node')}, both ways")
     own = MachineAgent(f.THIS_MACHINE, host)
     try:
         _connect(crew, own, token, addresses, needs, checked, step)

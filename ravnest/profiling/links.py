@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster_planner import counted
+from cluster_planner import format_count
 from ravnest.profiling.agents import AgentCall, Agents, Unanswered
 from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency, latency, sustained, together
 from ravnest.profiling.machine_facts import MachineFacts
@@ -136,7 +136,7 @@ class _Measuring:
         rates = self._found.rates
         stars = [star for name in self._names if len((star := star_of(name, rates, sending=True)).peers) > 1]
         if stars:
-            self._step(f"rates of {counted(len(stars), 'node')} with several peers at once")
+            self._step(f"rates of {format_count(len(stars), 'node')} with several peers at once")
         for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
             calls = [self._sending(star.center, star.peers) for star in round_]
             answers = self._crew.ask(calls, _longest_s(calls))

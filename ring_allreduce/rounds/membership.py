@@ -37,7 +37,7 @@ from ring_allreduce.rounds.events import (
     Resume,
 )
 
-OnLoss = Literal["fail", "reform"]
+RoundLossPolicy = Literal["fail", "reform"]
 Pairs = set[tuple[str, str]]
 """(ring, member)."""
 
@@ -54,7 +54,7 @@ class RoundMembership:
         *,
         ahead: int = 0,
         epoch: int = 0,
-        on_loss: OnLoss = "reform",
+        on_loss: RoundLossPolicy = "reform",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
         """`rings`: name → members, in passing order. `ahead`: so many rounds beyond the last commit are open by

@@ -16,7 +16,7 @@ from ring_allreduce.rounds.events import (
     OwnerInstruction,
     SamplesReported,
 )
-from ring_allreduce.rounds.membership import OnLoss, RoundMembership
+from ring_allreduce.rounds.membership import RoundLossPolicy, RoundMembership
 
 
 class RoundOwner:
@@ -29,7 +29,7 @@ class RoundOwner:
         epoch: int = 0,
         *,
         max_lag: int = 1,
-        on_loss: OnLoss = "fail",
+        on_loss: RoundLossPolicy = "fail",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
         """`rings`, `on_loss`, `clusters`: RoundMembership's. `average_every`: samples of the whole fleet that make one

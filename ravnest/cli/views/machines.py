@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner import counted
+from cluster_planner import format_count
 from ravnest.formatting import size
 from ravnest.profiling.doctor import DoctorReport
 from ravnest.profiling.profile import Profile
@@ -25,8 +25,10 @@ def show_doctor(checked: DoctorReport, console: Console) -> None:
         console.print(line, highlight=False)
         console.print(f"       {escape(finding.advice)}", style="dim", highlight=False)
     failing = sum(finding.level == "fails" for finding in checked.findings)
-    seen = f"looked at {counted(len(checked.facts), 'machine')} and {counted(len(checked.pairs), 'pair')}"
-    verdict = "nothing would make a run fail" if not failing else f"{counted(failing, 'thing')} would make a run fail"
+    seen = f"looked at {format_count(len(checked.facts), 'machine')} and {format_count(len(checked.pairs), 'pair')}"
+    verdict = (
+        "nothing would make a run fail" if not failing else f"{format_count(failing, 'thing')} would make a run fail"
+    )
     console.print(f"[bold]{verdict}[/bold] ({seen})", highlight=False)
 
 

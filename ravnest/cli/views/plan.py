@@ -25,10 +25,10 @@ from cluster_planner import (
     SpanCosts,
     better_single_node,
     common_hours,
-    counted,
+    format_count,
+    format_rate,
     hours_to,
     part_of_day,
-    rate,
 )
 from ravnest.formatting import duration, size
 
@@ -43,7 +43,7 @@ NEARLY = 0.005
 def show_plan(plan: Plan, console: Console) -> None:
     """Print the plan for a person."""
     of = ((plan.fleet.nodes, "node"), (plan.clusters, "cluster"), (plan.costs.units, "unit"))
-    parts = " · ".join(counted(len(several), word) for several, word in of)
+    parts = " · ".join(format_count(len(several), word) for several, word in of)
     console.print(f"{parts}, {size(plan.costs.parameter_bytes)} of weights", highlight=False)
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         console.print()
@@ -71,10 +71,10 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 def alone_words(one: SingleNodePlan, objective: float) -> str:
     """That a node would be better off without the others; `objective`: the plan's."""
-    worth = "" if one.worth == one.samples_per_s else f", worth {rate(one.worth)} as it is not always there"
+    worth = "" if one.worth == one.samples_per_s else f", worth {format_rate(one.worth)} as it is not always there"
     return (
-        f"{one.node} alone would make {rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
-        f" {rate(objective)}: plan a nodes.yaml that lists it alone."
+        f"{one.node} alone would make {format_rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
+        f" {format_rate(objective)}: plan a nodes.yaml that lists it alone."
     )
 
 
@@ -126,7 +126,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
 def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *, wide: bool) -> Table:
     """`wide`: there is room for the names of each stage's first and last unit."""
     title = (
-        f"[bold]{escape(cluster.name)}[/bold]: {rate(predicted.samples_per_s)} samples/s, "
+        f"[bold]{escape(cluster.name)}[/bold]: {format_rate(predicted.samples_per_s)} samples/s, "
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
     )
     table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
@@ -191,10 +191,10 @@ def _worth(plan: Plan) -> str:
         *(["absence"] if away else []),
     ]
     if not costs:
-        return f"{rate(predicted.objective)}: all of its samples/s count, as those of one synchronous cluster do"
+        return f"{format_rate(predicted.objective)}: all of its samples/s count, as those of one synchronous cluster do"
     listed = costs[0] if len(costs) == 1 else f"{', '.join(costs[:-1])} and {costs[-1]}"
     return (
-        f"{rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
+        f"{format_rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
         f" {'is' if len(costs) == 1 else 'are'} assumed to cost, beside one synchronous cluster"
     )
 
@@ -207,10 +207,10 @@ def _is_stale(plan: Plan) -> bool:
 def _bound(objective: float, best_possible: float) -> str:
     """How far from the most that a plan could be worth."""
     reached = objective / best_possible
-    words = f"no plan can be worth more than {rate(best_possible)}"
+    words = f"no plan can be worth more than {format_rate(best_possible)}"
     if reached > 1 - NEARLY:
         return f"{words}, and this one is worth as much"
-    return f"{words}: with {rate(objective)} this one reaches {reached:.0%} of that"
+    return f"{words}: with {format_rate(objective)} this one reaches {reached:.0%} of that"
 
 
 def _fleet_table(plan: Plan) -> Table:
@@ -218,7 +218,7 @@ def _fleet_table(plan: Plan) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("predicted", f"[bold]{rate(predicted.samples_per_s)} samples/s[/bold]")
+    table.add_row("predicted", f"[bold]{format_rate(predicted.samples_per_s)} samples/s[/bold]")
     table.add_row("worth", _worth(plan))
     if predicted.best_possible is not None:
         table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
@@ -292,4 +292,4 @@ def beyond_nodes(plan: Plan) -> str | None:
 
 def _and_more(pairs: list[tuple[str, str]]) -> str:
     more = len(pairs) - 1
-    return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {counted(more, 'more pair')})" if more else "")
+    return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {format_count(more, 'more pair')})" if more else "")

@@ -27,10 +27,10 @@ from cluster_planner import (
     Step,
     Suggestion,
     averaging_per_s,
+    format_rate,
     has_constraints,
     more_memory,
     predict,
-    rate,
     suggestions,
 )
 
@@ -105,11 +105,16 @@ def show_explanation(
     changes.add_column("gain", justify="right")
     for one in would_help(plan, most_round, relaxed):
         changes.add_row(
-            escape(one.words.rstrip(",")), rate(one.samples_per_s), rate(one.worth), f"{one.worth / now - 1:+.0%}"
+            escape(one.words.rstrip(",")),
+            format_rate(one.samples_per_s),
+            format_rate(one.worth),
+            f"{one.worth / now - 1:+.0%}",
         )
     if changes.row_count:
         console.print(changes)
-        console.print(COMPARED.format(rate(plan.predicted.samples_per_s), rate(now)), style="dim", highlight=False)
+        console.print(
+            COMPARED.format(format_rate(plan.predicted.samples_per_s), format_rate(now)), style="dim", highlight=False
+        )
     else:
         console.print(f"\n{NOTHING}", highlight=False)
     if relaxed.untried is not None:

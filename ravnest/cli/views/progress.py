@@ -18,7 +18,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner import rate
+from cluster_planner import format_rate
 from ravnest.driver.observe.report import (
     CheckpointWrittenEvent,
     ClusterProgress,
@@ -89,7 +89,7 @@ def _progress_line(event: ProgressEvent) -> str:
 
 def _cluster_words(cluster: ClusterProgress) -> str:
     return (
-        f"{cluster.name}: loss {loss_text(cluster.loss)}, {rate(cluster.samples_per_s)} samples/s, "
+        f"{cluster.name}: loss {loss_text(cluster.loss)}, {format_rate(cluster.samples_per_s)} samples/s, "
         f"staleness ≤ {cluster.max_staleness}, round {cluster.rounds_merged}, {cluster.updates:,} updates"
     )
 
@@ -142,7 +142,7 @@ def cluster_table(progress: ProgressEvent) -> Table:
         table.add_row(
             cluster.name,
             loss_text(cluster.loss),
-            rate(cluster.samples_per_s),
+            format_rate(cluster.samples_per_s),
             f"≤ {cluster.max_staleness}",
             str(cluster.rounds_merged),
             f"{cluster.updates:,}",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner import rate
+from cluster_planner import format_rate
 from ravnest.formatting import duration, size
 from ravnest.rehearsal.comparison import MOST_LATE, Compared, Rehearsal
 
@@ -80,13 +80,13 @@ def _clusters(rehearsal: Rehearsal) -> Table:
     for each in rehearsal.clusters:
         table.add_row(
             escape(each.name),
-            _pair(each.samples_per_s, rate),
+            _pair(each.samples_per_s, format_rate),
             _pair(each.step_s, duration),
             _pair(each.busy, _percent),
             _staleness(each.mean_staleness, each.max_staleness),
         )
     if len(rehearsal.clusters) > 1:
-        table.add_row("fleet", f"[bold]{_pair(rehearsal.samples_per_s, rate)}[/bold]", "", "", "")
+        table.add_row("fleet", f"[bold]{_pair(rehearsal.samples_per_s, format_rate)}[/bold]", "", "", "")
         averaging = _pair(rehearsal.averaging_s, duration)
         table.caption = (
             f"a round of averaging: {averaging} (predicted on idle links; achieved from opening to commit, with the"

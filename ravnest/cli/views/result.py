@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner import rate
+from cluster_planner import format_rate
 from ravnest.driver.observe.report import RunResult, StageFigures, TimeShares
 from ravnest.formatting import beside_baselines, duration, size
 from ravnest.results.evaluation import Evaluation
@@ -76,7 +76,10 @@ def _figures(result: RunResult) -> list[tuple[str, str]]:
         [("rounds of averaging", f"{result.rounds:,}")] if len(result.windows) != 1 else []
     )  # one averages with nobody
     return [
-        ("samples", f"{result.samples:,}{since} in {duration(result.seconds)} ({rate(result.samples_per_s)}/s{mode})"),
+        (
+            "samples",
+            f"{result.samples:,}{since} in {duration(result.seconds)} ({format_rate(result.samples_per_s)}/s{mode})",
+        ),
         ("updates", f"{result.updates:,}"),
         *rounds,
         ("staleness", f"at most {result.max_staleness}, {result.mean_staleness:.2f} on average (updates)"),

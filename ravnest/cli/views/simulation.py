@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster_planner import Plan, rate
+from cluster_planner import Plan, format_rate
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import SimulatedRun
@@ -80,14 +80,14 @@ def _clusters(result: SimulatedRun, plan: Plan) -> Table:
 
 def _compare(table: Table, name: str, predicted: float, simulated: float, *, known: bool) -> None:
     difference = f"{simulated / predicted - 1:+.1%}" if known else "–"
-    table.add_row(escape(name), rate(predicted), rate(simulated) if known else "–", difference)
+    table.add_row(escape(name), format_rate(predicted), format_rate(simulated) if known else "–", difference)
 
 
 def _facts(result: SimulatedRun, plan: Plan) -> Table:
     table = Table(show_header=False)
-    table.add_row("from start to end", f"{rate(result.overall_samples_per_s)} samples/s")
+    table.add_row("from start to end", f"{format_rate(result.overall_samples_per_s)} samples/s")
     whole = ", as nothing is lost" if result.first_lost is None else ", had the run waited"
-    table.add_row("goodput: in the anchor at the end", f"{rate(result.goodput_per_s)} samples/s{whole}")
+    table.add_row("goodput: in the anchor at the end", f"{format_rate(result.goodput_per_s)} samples/s{whole}")
     total = sum(result.staleness.values())
     shares = ", ".join(f"{stale}: {count / total:.1%}" for stale, count in result.staleness.items()) if total else "–"
     table.add_row("staleness of gradients, in updates", shares)

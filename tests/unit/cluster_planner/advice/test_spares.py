@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from cluster_planner.advice.spares import MOST_REASONS, left_out, too_small
-from cluster_planner.formatting import rate
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import Constraints, hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link
@@ -45,7 +45,7 @@ def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
     assert "would slow c1" in spare.reason
     without = plan_pipeline(fleet, spans, ["c", "d"], 0.0, 2)
     assert without is not None
-    assert spare.reason.endswith(f", {rate(without.samples_per_s)} without (rounds of averaging apart)")
+    assert spare.reason.endswith(f", {format_rate(without.samples_per_s)} without (rounds of averaging apart)")
 
 
 def test_what_holds_nothing_says_so(
@@ -67,7 +67,7 @@ def test_of_very_many_spares_each_is_told_what_a_cluster_more_would_have_to_be_w
     spares = left_out(fleet, spans, [cluster], idle, 2, 100.0)
     assert [spare.node for spare in spares] == idle
     price = price_of_a_cluster(100.0, 1, spans.workload)
-    assert f"none with 1 others was worth {rate(price)} samples/s" in spares[0].reason
+    assert f"none with 1 others was worth {format_rate(price)} samples/s" in spares[0].reason
 
 
 def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_with_that(

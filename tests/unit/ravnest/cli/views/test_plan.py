@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner import Plan, SingleNodePlan, Stage, rate
+from cluster_planner import Plan, SingleNodePlan, Stage, format_rate
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models
 
 
@@ -101,7 +101,8 @@ def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_documen
     slow = replace(plan, predicted=replace(plan.predicted, objective=1e-9))
     document = plan_document(slow, Path("plan.yaml"), Path("plan.png"))["better_alone"]
     assert isinstance(document, dict)
-    said = f"{document['node']} alone would make {rate(document['samples_per_s'])} samples/s, and this plan is worth"
+    speed = format_rate(document["samples_per_s"])
+    said = f"{document['node']} alone would make {speed} samples/s, and this plan is worth"
     assert said in shown(slow)
     assert "plan a nodes.yaml that lists it alone" in shown(slow)
     fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
