@@ -1,11 +1,14 @@
-"""How quantities read in a terminal: losses, durations, sizes, and a loss beside its baselines. Pure.
+"""How results are written, for people and for programs.
 
-In: numbers in SI units. Out: short text.
+In: numbers in SI units. Out: short text for a terminal, such as losses, durations, sizes, and a loss beside its
+baselines. `json_value` makes any result a value as JSON takes it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def loss_text(loss: float | None) -> str:
@@ -42,3 +45,17 @@ def beside_baselines(loss: float, baselines: Mapping[str, float]) -> str:
         verdict = f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'}"
         parts.append(f"{name} {baseline:.2f} ({verdict})")
     return " · ".join(parts)
+
+
+def json_value(value: object) -> object:
+    """`value` as dicts with text keys, lists, text, numbers, booleans and None, which JSON can write.
+
+    A path becomes text, and a number that is not finite becomes None.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,8 @@
 """A running pipeline, with averaging continually in flight beside it and without: what does averaging cost it?
 
-Real stage processes with paced computing (ravnest/stage/pace.py), so that two cores suffice; rings and pipeline share
-the stages' uplinks. One run, in which the driver opens rounds for some seconds and opens none for some, in turns.
+Real stage processes with paced computing (ravnest/stage/compute_tasks.py), so that two cores suffice; rings and
+pipeline share the stages' uplinks. One run, in which the driver opens rounds for some seconds and opens none for some,
+in turns.
 """
 
 from contextlib import ExitStack

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ravnest.training.optimizer import OptimizerConfig, clip_scale
-from ravnest.training.schedule import learning_rate
+from ravnest.training.optimizer import OptimizerConfig, clip_scale, learning_rate
 from ravnest.training.weights import ParameterSet, VersionedWeights
 
 Batch = tuple[Tensor, Tensor]

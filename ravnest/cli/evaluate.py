@@ -68,9 +68,9 @@ def evaluate(
     if as_json:
         from dataclasses import asdict
 
-        from ravnest.json_values import plain
+        from ravnest.formatting import json_value
 
-        json.dump(plain(asdict(result)), sys.stdout, indent=2, allow_nan=False)
+        json.dump(json_value(asdict(result)), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
     from ravnest.cli.views.result import show_evaluation

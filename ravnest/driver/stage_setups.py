@@ -19,7 +19,7 @@ from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.tied import TiedSetup, tied_setups
-from ravnest.training.schedule import expected_updates
+from ravnest.training.optimizer import expected_updates
 from ring_allreduce.transport import Keys
 
 

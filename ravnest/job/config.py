@@ -28,9 +28,8 @@ from ravnest.job.callables import as_written
 from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.losses import LOSSES, METRICS, check_name
-from ravnest.training.optimizer import OptimizerConfig
+from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
 from ravnest.training.precision import Precision, WireConfig
-from ravnest.training.schedule import ScheduleConfig
 
 __all__ = [
     "AveragingConfig",

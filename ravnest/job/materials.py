@@ -15,8 +15,8 @@ from ravnest.factories import call, resolve, user_code
 from ravnest.job.config import Job
 from ravnest.splitting import CapturedModel, build_model, capture, initial_buffers, initial_weights
 from ravnest.training.batches import Inputs, arguments, fetch, sample_batch
+from ravnest.training.optimizer import expected_updates, lr_ratio
 from ravnest.training.sampler import Sampler
-from ravnest.training.schedule import expected_updates, lr_ratio
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:

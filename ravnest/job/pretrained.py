@@ -1,11 +1,18 @@
-"""Weights that a new run takes from files: a checkpoint of its own model, or of the one it fine-tunes.
+"""Weights that a new run takes from files: a checkpoint of its own model, or of the model that it fine-tunes.
 
-Decides where a job's `initial_weights` lies, and joins what files hold to what the model has beside it: buffers that
-are never saved, and weights that the job declares new. Serves those who use a run's weights, too. Which names fit which
-is training.matching's.
+In: a job's `initial_weights`, or the weight files of a run, and the captured model. Out: every weight and buffer of the
+model by name. What files do not hold is made: buffers that are never saved, and weights that the job declares new.
+
+`match` says which stored tensor each weight starts from. It matches by name, all weights or none: whatever is missing,
+left over, or of another shape or precision is an error, unless the job says that it is new or ignored. Three
+differences are no error, because transformers saves so: a base model's prefix on one side, one name for weights that
+are tied, and narrower floats.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,11 +23,10 @@ from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
 from ravnest.job.config import InitialWeightsConfig, Job
 from ravnest.job.materials import make_buffers, make_model, make_weights, search_dirs
-from ravnest.job.weight_matching import Conventions, Form, match
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.model_source import dropped_names, tied_names
 
-_WORDS = {
+_DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -34,19 +40,19 @@ _WORDS = {
 }
 
 
-def word(dtype: torch.dtype) -> str:
-    """In safetensors' words: F32, BF16, I64."""
-    return _WORDS.get(dtype, str(dtype))
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype in safetensors files: F32, BF16, I64."""
+    return _DTYPE_NAMES.get(dtype, str(dtype))
 
 
 class PretrainedWeights(Mapping[str, Tensor]):
-    """A start by name, in the files' precision. A tensor is read when it is asked for, and not kept."""
+    """Weights by name, in the files' precision. A tensor is read each time it is asked for, and not kept."""
 
     def __init__(self, files: WeightFiles, places: Mapping[str, str], make: Callable[[], Mapping[str, Tensor]]) -> None:
-        """`make`: gives what no file holds, among others."""
+        """`make`: makes at least the tensors that no file holds."""
         self.files = files
         self.places = places
-        """Weight → its name in the files."""
+        """The name in the files of each weight that they hold."""
         self._make = make
 
     def __getitem__(self, name: str) -> Tensor:
@@ -61,12 +67,13 @@ class PretrainedWeights(Mapping[str, Tensor]):
 
     @cached_property
     def _made(self) -> dict[str, Tensor]:
-        """What no file holds. New weights cost the memory of the whole model for a moment, as a start from the seed."""
+        """The tensors that no file holds. Making new weights takes the memory of the whole model for a moment, as
+        starting from the seed does."""
         return {name: tensor for name, tensor in self._make().items() if name not in self.places}
 
 
 def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
-    """What the job's `initial_weights` names, checked by its headers alone; None where it names none.
+    """The weights that the job's `initial_weights` names; None where it names none. Only file headers are read.
 
     Raises InvalidInput, at the file and the tensor's name, where it does not fit the model.
     """
@@ -79,7 +86,7 @@ def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) 
     saved = (*program.parameters, *(spec for spec in program.buffers if spec.persistent))
     try:
         places = match(
-            {spec.name: Form(spec.shape, word(spec.dtype)) for spec in saved},
+            {spec.name: Form(spec.shape, dtype_name(spec.dtype)) for spec in saved},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
             new=config.new,
             ignored=config.ignored,
@@ -92,15 +99,15 @@ def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) 
 
 
 def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> PretrainedWeights:
-    """`files` as weights of the job's model under all their names, checked by their headers alone.
+    """`files` as weights of the job's model under all their names. Only file headers are read.
 
-    Raises InvalidInput, at the file and the tensor's name, where they are not this model's, whole.
+    Raises InvalidInput, at the file and the tensor's name, where they are not all of this model's weights.
     """
     model = make_model(job, job_file, "meta")
     state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
     try:
         places = match(
-            {name: Form(tuple(tensor.shape), word(tensor.dtype)) for name, tensor in state.items()},
+            {name: Form(tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in state.items()},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
             conventions=Conventions(tied_names(model), dropped_names(model)),
             whole=True,
@@ -111,7 +118,8 @@ def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> Pretrai
 
 
 def _found(config: InitialWeightsConfig, job_file: str | Path) -> Path:
-    """Looked for as factories are: from the job file's folder, then from where one works."""
+    """The path of the initial weights, which is searched like factories: first from the folder of the job file, then
+    from the current folder."""
     path = Path(config.path).expanduser()
     places = [folder / path for folder in search_dirs(job_file)]
     for place in places:
@@ -119,3 +127,127 @@ def _found(config: InitialWeightsConfig, job_file: str | Path) -> Path:
             return place
     tried = ", ".join(str(place) for place in places)
     raise InvalidInput(f"there is no {tried}", path=str(job_file), key="initial_weights")
+
+
+WIDER: Mapping[str, tuple[str, ...]] = {"F16": ("F32", "F64"), "BF16": ("F32", "F64"), "F32": ("F64",)}
+"""For each stored precision, the wider ones that hold all its numbers."""
+
+_NAMED = 5  # the most names that an error lists
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape and the dtype of a tensor; the dtype by its name in safetensors files: F32, BF16, I64."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What the model's library says about the names in its checkpoints."""
+
+    same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each weight, the other names under which it may be stored, best first: those that it is tied with."""
+    dropped: tuple[str, ...] = ()
+    """Regular expressions of names that checkpoints hold and models no longer have."""
+
+
+def match(
+    wanted: Mapping[str, Form],
+    stored: Mapping[str, Form],
+    *,
+    new: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    conventions: Conventions | None = None,
+    whole: bool = False,
+) -> dict[str, str]:
+    """The stored name of each weight, without the weights that are missing and `new`.
+
+    new: patterns (`classifier.*`) of weights that may be missing. ignored: patterns of stored tensors to leave out.
+    whole: weights and files have to fit entirely, and errors do not advise to declare anything new or ignored.
+    Raises InvalidInput, at the first name concerned, for missing, surplus and ambiguous names, and for a shape or dtype
+    that does not fit.
+    """
+    conventions = conventions or Conventions()
+    wrong = next((p for p in new if not any(fnmatchcase(name, p) for name in wanted)), None)
+    if wrong is not None:
+        raise InvalidInput(f"no weight of the model is called {wrong!r}", key="initial_weights.new")
+    stored_as = _translation(wanted, stored)
+    found: dict[str, str] = {}
+    missing = []
+    for name in wanted:
+        places = [stored_as(one) for one in (name, *conventions.same.get(name, ()))]
+        place = next((place for place in places if place in stored), None)
+        if place is not None:
+            found[name] = place
+        elif not _any(name, new):
+            missing.append(name)
+    if missing:
+        others = "" if len(missing) == 1 else f"; so are {_some(missing[1:])}"
+        advice = "" if whole else ". What is to start from the seed instead goes into initial_weights.new"
+        raise InvalidInput(f"is missing{others}{advice}", key=missing[0])
+    aliases = {stored_as(one) for several in conventions.same.values() for one in several}
+    known = {*found.values(), *aliases, *(stored_as(name) for name in conventions.same)}
+    surplus = [
+        name
+        for name in stored
+        if name not in known and not _any(name, ignored) and not any(re.search(p, name) for p in conventions.dropped)
+    ]
+    if surplus:
+        others = "" if len(surplus) == 1 else f"; so are {_some(surplus[1:])}"
+        advice = "" if whole else ". What is not wanted goes into initial_weights.ignored"
+        raise InvalidInput(f"is no weight of the model{others}{advice}", key=surplus[0])
+    for name, place in found.items():
+        _check(wanted[name], stored[place], place)
+    return found
+
+
+class _Prefix:
+    """Translates a weight's name into its stored name, which lacks the prefix `lacking` or has the prefix `having`."""
+
+    def __init__(self, lacking: str = "", having: str = "") -> None:
+        self.lacking, self.having = lacking, having
+
+    def __call__(self, name: str) -> str:
+        return self.having + name.removeprefix(self.lacking)
+
+
+def _translation(wanted: Collection[str], stored: Collection[str]) -> _Prefix:
+    """The translation of the model's names into stored names. A prefix is accepted only where no name that it concerns
+    is stored unchanged, and most are stored with the change: a single name that happens to fit proves nothing."""
+    fitting = []
+    for prefix in _tops(wanted):
+        about = [name for name in wanted if name.startswith(prefix)]
+        fitting += [_Prefix(lacking=prefix)] if _fits(_Prefix(lacking=prefix), about, stored) else []
+    for prefix in _tops(stored):
+        fitting += [_Prefix(having=prefix)] if _fits(_Prefix(having=prefix), list(wanted), stored) else []
+    if len(fitting) > 1:
+        said = " or ".join(f"without {p.lacking!r}" if p.lacking else f"with {p.having!r}" for p in fitting)
+        raise InvalidInput(f"the names fit {said}: which is meant is not clear", key="initial_weights")
+    return fitting[0] if fitting else _Prefix()
+
+
+def _fits(prefix: _Prefix, about: Sequence[str], stored: Collection[str]) -> bool:
+    found = sum(prefix(name) in stored for name in about)
+    return 2 * found > len(about) and not any(name in stored for name in about)
+
+
+def _tops(names: Collection[str]) -> list[str]:
+    return sorted({f"{name.split('.')[0]}." for name in names if "." in name})
+
+
+def _check(wanted: Form, stored: Form, place: str) -> None:
+    if wanted.shape != stored.shape:
+        raise InvalidInput(f"has the shape {stored.shape}; the model's is {wanted.shape}", key=place)
+    if wanted.dtype != stored.dtype and wanted.dtype not in WIDER.get(stored.dtype, ()):
+        raise InvalidInput(f"is {stored.dtype}; the model's {wanted.dtype} would not hold all its numbers", key=place)
+
+
+def _any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

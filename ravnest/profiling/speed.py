@@ -25,8 +25,7 @@ from ravnest.stage.compute import StageCompute
 from ravnest.stage.setup import StageSetup
 from ravnest.training.batches import BatchSource, arguments
 from ravnest.training.losses import build_loss
-from ravnest.training.optimizer import OptimizerConfig
-from ravnest.training.schedule import ScheduleConfig
+from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
 from ravnest.training.weights import VersionedWeights
 
 MEMORY_SHARE = 0.5

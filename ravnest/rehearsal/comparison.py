@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from cluster_planner import Plan
 from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures
 from ravnest.errors import InvalidInput
-from ravnest.json_values import plain
+from ravnest.formatting import json_value
 from ravnest.pipeline import stage_name
 
 UPDATES, ROUNDS = 24, 4
@@ -229,7 +229,7 @@ def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
         "unfaithful_in": list(rehearsal.unfaithful_in),
         "links_late_share": rehearsal.links_late_share,
     }
-    return {**judged, **{name: plain(item) for name, item in asdict(rehearsal).items() if name != "run"}}
+    return {**judged, **{name: json_value(item) for name, item in asdict(rehearsal).items() if name != "run"}}
 
 
 def _cluster(plan: Plan, index: int, figures: Mapping[str, StageFigures], speed: float) -> ClusterRehearsal:

@@ -25,8 +25,7 @@ from ravnest.job.materials import baselines_of, capture_job, load_data, search_d
 from ravnest.job.pretrained import saved_weights
 from ravnest.results.trained_run import TrainedRun
 from ravnest.splitting import CapturedModel, StageModule, StageProgram
-from ravnest.stage.device import HostDevice, Tensors, stage_device
-from ravnest.stage.mixed_precision import MixedPrecision
+from ravnest.stage.device import HostDevice, MixedPrecision, Tensors, stage_device
 from ravnest.training.batches import fetch, in_order
 from ravnest.training.losses import Loss, Measure, Metric, build_loss, build_metrics
 from ravnest.training.precision import Precision

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from cluster_planner import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting.conversion import convert
-from ravnest.splitting.cuts import Cut, choose
+from ravnest.splitting.cuts import Cut, Pairing, agrees, choose, pair
 from ravnest.splitting.exporting import ExportedModes, UnfitError, batch_size, refusal, ways_to_export
 from ravnest.splitting.liveness import GraphLayout, changed_weights, lay_out
-from ravnest.splitting.mode_pairing import Pairing, agrees, pair
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.operation_costs import measure
 from ravnest.splitting.program import (

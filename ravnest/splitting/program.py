@@ -5,7 +5,7 @@ prints, compares, hashes and travels; torch.fx graphs do none of these reliably.
 stage: the operations of its span in both modes, and what they need besides the values of weights. It is plain data too
 (and the model's small constants), so that everything about a stage is known before it exists.
 
-conversion.py makes graphs, capturing.py makes programs, and codegen.py and stage_module.py run them. Which node runs a
+conversion.py makes graphs, capturing.py makes programs, and stage_module.py runs them. Which node runs a
 stage, and how its tensors travel, is not part of a program.
 """
 

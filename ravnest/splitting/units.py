@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from cluster_planner import Unit
-from ravnest.splitting.cuts import RunningTotals
+from ravnest.splitting.cuts import Pairing, RunningTotals
 from ravnest.splitting.liveness import GraphLayout
-from ravnest.splitting.mode_pairing import Pairing
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.program import Value, weights_read
 

@@ -15,19 +15,16 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import StageModule
-from ravnest.stage.backward import MicroBatchGraph, Root, whole
-from ravnest.stage.device import stage_device
+from ravnest.stage.backward import Forgotten, MicroBatchGraph, Replayer, Root, scaled_backward, whole
+from ravnest.stage.device import MixedPrecision, stage_device
 from ravnest.stage.memory import ActivationBytes, Peaks
-from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
-from ravnest.stage.recomputation import Forgotten, Replayer
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.split_backward import Splitter, WeightPass
 from ravnest.stage.tied import TiedParameters
 from ravnest.training.batches import BatchSource
 from ravnest.training.losses import Loss, Measure, Metric
-from ravnest.training.optimizer import clip_scale, norm_to_clip_by
+from ravnest.training.optimizer import clip_scale, learning_rate, norm_to_clip_by
 from ravnest.training.sampler import derive_seed
-from ravnest.training.schedule import learning_rate
 from ravnest.training.weights import ParameterSet, VersionedWeights
 
 

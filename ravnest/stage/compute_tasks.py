@@ -1,31 +1,128 @@
-"""What an instruction to compute means: a call of StageCompute, with the tensors that have arrived for it; of an
-imitated node, at the node's pace and within its memory.
+"""Turns an instruction to compute into a call of StageCompute, and paces the calls of an imitated node.
 
-Decides nothing about order. Used by whoever has the stage's lock; the calls that it makes run in the compute thread.
+In: instructions of the stage machine, and the tensors that have arrived for them. Out: calls, which run in the compute
+thread. `ComputeTasks` is used by whichever thread has the stage's lock, and decides nothing about order.
+
+`Pacer` imitates a slower node: each piece of work ends when the node would have ended it. The node begins a piece as
+soon as it has done the one before or, where the stage waited, when the wait was over. What this machine loses by
+sleeping too long, or between two pieces, is made up by padding the next piece less, so the pace is exact in the long
+run. At most the work of one micro-batch is ever made up. What is beyond that, or is not made up before the stage waits
+again, counts as late. A stage of an imitated node is held to the node's memory, too.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, assert_never
 
 from torch import Tensor
 
+from cluster_planner import WorkTimes
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import instructions as ins
+from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.pace import Pacer
 from ravnest.stage.rounds import SegmentAverage, StageRounds, StatePiece
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Lateness
+
+
+class Pacer:
+    """Imitates the pace of one stage's node."""
+
+    def __init__(
+        self,
+        times: WorkTimes,
+        evaluation_s: float,
+        ledger: Ledger,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Arguments:
+        times: what the node takes for each kind of work, in seconds.
+        evaluation_s: what the node takes for one held-out batch.
+        ledger: says whether the stage waited.
+        sleep, now: the clock.
+        """
+        self._times = times
+        self._evaluation_s = evaluation_s
+        self._ledger = ledger
+        self._sleep = sleep
+        self._now = now
+        self._most_owed_s = times.forward_s + times.backward_s
+        self._waited_s = ledger.waited_s
+        self._due_s = now()
+        self._ended_s = self._due_s
+        self.imitated_s = 0.0
+        """The seconds of work that the node would have done since the first update. Before it a stage measures and
+        tries things out."""
+        self.late_s = 0.0
+        """The seconds since then by which this machine was late and that it did not make up."""
+        self._warm = False
+
+    def paced(self, instruction: ins.Compute, work: Callable[[], Any]) -> Callable[[], Any]:
+        """`work` at the node's pace. This is to be called when the stage begins the work, which is then run next."""
+        waited_s, self._waited_s = self._waited_s, self._ledger.waited_s
+        ready_s = self._now() if self._waited_s > waited_s else None
+        return partial(self._run, instruction, work, ready_s)
+
+    def _run(self, instruction: ins.Compute, work: Callable[[], Any], ready_s: float | None) -> Any:
+        took_s = self.seconds(instruction)
+        began_s = self._now()
+        if ready_s is None:
+            ready_s = self._due_s
+        else:
+            self._lose(self._ended_s - self._due_s)
+        start_s = max(ready_s, began_s - self._most_owed_s)
+        self._lose(start_s - ready_s)
+        result = work()
+        if took_s is None:  # the plan counts nothing for it: it takes what it takes here
+            self._due_s = start_s + self._now() - began_s
+        else:
+            self._due_s = start_s + took_s
+            left_s = self._due_s - self._now()
+            if left_s > 0:
+                self._sleep(left_s)
+            self.imitated_s += took_s * self._warm
+        self._ended_s = self._now()
+        self._warm = self._warm or isinstance(instruction, ins.RunUpdate)
+        return result
+
+    def seconds(self, instruction: ins.Compute) -> float | None:
+        """The seconds that the node takes for an instruction; None where the plan counts nothing for it."""
+        times = self._times
+        match instruction:
+            case ins.RunForward():
+                return times.forward_s
+            case ins.RunBackward():
+                return times.backward_s
+            case ins.RunInputGradients():
+                return times.input_gradients_s
+            case ins.RunWeightGradients():
+                return times.weight_gradients_s
+            case ins.RunUpdate():
+                return times.update_s
+            case ins.RunEvaluation():
+                return self._evaluation_s
+            case ins.TakeSnapshot() | ins.ApplyMerge():
+                return None
+            case _:
+                assert_never(instruction)
+
+    def _lose(self, late_s: float) -> None:
+        """Count `late_s` as late: it is not made up any more."""
+        if self._warm:
+            self.late_s += max(0.0, late_s)
+
 
 Tensors = tuple[Tensor, ...]
 Kind = Literal["activation", "gradient", "evaluation"]
 
 
 class ComputeTasks:
-    """One stage's. Holds what has arrived until it is used."""
+    """The calls of one stage. It holds the tensors that have arrived until they are used."""
 
     def __init__(
         self,
@@ -37,7 +134,7 @@ class ComputeTasks:
         lateness: Lateness,
         now: Callable[[], float],
     ) -> None:
-        """`lateness`: of emulated links."""
+        """`lateness`: how late emulated links have delivered."""
         self._compute = compute
         self._crossings = crossings
         self._rounds = rounds
@@ -50,15 +147,16 @@ class ComputeTasks:
             self._pacer = Pacer(setup.pace, evaluation_s, machine.ledger, now=now)
         self._arrived: dict[tuple[Kind, tuple[int, ...]], Tensors] = {}
         self.saving: set[int] = set()
-        """Rounds whose merge gives the stage's state, for a checkpoint."""
+        """The rounds whose merge returns the stage's state, for a checkpoint."""
 
     def arrived(self, kind: Kind, number: tuple[int, ...], tensors: Tensors) -> None:
+        """Keep tensors for the instruction of this number: of a micro-batch, or of an evaluation and its batch."""
         self._arrived[kind, number] = tensors
         waiting = sum(tensor.nbytes for several in self._arrived.values() for tensor in several)
         self._compute.peaks.saw("arrived", waiting + self._compute.tied.held_bytes)
 
     def late(self) -> m.ImitationLateness | None:
-        """How late this machine has been; None where nothing is imitated."""
+        """The report of how late this machine has been; None where nothing is imitated."""
         if self._pacer is None and not self._lateness.messages:
             return None
         late_s, imitated_s = (0.0, 0.0) if self._pacer is None else (self._pacer.late_s, self._pacer.imitated_s)
@@ -68,7 +166,7 @@ class ComputeTasks:
         )
 
     def task(self, instruction: ins.Compute) -> Callable[[], Any]:
-        """The call; what it needs is forgotten here."""
+        """The call that carries out an instruction. The tensors that it needs are no longer held here."""
         call = self._plain(instruction)
         return call if self._pacer is None else self._pacer.paced(instruction, call)
 
@@ -110,7 +208,7 @@ class ComputeTasks:
         return done
 
     def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StatePiece]:
-        """Move the anchor. Returns copies of the stage's state for the checkpoint where it is to be saved."""
+        """Move the anchor. Returns copies of the stage's state where it is to be saved in a checkpoint."""
         self._rounds.merge(number, averages)
         self._compute.weights_moved()
         return self._rounds.saved() if save else []

@@ -1,41 +1,55 @@
-"""Where a stage computes, and how tensors come there and back: messages are made of host memory.
+"""Where a stage computes, and in which precision.
 
-On the CPU nothing is moved. On a GPU copies go through pinned memory on a stream of their own, so that they do not wait
-behind what is queued for computing, nor that for them. Decides nothing about what is computed.
+In: a device's name, and a job's precision. Out: what moves tensors to the device and back, and the context in which
+forwards run.
+
+Messages are made of host memory. On the CPU nothing is moved. On a GPU, copies go through pinned memory on a stream of
+their own, so that neither copies nor computations wait for each other's queue.
+
+In bfloat16 or float16, torch's autocast chooses the operations that are computed in that type. A weight is cast once
+for each version, not once for each micro-batch, since its cast form stays alive with every graph: autocast's cache is
+kept open until the weights change. Gradients cross cuts at their true size, and each stage scales its own backward
+(`scaled_backward` in backward.py). A backward that overflows is run again at half the scale, so no stage ever skips an
+update, and no stage has to ask the others whether they do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ravnest.errors import RunFailed
+from ravnest.training.precision import LossScale, Precision
 
 Tensors = tuple[Tensor, ...]
 
 
 class HostDevice:
-    """The CPU."""
+    """The CPU, where tensors already are in host memory."""
 
     def bring(self, tensors: Sequence[Tensor]) -> Tensors:
-        """Tensors of host memory, where the stage computes; each a leaf without a gradient."""
+        """Move tensors of host memory to the device. Each result is a leaf without a gradient."""
         return tuple(tensors)
 
     def take(self, tensors: Sequence[Tensor]) -> Tensors:
-        """The other way: in host memory, and complete when this returns."""
+        """Move tensors of the device to host memory. They are complete when this returns."""
         return tuple(tensors)
 
     def seed(self, seed: int) -> None:
-        """What torch.manual_seed does, which for the CPU alone takes 1 µs and not 160: it formats the stack for every
-        kind of accelerator that there might be."""
+        """Seed the random numbers of the device.
+
+        torch.manual_seed takes 160 µs, since it formats the stack for every kind of accelerator that there might be.
+        Seeding the CPU's generator alone takes 1 µs.
+        """
         torch.default_generator.manual_seed(seed)
 
     def settle(self) -> None:
-        """Wait until all that was asked for is computed, so that the time that it takes is known."""
+        """Wait until everything submitted is computed, so that the time it takes can be measured."""
 
 
 class CudaDevice(HostDevice):
-    """A GPU. Belongs to one thread."""
+    """A GPU. An object of this class is used by one thread only."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -70,7 +84,7 @@ class CudaDevice(HostDevice):
 
 
 def stage_device(name: str) -> HostDevice:
-    """The device that nodes.yaml names for a stage's node. Raises RunFailed where this machine has none such."""
+    """The device that nodes.yaml names for a stage's node. Raises RunFailed where this machine has no such device."""
     device = torch.device(name)
     if device.type == "cpu":
         return HostDevice()
@@ -81,3 +95,37 @@ def stage_device(name: str) -> HostDevice:
     if (device.index or 0) >= torch.cuda.device_count():
         raise RunFailed(f"the node's device is {name}, but this machine has {torch.cuda.device_count()} CUDA devices")
     return CudaDevice(torch.device("cuda", device.index or 0))
+
+
+DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class MixedPrecision:
+    """The precision of one stage's forwards and backwards. All calls come from the compute thread."""
+
+    def __init__(self, precision: Precision, device: str) -> None:
+        self._dtype = DTYPES.get(precision)
+        self._device_type = torch.device(device).type
+        self._is_open = False
+        self.scale = LossScale() if precision == "float16" else None
+        """The scale of gradients in float16, and None in other precisions."""
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """The context in which a forward runs."""
+        if self._dtype is None:
+            yield
+            return
+        if not self._is_open:
+            torch.autocast_increment_nesting()  # the cache is emptied when the outermost context is left
+            self._is_open = True
+        # What an evaluation casts has no gradient: torch before 2.11 would give it to the next training forward.
+        with torch.autocast(self._device_type, self._dtype, cache_enabled=torch.is_grad_enabled()):
+            yield
+
+    def weights_changed(self) -> None:
+        """Drop the cast forms of weights, which are out of date."""
+        if self._is_open:
+            torch.autocast_decrement_nesting()
+            torch.clear_autocast_cache()
+            self._is_open = False

@@ -20,10 +20,10 @@ from ravnest.stage.compute import StageCompute
 from ravnest.stage.device import stage_device
 from ravnest.stage.executor import Executor, ThreadExecutor
 from ravnest.stage.messages import ALIVE_EVERY_S, STATE_DEADLINE_S
+from ravnest.stage.reports import Timeline
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
-from ravnest.stage.timeline import Timeline
 from ravnest.training.averaging import split_outer
 from ravnest.training.batches import BatchSource
 from ravnest.training.losses import build_loss, build_metrics

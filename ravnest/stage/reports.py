@@ -1,10 +1,20 @@
-"""What a stage tells the driver beside the course of training: that it lives, what time it is, what it did and when,
-and what its tensors take.
+"""What a stage reports to the driver beside the course of training: that it is alive, its clock, what it did and when,
+and how much memory its tensors take.
 
-Decides when: signs of life each second, and with them whatever else there is to tell; a timeline's pieces as soon as
-they are whole.
+In: what happens in the stage. Out: messages to the driver. Signs of life go out each second, and everything else that
+there is to report goes with them; a full piece of the timeline is sent at once.
+
+`Timeline` is a bounded list of spans, handed on in pieces, from which a picture is drawn. A lane is one row of the
+picture: what the stage computed or waited for (the states of the ledger), what it sent and received, and one lane for
+each of its rings. After `limit` spans, further ones are only counted.
+
+`ClockOffset` compares clocks by the signs of life that the driver and a stage exchange. The driver's Alive carries its
+time; the stage's next Alive returns it, with the times at which it was heard and answered. Both ways are taken to be
+equally long, so the error is at most half of what they took together, and the quickest exchange counts. Clocks drift
+apart by up to some 50 µs a second, which is not corrected.
 """
 
+import math
 from collections.abc import Callable
 
 from ravnest.pipeline.controllers import SplitTuner, WindowTuner
@@ -13,12 +23,120 @@ from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
 from ravnest.stage.memory import Peaks
 from ravnest.stage.messages import ALIVE_EVERY_S
-from ravnest.stage.timeline import NETWORK, Timeline, subject
 from ring_allreduce.transport import Message
+
+COMPUTE = 0
+NETWORK = 1
+RINGS = 2
+"""The lane of ring r is RINGS + r."""
+
+SPANS_A_STAGE = 100_000
+"""The most spans of a stage, which take about 2.5 MB in the driver and 10 MB of trace.json."""
+
+PIECE = 1024
+"""The most spans that travel in one message, which is then some 25 kB."""
+
+NUMBERLESS = -1
+"""The number of a span that has none."""
+
+
+def lane_of(ring: int) -> int:
+    """The lane of a ring."""
+    return RINGS + ring
+
+
+class Timeline:
+    """One stage's spans on their way to the driver."""
+
+    def __init__(self, limit: int = SPANS_A_STAGE) -> None:
+        self._left = limit
+        self._spans: list[tuple[int, str, int, float, float]] = []
+        self._open: dict[tuple[int, int], tuple[str, float]] = {}
+        self.dropped = 0
+        """The number of spans beyond the limit."""
+
+    def add(self, lane: int, kind: str, number: int | None, began_s: float, ended_s: float) -> None:
+        """Record a span, or count it as dropped beyond the limit. Times are by the stage's clock."""
+        if not self._left:
+            self.dropped += 1
+            return
+        self._left -= 1
+        self._spans.append((lane, kind, NUMBERLESS if number is None else number, began_s, ended_s))
+
+    def computed(self, kind: str, number: int | None, began_s: float, ended_s: float) -> None:
+        """Record what the stage computed or waited for, as the ledger tells it."""
+        self.add(COMPUTE, kind, number, began_s, ended_s)
+
+    def change(self, ring: int, number: int, kind: str | None, now_s: float) -> None:
+        """In the ring's lane the round is `kind` from now on, which ends what it was before. None: it is over."""
+        before = self._open.pop((ring, number), None)
+        if before is not None:
+            self.add(lane_of(ring), before[0], number, before[1], now_s)
+        if kind is not None:
+            self._open[ring, number] = kind, now_s
+
+    @property
+    def has_piece(self) -> bool:
+        """Whether a full piece waits to be sent."""
+        return len(self._spans) >= PIECE
+
+    def pieces(self) -> list[m.Spans]:
+        """Everything that waits, as messages to the driver. It is forgotten here."""
+        spans, self._spans = self._spans, []
+        return [self._piece(spans[at : at + PIECE]) for at in range(0, len(spans), PIECE)]
+
+    def _piece(self, spans: list[tuple[int, str, int, float, float]]) -> m.Spans:
+        lanes, kinds, numbers, began_s, ended_s = zip(*spans, strict=True)
+        return m.Spans(
+            lanes=lanes, kinds=kinds, numbers=numbers, began_s=began_s, ended_s=ended_s, dropped=self.dropped
+        )
+
+
+def subject(message: Message) -> tuple[str, int] | None:
+    """What a message between stages carries, and its number. None for a message that is not drawn."""
+    match message:
+        case m.Activation():
+            return "activation", message.micro_batch
+        case m.Gradient():
+            return "gradient", message.micro_batch
+        case m.GlobalNorm():
+            return "norm", message.update
+        case m.EvaluationActivation():
+            return "evaluation", message.batch
+        case m.TiedWeights():
+            return "tied weights", message.version
+        case m.TiedGradients():
+            return "tied gradients", message.update
+        case _:
+            return None
+
+
+class ClockOffset:
+    """One stage's clock as the driver sees it."""
+
+    def __init__(self) -> None:
+        self._estimate_s = 0.0
+        self.error_s = math.inf
+        """The largest error of `offset_s`, or half of it where `offset_s` is 0. It is infinite before the first
+        exchange."""
+
+    def exchanged(self, sent_s: float, heard_s: float, answered_s: float, back_s: float) -> None:
+        """Take one exchange: the driver's `sent_s` and `back_s`, and between them the stage's `heard_s` and
+        `answered_s`, each by its own clock."""
+        error_s = max(0.0, (back_s - sent_s) - (answered_s - heard_s)) / 2
+        if error_s < self.error_s:
+            self.error_s = error_s
+            self._estimate_s = ((heard_s - sent_s) + (answered_s - back_s)) / 2
+
+    @property
+    def offset_s(self) -> float:
+        """The stage's clock less the driver's. It is 0 where the error is as large as the estimate, as on one machine,
+        where both read the same clock."""
+        return 0.0 if abs(self._estimate_s) <= self.error_s else self._estimate_s
 
 
 class Reports:
-    """One stage's. `timeline`: where to record what is done, if anybody wants it drawn."""
+    """The reports of one stage."""
 
     def __init__(
         self,
@@ -30,7 +148,12 @@ class Reports:
         now: Callable[[], float],
         late: Callable[[], m.ImitationLateness | None],
     ) -> None:
-        """`late`: how late this machine has been."""
+        """Arguments:
+        tell: sends a message to the driver.
+        rings: the rings of the stage, which have lanes in the timeline.
+        timeline: where to record what is done; None where no picture is wanted.
+        late: says how late this machine has been.
+        """
         self.tell = tell
         self._ledger = ledger
         self._rings = rings
@@ -43,10 +166,10 @@ class Reports:
         self._echo: tuple[float | None, float] = None, 0.0
         self._next_alive_s = now()
         self.computations = 0
-        """How many have finished."""
+        """The number of computations that have finished."""
 
     def evaluated(self, evaluation: int, sums: EvaluationSums) -> None:
-        """What a finished evaluation came to."""
+        """Report the result of an evaluation."""
         self.tell(
             m.EvaluationFinished(
                 evaluation=evaluation,
@@ -56,18 +179,18 @@ class Reports:
         )
 
     def window(self, tuner: WindowTuner) -> None:
-        """It was tuned."""
+        """Report that the window was tuned."""
         self.tell(m.WindowTuned(window=tuner.window, round_trip_s=tuner.bare_s, pace_s=tuner.pace_s))
 
     def split(self, tuner: SplitTuner) -> None:
-        """Whether backwards are split was decided anew."""
+        """Report that it was decided anew whether backwards are split."""
         times = tuner.times
         seconds = {} if times is None else {key: getattr(times, key) for key in ("whole_s", "input_s", "weight_s")}
         if times is not None or tuner.mode != "auto":
             self.tell(m.BackwardSplit(splits=tuner.splits, period_s=tuner.period_s, **seconds))
 
     def turn(self, now_s: float) -> None:
-        """What is due."""
+        """Report what is due at `now_s`."""
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             echo_s, heard_s = self._echo
@@ -77,7 +200,7 @@ class Reports:
             self.all()
 
     def all(self) -> None:
-        """Everything that the driver has not been told."""
+        """Report everything that the driver has not been told yet."""
         if self._timeline is not None:
             for piece in self._timeline.pieces():
                 self.tell(piece)
@@ -89,26 +212,28 @@ class Reports:
             self.tell(late)
 
     def heard_driver(self, alive: m.Alive) -> None:
-        """Its clock goes back to it, with the next sign of life."""
+        """Keep the driver's time, which goes back to it with the next sign of life."""
         self._echo = alive.sent_s, self._now()
 
     def spent(self) -> dict[str, float]:
-        """The ledger, without what took no time."""
+        """The ledger's seconds by state, without the states that took no time."""
         return {state: seconds for state, seconds in self._ledger.seconds.items() if seconds}
 
     # The timeline, where one is wanted.
 
     def received(self, message: Message) -> None:
+        """Record that a message arrived just now."""
         if self._timeline is not None and (carried := subject(message)) is not None:
             now_s = self._now()
             self._timeline.add(NETWORK, f"receive {carried[0]}", carried[1], now_s, now_s)
 
     def sent(self, message: Message, began_s: float) -> None:
+        """Record that a message, whose sending began at `began_s`, has been sent just now."""
         if self._timeline is not None and (carried := subject(message)) is not None:
             self._timeline.add(NETWORK, f"send {carried[0]}", carried[1], began_s, self._now())
 
     def round_is(self, number: int, kind: str | None, ring: int | None = None) -> None:
-        """In all of the stage's rings, or in one, the round is `kind` from now on; None: it is over."""
+        """Record that in all of the stage's rings, or in one, the round is `kind` from now on. None: it is over."""
         if self._timeline is not None:
             for each in self._rings if ring is None else (ring,):
                 self._timeline.change(each, number, kind, self._now())

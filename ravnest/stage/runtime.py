@@ -22,10 +22,9 @@ from ravnest.stage.boundary_tensors import StageCrossings, check_tensors, expect
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.compute_tasks import ComputeTasks
 from ravnest.stage.executor import ComputeFinished, Executor
-from ravnest.stage.reports import Reports
+from ravnest.stage.reports import Reports, Timeline
 from ravnest.stage.rounds import StageRounds, StatePiece
 from ravnest.stage.setup import StageSetup
-from ravnest.stage.timeline import Timeline
 from ring_allreduce.rounds import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, Outbox
 

@@ -1,6 +1,6 @@
 """The number formats of a job: what it computes in, what tensors travel in, and the loss scale that float16 needs.
 
-Weights, gradients and the optimizer stay in float32 whatever the precision: autocast (ravnest/stage/mixed_precision.py)
+Weights, gradients and the optimizer stay in float32 whatever the precision: autocast (ravnest/stage/device.py)
 chooses by operation. bfloat16 has float32's range. float16 has not: small gradients round to 0 and large ones to
 infinity, so a backward is run on gradients times a scale, and its result is divided by it. The scale is a power of two,
 so that this rounds nothing.

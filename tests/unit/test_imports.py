@@ -47,7 +47,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "group",
     ),
     "ravnest": (
-        "errors formatting json_values free_memory job_sections pipeline",
+        "errors formatting free_memory job_sections pipeline",
         "factories",
         "training splitting checkpoints simulator",
         "pictures",
@@ -132,8 +132,8 @@ DYNAMIC: Mapping[str, tuple[str, ...]] = {
     "runpy": (),
     "__import__": (),
     "eval": (),
-    "exec": ("ravnest/splitting/codegen.py",),  # source that is generated from a graph of known operators
-    "compile": ("ravnest/splitting/codegen.py",),
+    "exec": ("ravnest/splitting/stage_module.py",),  # source that is generated from a graph of known operators
+    "compile": ("ravnest/splitting/stage_module.py",),
     "sys.modules": (
         "ravnest/factories.py",
         "ravnest/job/callables.py",  # the module that a callable of the user's says it is from
@@ -439,7 +439,7 @@ ALLOWED = [
     ("ring_allreduce/transport/zmq/zmq_endpoint.py", "import zmq, socket, time"),
     ("ring_allreduce/rounds/progress.py", "import torch\ntorch.zeros(3)"),
     ("ravnest/factories.py", 'import importlib\nimportlib.import_module("user")\nimportlib.invalidate_caches()'),
-    ("ravnest/splitting/codegen.py", 'exec(compile("", "f", "exec"), {})'),
+    ("ravnest/splitting/stage_module.py", 'exec(compile("", "f", "exec"), {})'),
     ("cluster_planner/files/yaml_files.py", "import os, tempfile, yaml\nfrom pathlib import Path"),
     ("ravnest/pipeline/flow.py", "from collections import deque\nfrom ravnest.pipeline.stage_shape import require"),
     ("ravnest/stage/runtime.py", "class Model:\n    def eval(self): ...\nModel().eval()"),

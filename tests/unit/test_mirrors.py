@@ -14,7 +14,6 @@ MIRRORED = ("cluster_planner", "ring_allreduce", "ravnest")
 TYPES_ONLY = {
     "cluster_planner/search/candidates.py",
     "ravnest/driver/control.py",
-    "ravnest/json_values.py",
     "ravnest/pipeline/events.py",
     "ravnest/simulator/trace.py",
     "ravnest/stage/setup.py",
@@ -27,7 +26,6 @@ NO_MIRROR_YET: set[str] = {
     "ravnest/cli/views/simulation.py",
     "ravnest/driver/preparation.py",
     "ravnest/driver/ray/stage_actors.py",
-    "ravnest/pipeline/work_order.py",
     "ravnest/profiling/agents.py",
     "ravnest/profiling/machine_facts.py",
     "ravnest/profiling/probe_line.py",
@@ -35,9 +33,6 @@ NO_MIRROR_YET: set[str] = {
     "ravnest/simulator/fleet.py",
     "ravnest/simulator/rounds.py",
     "ravnest/simulator/stage.py",
-    "ravnest/stage/compute_tasks.py",
-    "ravnest/stage/recomputation.py",
-    "ravnest/stage/reports.py",
     "ring_allreduce/group/control_line.py",
     "ring_allreduce/group/member.py",
     "ring_allreduce/group/rendezvous.py",
@@ -103,7 +98,6 @@ THEIRS: set[str] = {"_split_scope", "_asdict", "_replace", "_fields", "_exit"}
 ORPHANS = {
     "tests/unit/cluster_planner/test_exported_members.py",
     "tests/unit/experiments/convergence/test_parts.py",
-    "tests/unit/ravnest/pipeline/test_schedules.py",
 }
 """Test files that have several modules, or none."""
 

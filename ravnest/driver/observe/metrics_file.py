@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ravnest.errors import InvalidInput
-from ravnest.json_values import plain
+from ravnest.formatting import json_value
 
 
 class MetricsWriter:
@@ -33,7 +33,7 @@ class MetricsWriter:
     def write(self, kind: str, at_s: float, **fields: object) -> None:
         """One line, flushed. JSON has no NaN or infinity: such numbers become null."""
         record = {"kind": kind, "at_s": round(at_s, 3), **fields}
-        self._file.write(json.dumps(plain(record), allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.write(json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n")
         self._file.flush()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ravnest.json_values import plain
+from ravnest.formatting import json_value
 
 
 @dataclass(frozen=True)
@@ -215,4 +215,4 @@ def kind_of(event: RunEvent) -> str:
 
 def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
     """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
-    return {name: plain(item) for name, item in asdict(value).items()}
+    return {name: json_value(item) for name, item in asdict(value).items()}

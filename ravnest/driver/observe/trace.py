@@ -15,7 +15,7 @@ from pathlib import Path
 from ravnest.errors import RunFailed
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.stage import messages as m
-from ravnest.stage.timeline import COMPUTE, NETWORK, NUMBERLESS, RINGS, ClockOffset
+from ravnest.stage.reports import COMPUTE, NETWORK, NUMBERLESS, RINGS, ClockOffset
 
 _MICRO = 1e6
 _RING_THREADS = 100

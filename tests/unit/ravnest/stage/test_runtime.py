@@ -11,7 +11,7 @@ from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.executor import ComputeFinished, InlineExecutor
 from ravnest.stage.process import assemble, batch_source
-from ravnest.stage.timeline import COMPUTE, NETWORK
+from ravnest.stage.reports import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused
 from ring_allreduce.ring import Chunk
 from ring_allreduce.rounds import SILENCE_FLOOR_S

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ravnest.stage.backward import MicroBatchGraph, Root, whole
-from ravnest.stage.mixed_precision import scaled_backward
+from ravnest.stage.backward import MicroBatchGraph, Root, scaled_backward, whole
 from ravnest.stage.split_backward import NotSplittable, Splitter
 from ravnest.training.precision import LossScale
 from ravnest.training.weights import ParameterSet

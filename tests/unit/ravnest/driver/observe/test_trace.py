@@ -6,7 +6,7 @@ import pytest
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
-from ravnest.stage.timeline import COMPUTE, NETWORK, lane_of
+from ravnest.stage.reports import COMPUTE, NETWORK, lane_of
 
 NODES = {"a.s0": "desk", "a.s1": "laptop", "b.s0": "tower"}
 

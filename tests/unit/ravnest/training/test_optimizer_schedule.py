@@ -1,7 +1,7 @@
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.training.schedule import ScheduleConfig, expected_updates, learning_rate, lr_ratio
+from ravnest.training.optimizer import ScheduleConfig, expected_updates, learning_rate, lr_ratio
 
 
 def test_constant_is_level_and_needs_no_end():

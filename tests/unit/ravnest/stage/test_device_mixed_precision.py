@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from ravnest.errors import RunFailed
-from ravnest.stage.backward import MicroBatchGraph, Root, whole
+from ravnest.stage.backward import MicroBatchGraph, Root, scaled_backward, whole
+from ravnest.stage.device import MixedPrecision
 from ravnest.stage.memory import ActivationBytes, Peaks
-from ravnest.stage.mixed_precision import MixedPrecision, scaled_backward
 from ravnest.training.precision import FIRST_SCALE, LossScale
 from ravnest.training.weights import ParameterSet
 from tests.support.local import local_run, setups_of, tiny_job

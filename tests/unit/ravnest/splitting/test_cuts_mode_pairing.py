@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ravnest.splitting.mode_pairing import agrees, pair
+from ravnest.splitting.cuts import agrees, pair
 from ravnest.splitting.program import Value
 from tests.unit.ravnest.splitting.models import Case, captured, captured_case
 

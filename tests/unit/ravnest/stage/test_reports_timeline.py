@@ -1,5 +1,5 @@
 from ravnest.stage import messages as m
-from ravnest.stage.timeline import COMPUTE, NETWORK, PIECE, Timeline, lane_of, subject
+from ravnest.stage.reports import COMPUTE, NETWORK, PIECE, Timeline, lane_of, subject
 
 
 def test_spans_go_to_the_driver_in_pieces_and_are_then_forgotten() -> None:

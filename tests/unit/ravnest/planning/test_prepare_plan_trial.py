@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import InvalidInput
-from ravnest.planning.trial import check_measures, check_optimizer, check_room, check_sample, run_once
+from ravnest.planning.prepare_plan import check_measures, check_optimizer, check_room, check_sample, run_once
 from tests.support.local import tiny_job
 
 LOSSES = """

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cluster_planner import WorkTimes
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.time_ledger import Ledger
-from ravnest.stage.pace import Pacer
+from ravnest.stage.compute_tasks import Pacer
 
 TIMES = WorkTimes(forward_s=2.0, backward_s=4.0, input_gradients_s=2.5, weight_gradients_s=1.5, update_s=1.0)
 

@@ -4,7 +4,6 @@ import math
 
 import torch
 
-from ravnest.splitting.codegen import compile_span, generate
 from ravnest.splitting.program import (
     Autocast,
     Grad,
@@ -17,6 +16,7 @@ from ravnest.splitting.program import (
     ValueSpec,
     Weight,
 )
+from ravnest.splitting.stage_module import compile_span, generate
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.job.weight_matching import Conventions, Form, match
+from ravnest.job.pretrained import Conventions, Form, match
 
 F32 = Form((2, 3), "F32")
 

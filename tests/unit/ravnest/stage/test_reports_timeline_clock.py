@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravnest.stage.timeline import ClockOffset
+from ravnest.stage.reports import ClockOffset
 
 SECONDS = st.floats(0.0, 1e3)
 
