@@ -5,8 +5,15 @@ spares) with what to expect of it and what would make it better. The package kno
 """
 
 from cluster_planner.advice.job_changes import Suggestion, most_of_a_round
-from cluster_planner.advice.plan_warnings import SingleNodePlan, better_single_node, outdated, predicted_again
-from cluster_planner.advice.single_changes import more_memory, suggestions
+from cluster_planner.advice.plan_warnings import (
+    SingleNodePlan,
+    assumed_links,
+    better_single_node,
+    capped_links,
+    outdated,
+    predicted_again,
+)
+from cluster_planner.advice.single_changes import most_helpful_changes
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
 from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s_of_mbps, flops_per_s_of_gflops, seconds_of_ms
 from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
@@ -144,12 +151,13 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     # Advice on a plan.
     "SingleNodePlan",
     "Suggestion",
+    "assumed_links",
     "better_single_node",
-    "more_memory",
+    "capped_links",
+    "most_helpful_changes",
     "most_of_a_round",
     "outdated",
     "predicted_again",
-    "suggestions",
     # Files: nodes.yaml, plan.yaml, and other YAML files in the same manner; the units of their keys.
     "AtLeastZero",
     "Positive",

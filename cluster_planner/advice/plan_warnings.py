@@ -1,4 +1,5 @@
-"""Warnings about a finished plan: a node that would do better by itself, and figures that are no longer true.
+"""Warnings about a finished plan: a node that would do better by itself, figures that are no longer true, and links of
+which nothing is known or of which less counts than nodes.yaml states.
 
 `better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. A cluster of
 several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
@@ -7,6 +8,7 @@ several nodes has two stages at the least, so where links are slow the fastest n
 than SAME are replaced. The advice and the bound stay those of the search.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +24,9 @@ from cluster_planner.rings import make_rings
 
 SAME = 0.01
 """By so much of it a figure may differ: of another version's formulas, too, which may be finer."""
+
+SAME_RATE = 1.05
+"""Two measurements of one link differ by as much as this factor."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,34 @@ def outdated(plan: Plan, again: Plan) -> str | None:
         if _near(before, now)
         else f"{words}: it would make {format_rate(now)} samples/s, not {format_rate(before)}"
     )
+
+
+def assumed_links(plan: Plan) -> list[tuple[str, str]]:
+    """The pairs of nodes that exchange messages in `plan`, and whose link nodes.yaml does not describe.
+
+    A link is described by itself or by the regions of its two nodes.
+    """
+    pairs = [pair for c in plan.clusters for pair in itertools.pairwise(stage.node for stage in c.stages)]
+    for ring in plan.rings if len(plan.clusters) > 1 else ():
+        nodes = [plan.cluster(name).stages[index].node for name, index in ring.members]
+        pairs += zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+    used = dict.fromkeys((min(pair), max(pair)) for pair in pairs if pair[0] != pair[1])
+    return [pair for pair in used if not plan.fleet.knows(*pair)]
+
+
+def capped_links(plan: Plan) -> list[tuple[str, str]]:
+    """The pairs of nodes whose link is stated to be faster than the uplinks and downlinks of both nodes allow.
+
+    No flow between such a pair reaches the stated rate in either direction. A difference of up to the factor SAME_RATE
+    does not count.
+    """
+    fleet = plan.fleet
+    return [
+        (link.a, link.b)
+        for link in fleet.links
+        if link.bytes_per_s
+        > SAME_RATE * max(fleet.flow_bytes_per_s(link.a, link.b), fleet.flow_bytes_per_s(link.b, link.a))
+    ]
 
 
 def _agree(old: Prediction, new: Prediction) -> bool:

@@ -30,13 +30,19 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
-from cluster_planner.plan import Cluster, Prediction, Ring
-from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.plan import Cluster, Plan, Prediction, Ring
+from cluster_planner.predict.objective import averaging_factor, averaging_per_s, staleness_factor
 from cluster_planner.predict.prediction import ClusterLimit, Forecast, predict
 from cluster_planner.predict.stage_times import host_key
 from cluster_planner.rings import ring_traffic
 
 MANY, TRIED = 12, 3
+
+MOST_NODES_FOR_MEMORY = 128
+"""In larger fleets more memory is not tried, since each cluster would be planned anew for each of its nodes."""
+
+SHOWN = 5
+"""At most as many changes of each kind are named."""
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
 
@@ -49,6 +55,27 @@ class Advice:
 
     line: str
     cluster: int | None = None
+
+
+def most_helpful_changes(
+    plan: Plan, most_round: float = math.inf, without_constraints: Sequence[Suggestion] = ()
+) -> list[Suggestion]:
+    """The changes after which a finished plan would be worth most, the best first: SHOWN at most, and as many
+    constraints of nodes.yaml.
+
+    Arguments:
+        plan: the plan; its clusters, cuts and rings stay as they are.
+        most_round: no larger `average_every` is suggested, in samples.
+        without_constraints: what plans without single constraints would be worth, the best first.
+    """
+    spans = SpanCosts(plan.costs, plan.workload)
+    forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
+    found = suggestions(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
+    if len(plan.fleet.nodes) <= MOST_NODES_FOR_MEMORY:
+        load = averaging_per_s(len(plan.clusters), forecast.prediction.samples_per_s, plan.workload)
+        found += more_memory(plan.fleet, spans, plan.clusters, forecast, load)
+    found = sorted(found, key=lambda one: -one.worth)[:SHOWN]
+    return sorted((*found, *without_constraints[:SHOWN]), key=lambda one: -one.worth)
 
 
 def suggestions(

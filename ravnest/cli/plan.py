@@ -56,8 +56,7 @@ def plan(
             made = ravnest.plan(nodes, job, seed=seed, progress=steps.begin, warn=warning)
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
-    from ravnest.cli.views.plan import plan_document, show_plan
-    from ravnest.cli.views.plan_explained import explanation, of_constraints, show_explanation
+    from ravnest.cli.views.plan import explanation, of_constraints, plan_document, show_explanation, show_plan
 
     if as_json:
         document = plan_document(made, output, picture_path)

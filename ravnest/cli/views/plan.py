@@ -1,13 +1,16 @@
-"""Shows a plan: one table per cluster, then the rings, the spares, and what limits the fleet; or all of it
-as JSON.
+"""Shows a plan, and with `--explain` how it was found and what would make it better, on a terminal or as JSON.
 
-Decides the words and the layout only; every figure is the plan's own.
+In: a plan, and of an explained plan the steps of the search and what constraints cost. Out: a table for each cluster,
+then the rings, the spares and what limits the fleet; or one JSON document. This module decides the words and the
+layout. Every figure comes from the plan or from cluster_planner.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -18,17 +21,24 @@ from cluster_planner import (
     ALL_DAY,
     DEFAULT_LATENCY_S,
     DEFAULT_REGION_LATENCY_S,
+    MOST_NODES_TO_PLAN_ANEW,
     Cluster,
     ClusterPrediction,
+    ConstraintCosts,
     Plan,
     SingleNodePlan,
     SpanCosts,
+    Step,
+    assumed_links,
     better_single_node,
+    capped_links,
     common_hours,
     format_count,
-    format_rate,
+    has_constraints,
     hours_to,
+    most_helpful_changes,
     part_of_day,
+    format_rate,
 )
 from ravnest.formatting import duration, size
 
@@ -37,11 +47,11 @@ LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
 SPAN_WORDS = 36
 
 NEARLY = 0.005
-"""Plans that are worth less than the bound by no more than this part of it reach it."""
+"""A plan reaches the bound if it is worth less than the bound by no more than this part of it."""
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print the plan for a person."""
+    """Prints the plan as tables."""
     of = ((plan.fleet.nodes, "node"), (plan.clusters, "cluster"), (plan.costs.units, "unit"))
     parts = " · ".join(format_count(len(several), word) for several, word in of)
     console.print(f"{parts}, {size(plan.costs.parameter_bytes)} of weights", highlight=False)
@@ -70,7 +80,7 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def alone_words(one: SingleNodePlan, objective: float) -> str:
-    """That a node would be better off without the others; `objective`: the plan's."""
+    """The sentence that one node alone would be worth more than the plan, whose worth is `objective` samples/s."""
     worth = "" if one.worth == one.samples_per_s else f", worth {format_rate(one.worth)} as it is not always there"
     return (
         f"{one.node} alone would make {format_rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
@@ -84,7 +94,7 @@ def _better_alone(plan: Plan) -> SingleNodePlan | None:
 
 
 def whole_models(plan: Plan) -> str | None:
-    """What it means that machines hold the whole model alone; None where each cluster is a pipeline."""
+    """A sentence about the machines that hold the whole model by themselves; None where each cluster is a pipeline."""
     nodes = [cluster.stages[0].node for cluster in plan.clusters if len(cluster.stages) == 1]
     if not nodes:
         return None
@@ -103,8 +113,9 @@ def whole_models(plan: Plan) -> str | None:
 
 
 def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
-    """The plan as JSON takes it, with the paths of what was written; the job, nodes and units are in
-    plan.yaml.
+    """The plan as one JSON document, in SI units, with the paths of the files that were written.
+
+    The job, the nodes and the units' costs are left out, since plan.yaml has them.
     """
     return {
         "plan": str(plan_path),
@@ -124,7 +135,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
 
 
 def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *, wide: bool) -> Table:
-    """`wide`: there is room for the names of each stage's first and last unit."""
+    """The table of one cluster; with `wide` it names the first and the last unit of each stage."""
     title = (
         f"[bold]{escape(cluster.name)}[/bold]: {format_rate(predicted.samples_per_s)} samples/s, "
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
@@ -139,7 +150,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
-    for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
+    for i, (stage, costs) in enumeformat_rate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
         cells = [
@@ -158,7 +169,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
 
 
 def _hours(plan: Plan, cluster: Cluster) -> str:
-    """When all its nodes are there, where that is not always."""
+    """The hours at which all nodes of the cluster are available, in words; empty if they always are."""
     hours = common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
     return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
 
@@ -174,7 +185,7 @@ def _rings_table(plan: Plan) -> Table:
     table.add_column("units")
     table.add_column("weights", justify="right")
     table.add_column("passes chunks along")
-    for i, ring in enumerate(plan.rings):
+    for i, ring in enumeformat_rate(plan.rings):
         start, end = ring.units
         weights = sum(unit.parameter_bytes for unit in plan.costs.units[start:end])
         nodes = [plan.cluster(name).stages[stage].node for name, stage in ring.members]
@@ -183,7 +194,7 @@ def _rings_table(plan: Plan) -> Table:
 
 
 def _worth(plan: Plan) -> str:
-    """What its samples count, and what is taken to cost the rest."""
+    """How much the samples of the plan count, and which effects are assumed to cost the rest."""
     predicted, away = plan.predicted, any(_hours(plan, cluster) for cluster in plan.clusters)
     costs = [
         *(["staleness"] if _is_stale(plan) else []),
@@ -200,12 +211,12 @@ def _worth(plan: Plan) -> str:
 
 
 def _is_stale(plan: Plan) -> bool:
-    """Whether any gradient may be."""
+    """Whether a gradient of this plan may be stale."""
     return plan.workload.max_staleness > 0 and any(len(c.stages) > 1 and c.window > 1 for c in plan.clusters)
 
 
 def _bound(objective: float, best_possible: float) -> str:
-    """How far from the most that a plan could be worth."""
+    """How much of the most that any plan could be worth this plan reaches."""
     reached = objective / best_possible
     words = f"no plan can be worth more than {format_rate(best_possible)}"
     if reached > 1 - NEARLY:
@@ -230,28 +241,16 @@ def _fleet_table(plan: Plan) -> Table:
     return table
 
 
-ABOUT = 1.05
-"""Two measurements of one line differ by as much."""
 _MBPS = 125_000.0
 
 
 def link_notes(plan: Plan) -> list[str]:
-    """A line for each thing."""
+    """The remarks about the links of a plan, one line each."""
     return [line for line in (assumption(plan), beyond_nodes(plan)) if line is not None]
 
 
-def assumed_links(plan: Plan) -> list[tuple[str, str]]:
-    """The pairs of nodes that exchange messages in this plan, and of whose link nothing is known."""
-    pairs = [pair for c in plan.clusters for pair in itertools.pairwise(stage.node for stage in c.stages)]
-    for ring in plan.rings if len(plan.clusters) > 1 else ():
-        nodes = [plan.cluster(name).stages[index].node for name, index in ring.members]
-        pairs += zip(nodes, (*nodes[1:], nodes[0]), strict=True)
-    used = dict.fromkeys((min(pair), max(pair)) for pair in pairs if pair[0] != pair[1])
-    return [pair for pair in used if not plan.fleet.knows(*pair)]
-
-
 def assumption(plan: Plan) -> str | None:
-    """What is assumed of these links."""
+    """What the plan assumes of links that nodes.yaml does not describe; None where there are none."""
     if not (pairs := assumed_links(plan)):
         return None
     if plan.fleet.links or plan.fleet.regions:
@@ -265,19 +264,8 @@ def assumption(plan: Plan) -> str | None:
     )
 
 
-def capped_links(plan: Plan) -> list[tuple[str, str]]:
-    """The pairs whose stated rate no flow between them can have, in neither direction, for what the nodes carry."""
-    fleet = plan.fleet
-    return [
-        (link.a, link.b)
-        for link in fleet.links
-        if link.bytes_per_s
-        > ABOUT * max(fleet.flow_bytes_per_s(link.a, link.b), fleet.flow_bytes_per_s(link.b, link.a))
-    ]
-
-
 def beyond_nodes(plan: Plan) -> str | None:
-    """What becomes of such rates."""
+    """How much counts of link rates that exceed what the nodes carry; None where no rate does."""
     if not (pairs := capped_links(plan)):
         return None
     a, b = pairs[0]
@@ -293,3 +281,104 @@ def beyond_nodes(plan: Plan) -> str | None:
 def _and_more(pairs: list[tuple[str, str]]) -> str:
     more = len(pairs) - 1
     return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {format_count(more, 'more pair')})" if more else "")
+
+
+IN_A_ROW = 8
+NO_CONSTRAINTS = ConstraintCosts()
+
+COMPARED = (
+    "Each by itself, with the same clusters, or, without a constraint, planned anew; now {} samples/s, worth {}. Gains"
+    " are of what the plan is worth, since hours change no samples/s, and rarer averaging and staleness make them count"
+    " less."
+)
+NOTHING = (
+    "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
+)
+FAR = 0.5
+"""A plan is far from the bound if it is worth less than this part of it."""
+
+
+def of_constraints(plan: Plan) -> str | None:
+    """How to find out whether constraints keep the plan far from the bound.
+
+    None where the plan is near the bound or has no constraints.
+    """
+    bound = plan.predicted.best_possible
+    if bound is None or plan.predicted.objective >= FAR * bound or not has_constraints(plan.fleet.constraints):
+        return None
+    if len(plan.fleet.nodes) > MOST_NODES_TO_PLAN_ANEW:
+        see = "leave one out of nodes.yaml and plan again"
+    else:
+        see = "`ravnest plan --explain` plans without each"
+    return f"\nThe bound heeds no constraints of nodes.yaml: to see what they cost, {see}."
+
+
+def explanation(
+    plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: ConstraintCosts = NO_CONSTRAINTS
+) -> dict[str, object]:
+    """The steps of the search and the most helpful changes, for a JSON document.
+
+    No larger `average_every` than `most_round` samples is advised. `relaxed` is what single constraints cost.
+    """
+    return {
+        "search": [asdict(step) for step in steps],
+        "would_help": [
+            {
+                "change": one.words.rstrip(","),
+                "samples_per_s": one.samples_per_s,
+                "worth": one.worth,
+                "cluster": None if one.cluster is None else plan.clusters[one.cluster].name,
+            }
+            for one in most_helpful_changes(plan, most_round, relaxed.found)
+        ],
+        "untried": relaxed.untried,
+    }
+
+
+def show_explanation(
+    plan: Plan,
+    steps: Sequence[Step],
+    console: Console,
+    most_round: float = math.inf,
+    relaxed: ConstraintCosts = NO_CONSTRAINTS,
+) -> None:
+    """Prints how the plan was found, and which changes would help most. See `explanation` for the arguments."""
+    table = Table(box=None, header_style="dim", pad_edge=False, title="\nHow it was found", title_justify="left")
+    table.add_column("phase", style="bold", no_wrap=True)
+    table.add_column("what it did", overflow="fold")
+    table.add_column("worth gained", justify="right")
+    for phase, words, gained in told(steps):
+        table.add_row(phase, escape(words), f"{gained:.4g}" if gained > 0 else "–")
+    console.print(table)
+    now = plan.predicted.objective
+    changes = Table(box=None, header_style="dim", pad_edge=False, title="\nWhat would help most", title_justify="left")
+    changes.add_column("one change", overflow="fold")
+    changes.add_column("samples/s", justify="right")
+    changes.add_column("worth", justify="right")
+    changes.add_column("gain", justify="right")
+    for one in most_helpful_changes(plan, most_round, relaxed.found):
+        changes.add_row(
+            escape(one.words.rstrip(",")), format_rate(one.samples_per_s), format_rate(one.worth), f"{one.worth / now - 1:+.0%}"
+        )
+    if changes.row_count:
+        console.print(changes)
+        console.print(COMPARED.format(format_rate(plan.predicted.samples_per_s), format_rate(now)), style="dim", highlight=False)
+    else:
+        console.print(f"\n{NOTHING}", highlight=False)
+    if relaxed.untried is not None:
+        console.print(relaxed.untried, style="dim", highlight=False)
+
+
+def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
+    """The rows (phase, words, gained) for the steps of a search.
+
+    Of steps of one phase in a row that gained nothing, only the first IN_A_ROW are listed; one row counts the others.
+    """
+    rows: list[tuple[str, str, float]] = []
+    for (phase, gained), run in groupby(steps, lambda step: (step.phase, step.gained > 0)):
+        several = list(run)
+        shown = several if gained else several[:IN_A_ROW]
+        rows += [(phase, step.words, step.gained) for step in shown]
+        if more := len(several) - len(shown):
+            rows.append((phase, f"{more} more, none of them better", 0.0))
+    return rows

@@ -16,8 +16,9 @@ from cluster_planner import (
     Unit,
     Workload,
     make_plan,
+    most_helpful_changes,
 )
-from ravnest.cli.views.plan_explained import IN_A_ROW, explanation, of_constraints, show_explanation, told, would_help
+from ravnest.cli.views.plan import IN_A_ROW, explanation, of_constraints, show_explanation, told
 
 
 def planned(steps: list[Step]) -> Plan:
@@ -46,7 +47,7 @@ def test_it_tells_what_was_gained_and_what_would_help() -> None:
     show_explanation(plan, steps, Console(file=text, width=150))
     assert "k-means" in text.getvalue()
     assert "doubling laptop's speed" in text.getvalue()
-    assert would_help(plan)[0].words == "doubling laptop's speed"
+    assert most_helpful_changes(plan)[0].words == "doubling laptop's speed"
     document = json.loads(json.dumps(explanation(plan, steps)))
     assert document["would_help"][0]["cluster"] == "c0"
     assert document["would_help"][0]["worth"] > plan.predicted.objective
@@ -68,7 +69,7 @@ def test_a_constraint_that_costs_more_stands_above_other_changes() -> None:
     plan = planned([])
     dropped = Suggestion("without constraints.pin[0] (desk in stage 0)", 9e9, 9e9, None)
     relaxed = ConstraintCosts((dropped,), "Not all was tried.")
-    assert would_help(plan, relaxed=relaxed)[0] == dropped
+    assert most_helpful_changes(plan, without_constraints=relaxed.found)[0] == dropped
     text = io.StringIO()
     show_explanation(plan, [], Console(file=text, width=150), relaxed=relaxed)
     assert "without constraints.pin[0] (desk in stage 0)" in text.getvalue()

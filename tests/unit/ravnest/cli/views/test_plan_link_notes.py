@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from cluster_planner import Fleet, Link, Plan, RegionLink
-from ravnest.cli.views.plan import assumed_links, assumption, beyond_nodes, capped_links, link_notes
+from cluster_planner import Fleet, Link, Plan, RegionLink, assumed_links, capped_links
+from ravnest.cli.views.plan import assumption, beyond_nodes, link_notes
 
 
 def with_links(plan: Plan, *links: Link, **changes: object) -> Plan:
