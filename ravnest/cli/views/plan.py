@@ -34,11 +34,11 @@ from cluster_planner import (
     capped_links,
     common_hours,
     format_count,
+    format_rate,
     has_constraints,
     hours_to,
     most_helpful_changes,
     part_of_day,
-    format_rate,
 )
 from ravnest.formatting import duration, size
 
@@ -150,7 +150,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
-    for i, (stage, costs) in enumeformat_rate(zip(cluster.stages, predicted.stages, strict=True)):
+    for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
         cells = [
@@ -185,7 +185,7 @@ def _rings_table(plan: Plan) -> Table:
     table.add_column("units")
     table.add_column("weights", justify="right")
     table.add_column("passes chunks along")
-    for i, ring in enumeformat_rate(plan.rings):
+    for i, ring in enumerate(plan.rings):
         start, end = ring.units
         weights = sum(unit.parameter_bytes for unit in plan.costs.units[start:end])
         nodes = [plan.cluster(name).stages[stage].node for name, stage in ring.members]
@@ -358,11 +358,16 @@ def show_explanation(
     changes.add_column("gain", justify="right")
     for one in most_helpful_changes(plan, most_round, relaxed.found):
         changes.add_row(
-            escape(one.words.rstrip(",")), format_rate(one.samples_per_s), format_rate(one.worth), f"{one.worth / now - 1:+.0%}"
+            escape(one.words.rstrip(",")),
+            format_rate(one.samples_per_s),
+            format_rate(one.worth),
+            f"{one.worth / now - 1:+.0%}",
         )
     if changes.row_count:
         console.print(changes)
-        console.print(COMPARED.format(format_rate(plan.predicted.samples_per_s), format_rate(now)), style="dim", highlight=False)
+        console.print(
+            COMPARED.format(format_rate(plan.predicted.samples_per_s), format_rate(now)), style="dim", highlight=False
+        )
     else:
         console.print(f"\n{NOTHING}", highlight=False)
     if relaxed.untried is not None:
