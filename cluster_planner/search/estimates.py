@@ -1,9 +1,10 @@
-"""What groups of nodes are worth as clusters, estimated for many groups at once.
+"""Estimates of what groups of nodes are worth as clusters, for many groups at once.
 
-An estimate is the search of pipeline/best_pipeline.py (least bottleneck, then the shortest round trip within a slack of
-it) on fewer cut positions, by the bounds that the search finds instead of exact timing, and as arrays over groups of
-about one size. Of up to EXACT nodes every subset and order is tried; larger groups use all their nodes, in the best of
-a few orders. A local search compares estimates; what it finds is worked out exactly afterwards (candidates.py).
+In: a fleet, a model's costs on few cut positions, and groups. Out: one `GroupEstimate` for each group. An estimate is
+the search of pipeline/best_pipeline.py (the least bottleneck, then the shortest round trip within a slack of it) on
+fewer cut positions, by the bounds that the search finds instead of exact timing, and as arrays over groups of about one
+size. For up to EXACT nodes every subset and order is tried. Larger groups use all their nodes, in the best of a few
+orders. A local search compares estimates; what it finds is worked out exactly afterwards (candidates.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from cluster_planner.search.group_pipelines import (
 )
 
 POSITIONS = 12
-"""Cut positions that estimates consider, at most."""
+"""The largest number of cut positions that estimates consider."""
 
 FINE, FINE_POSITIONS = 8, 20
 """Groups of more than FINE nodes are estimated on FINE_POSITIONS cut positions."""
@@ -39,14 +40,17 @@ FEW_IN_FLIGHT = 2
 EXACT = 5
 
 CHUNK = 100_000
-"""Numbers that one step of the search handles at once."""
+"""The number of array elements that one step of the search handles at once."""
 
 Group = tuple[int, ...]
-"""A group of nodes, given by their numbers in the fleet, sorted."""
+"""The sorted numbers, within the fleet, of the nodes of a group."""
 
 
 class GroupEstimate(NamedTuple):
-    """`used`: the nodes that would run stages. `value`: samples/s, discounted for staleness and absence."""
+    """An estimate of one group.
+
+    `used` names the nodes that would run stages; `value` is `samples_per_s` discounted for staleness and absence.
+    """
 
     used: Group
     samples_per_s: float
@@ -58,23 +62,26 @@ NOTHING = GroupEstimate((), 0.0, 0.0)
 
 
 class Estimator:
-    """Remembers what it was asked, for one model, fleet and load of averaging (bytes/s per parameter byte)."""
+    """An estimator caches its answers for one model, one fleet and one load of averaging.
+
+    `averaging_per_s` is that load in bytes/s per parameter byte.
+    """
 
     def __init__(
         self, fleet: Fleet, spans: SpanCosts, least: int, averaging_per_s: float, finer: SpanCosts | None = None
     ) -> None:
-        """`spans` on few cut positions; `finer` on more, for groups of more than FINE nodes."""
+        """`spans` has few cut positions; `finer` has more, and serves groups of more than FINE nodes."""
         self._fleet, self._spans, self._finer, self._least = fleet, spans, finer, least
         self._averaging_per_s = averaging_per_s
         self._known: dict[Group, GroupEstimate] = {}
 
     @property
     def asked(self) -> int:
-        """How many different groups have been estimated."""
+        """This is the number of different groups that have been estimated."""
         return len(self._known)
 
     def of(self, groups: Iterable[Group]) -> list[GroupEstimate]:
-        """One estimate for each group."""
+        """Return one estimate for each group."""
         groups = list(groups)
         alike: dict[int, dict[Group, None]] = {}
         for group in groups:
@@ -93,7 +100,7 @@ class Estimator:
         return [self._known[group] for group in groups]
 
     def _width(self, size: int) -> int:
-        """Groups of up to so many nodes, and more than fit into the next smaller width, are estimated together."""
+        """Return the largest size of the groups that are estimated together with groups of `size` nodes."""
         if size <= EXACT or self._spans.workload.is_synchronous:  # which holds as many micro-batches as it has stages
             return size
         width = FINE
@@ -125,7 +132,10 @@ class Estimator:
             self._known[group] = GroupEstimate(nodes, speed, one * there) if one * there > 0 else NOTHING
 
     def _most(self, fastest: Floats, window: int) -> Floats:
-        """No row makes more samples/s with so few in flight: a round trip takes what the fastest node takes alone."""
+        """Return the samples/s that no row exceeds with `window` in flight.
+
+        A round trip takes at least what the fastest node takes by itself.
+        """
         alone_s = np.maximum(self._spans.flops(0, self._spans.count) / fastest, SHORTEST_S)
         work = self._spans.workload
         most: Floats = work.micro_batch * min(window, work.largest_window) / alone_s
@@ -134,7 +144,7 @@ class Estimator:
     def _searched(
         self, costs: GroupCosts, fits: NDArray[np.bool_], window: int
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """(value, samples/s, the nodes used as bits) of each row, with `window` in flight at most."""
+        """Return each row's value, its samples/s and the nodes used as bits, with at most `window` in flight."""
         compute, longest = costs.stages(fits)
         if len(costs.entry) <= EXACT:
             everyone = np.arange(len(costs.entry))
@@ -166,8 +176,10 @@ class Estimator:
     def _worthiest(
         self, shortest: Floats, least_trip: Callable[[Floats], CheapestPipelines], window: int
     ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """See `_searched`. `shortest`: the least bottleneck; `least_trip`: the shortest round trip of pipelines with a
-        bottleneck up to a limit.
+        """Return the same as `_searched`.
+
+        `shortest` is the least bottleneck of each row. `least_trip` gives the shortest round trip of pipelines whose
+        bottleneck is at most a limit.
         """
         best_value, best_rate = np.zeros(len(shortest)), np.zeros(len(shortest))
         best_used = np.zeros(len(shortest), dtype=np.int64)
@@ -200,8 +212,9 @@ class Estimator:
 
 
 def _each(table: Floats, entry: NDArray[np.int64]) -> Iterator[Floats]:
-    """[i, j, row] of one node after the other, in an array that is used again. `table` [i, j, entry], `entry` [node,
-    row].
+    """Yield [i, j, row] of one node after the other, in an array that is used again.
+
+    `table` is [i, j, entry] and `entry` is [node, row].
     """
     given = np.empty((*table.shape[:2], entry.shape[1]))
     for mine in entry:
@@ -209,7 +222,7 @@ def _each(table: Floats, entry: NDArray[np.int64]) -> Iterator[Floats]:
 
 
 def _each_within(compute: Floats, longest: Floats, entry: NDArray[np.int64], limit: Floats) -> Iterator[Floats]:
-    """`compute`, as `_each` has it, where `longest` is within the limit of the row; more than anything beyond it."""
+    """Yield `compute` as `_each` does where `longest` is within the limit of the row, and FAR or more beyond it."""
     beyond = np.empty((*compute.shape[:2], entry.shape[1]))
     for most, mine in zip(_each(longest, entry), _each(compute, entry), strict=True):
         np.multiply(most > limit, FAR, out=beyond)  # np.where has branches, which takes several times as long
@@ -217,5 +230,5 @@ def _each_within(compute: Floats, longest: Floats, entry: NDArray[np.int64], lim
 
 
 def merged(*groups: Sequence[int]) -> Group:
-    """The union of these groups, as one group."""
+    """Return the union of these groups as one group."""
     return tuple(sorted(chain.from_iterable(groups)))

@@ -27,25 +27,28 @@ from cluster_planner.search.search_context import SearchContext
 from cluster_planner.search.starting_groups import largest_eigenvectors
 
 PRICES = 40
-"""Prices tried, each less than the one before by the same factor, down to LEAST_PRICE of the most valuable cluster."""
+"""The number of prices tried. Each is less than the one before by the same factor, down to LEAST_PRICE of the most
+valuable cluster.
+"""
 LEAST_PRICE = 0.02
 
 FIRST = 24
-"""Clusters that are worked out first, for the rings' figures without which no price can be judged."""
+"""The number of clusters that are worked out first. Without the figures of their rings no price can be judged."""
 PRICED = 3
-"""How often prices are tried, each time with the figures of the plan before."""
+"""The number of times that prices are tried, each time with the figures of the plan before."""
 
 HOPEFUL = 0.7
 """A block is searched if its best cluster is worth this part of the price of a cluster."""
 
 CUTS = (0.5, 0.38)
-"""The fraction of the nodes at which blocks are cut, for each round."""
+"""Blocks are cut at this fraction of their nodes, one entry for each round."""
 
 PER_NODE = 4
-"""How many groups a search in a block may estimate for each node."""
+"""The number of groups that a search in a block may estimate for each node."""
 
 LARGEST_MEAN, STEP = 14, 0.4
-"""Nodes a cluster, on average, where the fewest clusters are tried; the next number is larger by this part."""
+"""The fewest clusters that are tried have LARGEST_MEAN nodes on average; each next number is larger by the part STEP.
+"""
 
 EstimatedGroup = tuple[Group, GroupEstimate]
 WorkOut = Callable[[str, Sequence[Group], str, float], Candidate | None]
@@ -56,14 +59,17 @@ LARGEST = 120
 
 @dataclass(frozen=True)
 class _Block:
-    """`menu`: the groupings found, each as clusters that hold the model. Whoever has `needed` nodes is always taken."""
+    """A block of nodes, and its `menu`: the groupings found, each as clusters that hold the model.
+
+    A cluster that has one of the nodes in `needed` is always taken.
+    """
 
     nodes: Group
     menu: tuple[tuple[EstimatedGroup, ...], ...]
     needed: frozenset[int] = frozenset()
 
     def bought(self, price: float) -> tuple[EstimatedGroup, ...]:
-        """The clusters that are worth the price, of the grouping that is worth most at that price."""
+        """Return the clusters that are worth the price, of the grouping that is worth most at that price."""
         offers = [
             tuple(one for one in grouping if one[1].value > price or not self.needed.isdisjoint(one[0]))
             for grouping in self.menu
@@ -72,13 +78,16 @@ class _Block:
 
     @property
     def dearest(self) -> tuple[EstimatedGroup, ...]:
-        """The cluster that is worth most, if there is any."""
+        """Return the cluster that is worth most, if there is any."""
         every = [one for grouping in self.menu for one in grouping]
         return (max(every, key=lambda one: one[1].value),) if every else ()
 
 
 def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
-    """The best plan found, or None. `work_out` plans groups exactly; it is told what they make, about."""
+    """Return the best plan found, or None.
+
+    `work_out` plans groups exactly; its second argument is about how many samples/s they make.
+    """
     problem = ground.problem
     cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
     blocks = [_surveyed(ground, nodes) for nodes in cut]
@@ -117,7 +126,7 @@ def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
 def _cut_again(
     ground: SearchContext, groups: Sequence[Group], fraction: float
 ) -> tuple[list[Group], list[tuple[Group, ...]]]:
-    """(other blocks, each cluster whole in one of them; the clusters in each)."""
+    """Return other blocks, each cluster whole in one of them, and the clusters in each."""
     able, running = ground.problem.able, {node for group in groups for node in group}
     atoms = [*groups, *ground.rules.atoms([node for node in able if node not in running])]
     cut = joined(blocks_of(ground.points, able, fraction), atoms)
@@ -144,8 +153,9 @@ def _surveyed(ground: SearchContext, nodes: Group) -> _Block:
 def _priced(
     ground: SearchContext, blocks: Sequence[_Block], conditions: AveragingLimits, most: int
 ) -> tuple[float, list[tuple[EstimatedGroup, ...]]]:
-    """(the best price found, the clusters of each block that are worth it); of prices at which more than `most`
-    clusters are, only the highest is tried, and no lower one.
+    """Return the best price found, and the clusters of each block that are worth it.
+
+    Of the prices at which there are more than `most` clusters, only the highest is tried, and no lower one.
     """
     dearest = max((one.value for block in blocks for _, one in block.dearest), default=0.0)
     score = ground.score(conditions, Totals())
@@ -161,7 +171,10 @@ def _priced(
 
 
 def _start(block: _Block, offer: tuple[EstimatedGroup, ...], price: float) -> tuple[Group, ...]:
-    """The groups from which a search in the block begins; none where its best cluster is not nearly worth the price."""
+    """Return the groups from which a search in the block begins.
+
+    There are none where the block's best cluster is not nearly worth the price.
+    """
     hopeful = offer or tuple(one for one in block.dearest if one[1].value >= HOPEFUL * price)
     return tuple(group for group, _ in hopeful)
 
@@ -169,7 +182,7 @@ def _start(block: _Block, offer: tuple[EstimatedGroup, ...], price: float) -> tu
 def _round(
     ground: SearchContext, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: AveragingLimits
 ) -> tuple[list[Group], int]:
-    """(all clusters after a search in each block that has any, how many were searched)."""
+    """Return all clusters after a search in each block that has any, and the number of blocks searched."""
     estimator = ground.estimator(sum(map(len, starts)), conditions)
     mine = [Totals().plus(estimator.of(groups)) for groups in starts]
     everyone = Totals().plus(one for groups in starts for one in estimator.of(groups))
@@ -185,7 +198,7 @@ def _round(
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:
-    """Numbers of clusters to try, from few to many."""
+    """Return the numbers of clusters to try, from few to many."""
     k = max(1, nodes // LARGEST_MEAN)
     while k <= nodes // least:
         yield k
@@ -193,7 +206,10 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
 
 
 def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> list[Group]:
-    """`nodes` (rows of `points`) in blocks, each sorted; of nearly equal size if each cut is at half of them."""
+    """Divide `nodes` (row indices of `points`) into blocks, each sorted.
+
+    The blocks are of nearly equal size if each cut is at half of the nodes.
+    """
     if len(nodes) <= LARGEST:
         return [tuple(sorted(nodes))]
     centred = points[list(nodes)] - points[list(nodes)].mean(axis=0)
@@ -208,7 +224,7 @@ def blocks_of(points: Floats, nodes: Sequence[int], fraction: float = 0.5) -> li
 
 
 def joined(blocks: Sequence[Group], atoms: Sequence[Group]) -> list[Group]:
-    """The blocks, each atom (nodes that stay together) in the block of its first node."""
+    """Return the blocks with each atom (nodes that stay together) moved to the block of its first node."""
     home = {node: i for i, block in enumerate(blocks) for node in block}
     for atom in atoms:
         home |= {node: home[atom[0]] for node in atom[1:] if node in home and atom[0] in home}

@@ -17,57 +17,59 @@ from cluster_planner.inputs.spans import Floats
 from cluster_planner.search.estimates import NOTHING, Estimator, Group, GroupEstimate, merged
 
 NEAR = 4
-"""Neighbours, among clusters and among spares, with which a cluster's changes are tried."""
+"""The number of nearest clusters, and of nearest spares, with which a cluster's changes are tried."""
 
 GAIN = 1e-6
 """A change must raise the score by more than this part of it."""
 
 SMALL = 5
-"""A cluster of at most so many nodes is split in every way; a larger one along its length and by speed."""
+"""A cluster of at most this many nodes is split in every way; a larger one is split along its length and by speed."""
 
 PROMISING = 6
-"""How many exchanges with one neighbour, or with spares, are estimated."""
+"""The number of exchanges with one neighbour, or with spares, that are estimated."""
 
 
 Allows = Callable[[Group], bool]
-"""Whether these nodes may form one cluster."""
+"""A function that says whether nodes may form one cluster."""
 
 
 class Totals(NamedTuple):
-    """The number of several clusters, their samples/s, and their value, added up."""
+    """Sums over several clusters: their number, their samples/s and their value."""
 
     clusters: float = 0.0
     samples_per_s: float = 0.0
     value: float = 0.0
 
     def plus(self, estimates: Iterable[GroupEstimate]) -> "Totals":
-        """The totals with these clusters added."""
+        """Return the totals with these clusters added."""
         clusters, rate, value = self
         for one in estimates:
             clusters, rate, value = clusters + 1, rate + one.samples_per_s, value + one.value
         return Totals(clusters, rate, value)
 
     def minus(self, other: "Totals") -> "Totals":
-        """The totals less those of other clusters."""
+        """Return these totals less those of other clusters."""
         return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 Score = Callable[[Totals], float]
-"""The score of clusters together, from their totals."""
+"""A function that gives the score of clusters together from their totals."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """`old` groups are given up for `new` ones; what no new one takes becomes spare."""
+    """A change gives up the groups `old` for the groups `new`. A node that no new group takes becomes spare."""
 
     old: tuple[Group, ...]
     new: tuple[Group, ...]
 
 
 class LocalSearch:
-    """Improves groupings of the nodes whose coordinates are `points` (rows are node numbers).
+    """A local search improves groupings of the nodes whose coordinates are `points` (a row's index is the node's
+    number).
 
-    `atoms`: nodes that stay together, each node in one of them. `needed`: nodes that never become spares.
+    `atoms` lists the sets of nodes that stay together; each node is in one of them. `needed` names the nodes that never
+    become spares.
     """
 
     def __init__(
@@ -86,9 +88,10 @@ class LocalSearch:
         self._centres: dict[Group, tuple[float, ...]] = {}
 
     def improve(self, groups: Sequence[Group], most: int, seed: int) -> tuple[tuple[Group, ...], bool]:
-        """(the better groups without nodes that they leave out, whether no single change would help any more).
+        """Return the improved groups, and whether the search ended because no single change helps any more.
 
-        `most`: how many groups may be estimated.
+        The groups contain no node that their pipelines would leave out. `most` is the number of groups that may be
+        estimated.
         """
         until = self._estimator.asked + most
         random = np.random.default_rng(seed)
@@ -133,7 +136,7 @@ class LocalSearch:
         return True
 
     def _keeps(self, change: Change) -> bool:
-        """Whether all who are needed stay in some group."""
+        """Say whether all needed nodes stay in some group."""
         old = (node for group in change.old for node in group if node in self._needed)
         return not self._needed or set(old) <= {node for group in change.new for node in group}
 
@@ -142,12 +145,12 @@ class LocalSearch:
             yield self._whole(group, estimate.used), estimate
 
     def _whole(self, group: Group, used: Group) -> Group:
-        """What is used of a group, with the rest of atoms of which a part is, and with those who are needed."""
+        """Return the nodes that a group uses, with the rest of each atom that is used in part, and with needed nodes."""
         kept = (*used, *(node for node in group if node in self._needed))
         return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 
     def _changes(self, state: dict[Group, GroupEstimate], group: Group) -> Iterator[Change]:
-        """All changes of one cluster except exchanges."""
+        """Return all changes of one cluster except exchanges."""
         spares = self._spares(state)
         near_spares = self._nearest(group, spares)
         mine = self._atoms_in(group)
@@ -169,7 +172,7 @@ class LocalSearch:
                 yield Change((group, other), (merged(group, atom), _without(other, atom)))
 
     def _exchanges(self, state: dict[Group, GroupEstimate], group: Group) -> Iterator[Change]:
-        """The promising exchanges: of a node for a spare, and of a node for a neighbour's node."""
+        """Return the promising exchanges of a node for a spare, and of a node for a neighbour's node."""
         mine = self._atoms_in(group)
         spares = self._nearest(group, self._spares(state)) if len(mine) > 1 else []
         for given, got in _promising(self._halves(state, group, mine, spares)):
@@ -184,8 +187,9 @@ class LocalSearch:
     def _halves(
         self, state: dict[Group, GroupEstimate], group: Group, given: Sequence[Group], got: Sequence[Group]
     ) -> Floats:
-        """[given, got]: what a group would about gain by each exchange: by either half of it. A group that is nothing
-        without the node counts for as much less as it is smaller.
+        """Return about how much a group gains by either half of each exchange, as [given, got].
+
+        A group that is worth nothing without the node counts for as much less as it is smaller.
         """
         now = state[group].value
         less = self._estimator.of(_without(group, atom) for atom in given)
@@ -201,7 +205,7 @@ class LocalSearch:
         return [atom for atom in self._atoms if atom[0] not in taken]
 
     def _founded(self, spares: Sequence[Group], near: Sequence[Group]) -> Iterator[Change]:
-        """New clusters of spares: the nearest spare with 1, 2, … of the spares around it."""
+        """Return new clusters that consist of the nearest spare and 1, 2, … of the spares around it."""
         for first in near[:1]:
             around = self._nearest(first, [atom for atom in spares if atom != first])
             for count in range(1, len(around) + 1):
@@ -244,6 +248,6 @@ def _exchanged(group: Group, given: Group, got: Group) -> Group:
 
 
 def _promising(gains: Floats) -> list[tuple[int, int]]:
-    """The places of the PROMISING largest."""
+    """Return the places of the PROMISING largest values."""
     best = np.argsort(-gains, axis=None, kind="stable")[:PROMISING].tolist()
     return [divmod(at, gains.shape[1]) for at in best]
