@@ -47,8 +47,9 @@ def bytes_of_gb(gb: float) -> int:
 
 
 def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
-    """The fleet of a nodes.yaml or plan.yaml. Raises `InvalidInput` with the key where entries contradict
-    each other.
+    """Return the fleet of a nodes.yaml or plan.yaml.
+
+    Raises `InvalidInput` with the key where entries contradict each other.
     """
     names = [node.name for node in entry.nodes]
     for i, cap in enumerate(entry.constraints.cap):
@@ -73,7 +74,7 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
 
 
 def plan_from(entry: schema.PlanFile) -> nouns.Plan:
-    """The plan of a plan.yaml, not yet validated as a whole."""
+    """Return the plan of a plan.yaml, not yet validated as a whole."""
     predicted = entry.predicted
     return nouns.Plan(
         clusters=tuple(
@@ -105,7 +106,7 @@ def plan_from(entry: schema.PlanFile) -> nouns.Plan:
 
 
 def plan_to(plan: nouns.Plan) -> dict[str, object]:
-    """The plan as plain data, keys in the order of the file."""
+    """Return the plan as plain data, with keys in the order of the file."""
     return {
         "version": 1,
         "job_file": plan.job_file,
@@ -132,7 +133,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
 
 
 def fleet_to(fleet: Fleet) -> dict[str, object]:
-    """The sections of nodes.yaml, as plain data. Nodes are as capped, so caps are not written again."""
+    """Return the sections of nodes.yaml as plain data. Caps are already applied to the nodes, so they are not written."""
     given = fleet.constraints
     demands: dict[str, object] = {
         "min_clusters": given.min_clusters,
@@ -220,7 +221,7 @@ def _links_to(links: Iterable[Link | RegionLink]) -> list[dict[str, object]]:
 
 
 def _stated(convert: Callable[[float], float], value: float, scale: float) -> float:
-    """A number in the file's unit that `convert` turns into exactly `value`, as short as can be."""
+    """Return the shortest number in the file's unit that `convert` turns into exactly `value`."""
     near = value * scale
     for digits in range(1, 17):
         short = float(f"{near:.{digits}g}")
@@ -236,7 +237,7 @@ def _stated(convert: Callable[[float], float], value: float, scale: float) -> fl
 
 
 def _plain(value: object) -> object:
-    """Tuples as lists, all the way down: YAML has no tuples."""
+    """Turn tuples into lists at every level, because YAML has no tuples."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

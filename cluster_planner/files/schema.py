@@ -20,7 +20,7 @@ from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.model_costs import ActivationCheckpointing, Schedule, Tied
 
 SMALLEST, LARGEST = 1e-9, 1e15
-"""Of what is measured of machines and links. Beyond, sums and quotients leave the range of a float."""
+"""Limits of what is measured of machines and links. Beyond them, sums and quotients leave the range of a float."""
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -46,7 +46,7 @@ MOST_MEMORY_GB = 16e3
 MOST_MBPS = 1e5
 
 SHOWN = 8
-"""Of more remarks than this, it is only told how many they are."""
+"""The largest number of remarks that are shown; of the others only the number is told."""
 
 
 def _in_range(value: float) -> float:
@@ -84,7 +84,7 @@ Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
 
 
 class Strict(BaseModel):
-    """Frozen, without unknown keys, coercion, NaN or infinity."""
+    """The base of the models: frozen, without unknown keys, coercion, NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -138,10 +138,10 @@ class ConstraintsEntry(Strict):
 
 
 class FleetFile(Strict):
-    """nodes.yaml."""
+    """The content of a nodes.yaml."""
 
     FILE: ClassVar[str] = "a list of nodes"
-    """What the user is told that such a file is."""
+    """Messages to the user call such a file by this name."""
 
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
@@ -230,7 +230,7 @@ class WorkloadEntry(Strict):
 
 
 class PlanFile(Strict):
-    """plan.yaml."""
+    """The content of a plan.yaml."""
 
     FILE: ClassVar[str] = "a plan"
 
@@ -252,7 +252,7 @@ class PlanFile(Strict):
 
 
 def remarks(entry: schema.FleetFile) -> list[str]:
-    """One line for each thing that is hardly meant, with its key."""
+    """Return one line, with its key, for each value that is possible but hardly meant."""
     said = []
     for i, node in enumerate(entry.nodes):
         for key, value, most, unit in (

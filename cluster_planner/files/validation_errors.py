@@ -1,7 +1,7 @@
-"""What pydantic found wrong in a file, in the words of the person who wrote the file.
+"""Translation of pydantic's findings into the words of the person who wrote the file.
 
 In: a pydantic.ValidationError, the schema and the data. Out: pairs of key and message. The key is written as a person
-would point to it (`nodes[2].up_mbps`); the message says what was expected and what was found, and names the known key
+would point to it (`nodes[2].up_mbps`). The message says what was expected and what was found, and names the known key
 that an unknown one resembles.
 """
 
@@ -44,10 +44,10 @@ _OF_A_SCALAR = {"literal_error", "string_type", "float_type", "int_type", "bool_
 def problems_of(
     error: pydantic.ValidationError, schema: type[pydantic.BaseModel], data: object
 ) -> list[tuple[str | None, str]]:
-    """`(key, message)` for each thing wrong in `data`, in the order of the schema.
+    """Return `(key, message)` for each thing that is wrong in `data`, in the order of the schema.
 
-    Alternatives of one key are joined, but for a scalar's where a mapping was meant; a required key that is only
-    misspelt is not called missing as well.
+    Alternatives of one key are joined, except those of a scalar where a mapping was meant. A required key that is only
+    misspelt is not reported as missing as well.
     """
     messages: dict[str | None, list[str]] = {}
     required, misspelt = {}, []
@@ -73,7 +73,7 @@ def problems_of(
 
 
 def dotted(location: Sequence[str | int]) -> str | None:
-    """("nodes", 2, "up_mbps") as nodes[2].up_mbps; None for the file itself."""
+    """Write the location ("nodes", 2, "up_mbps") as nodes[2].up_mbps; return None for the file itself."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -106,7 +106,7 @@ def _message(detail: Mapping[str, object], schema: type[pydantic.BaseModel], loc
 
 
 def _meant(schema: type[pydantic.BaseModel], location: Sequence[str | int]) -> str | None:
-    """The known key that an unknown one resembles."""
+    """Return the known key that an unknown one resembles."""
     close = difflib.get_close_matches(str(location[-1]), _known_keys(_model_at(schema, location[:-1])), n=1)
     return close[0] if close else None
 
@@ -131,7 +131,7 @@ def _shown(value: object) -> str:
 
 
 def _within(location: Sequence[str | int], data: object, kind: str) -> list[str | int]:
-    """The part of pydantic's location that points into `data`: it also names the branches of a union."""
+    """Return the part of pydantic's location that points into `data`; pydantic also names the branches of a union."""
     kept: list[str | int] = []
     for i, part in enumerate(location):
         last = i == len(location) - 1
@@ -145,9 +145,7 @@ def _within(location: Sequence[str | int], data: object, kind: str) -> list[str 
 
 
 def _model_at(schema: type[pydantic.BaseModel], location: Sequence[str | int]) -> type[pydantic.BaseModel] | None:
-    """The model that a location inside `schema` is validated by, where there is just one candidate or a first
-    one.
-    """
+    """Return the model that a location inside `schema` is validated by: its only candidate, or the first one."""
     candidates: list[object] = [schema]
     for part in location:
         models = [m for c in candidates for m in _models(c)]
@@ -175,5 +173,5 @@ def _models(annotation: object) -> list[type[pydantic.BaseModel]]:
 
 
 def _items(annotation: object) -> list[object]:
-    """What the entries of a list, or the values of a mapping, may be."""
+    """Return what the entries of a list, or the values of a mapping, may be."""
     return [arg for a in _alternatives(annotation) for arg in get_args(a)]

@@ -1,9 +1,9 @@
-"""Reading and writing nodes.yaml, plan.yaml and other YAML files. The only module of the package that touches the
-disk.
+"""Reading and writing of nodes.yaml, plan.yaml and other YAML files.
 
 In: a path and a schema. Out: typed data, or an `InvalidInput` that names the file, the key, what was expected and a
-hint. YAML is read as version 1.2 reads numbers (`1e-3` is one); a key that is given twice is an error; no tag makes an
-object. `save_plan` and `save_fleet` replace a file at once or not at all.
+hint. YAML is read as version 1.2 reads numbers (`1e-3` is one). A key that is given twice is an error. No tag makes an
+object. `save_plan` and `save_fleet` replace a file at once or not at all. This is the only module of the package that
+touches the disk.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 
 
 DEEPEST = 100
-"""Levels of a file. libyaml's reader goes down into each on the machine's stack, and has no limit of its own."""
+"""The largest number of nested levels in a file. libyaml's reader recurses on the machine's stack, and has no limit."""
 
 # libyaml reads and writes a plan of 10,000 units in seconds; without it all is the same, ten times slower.
 _Reader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -71,8 +71,9 @@ for _class in (_Loader, _Dumper):
 
 
 def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema:
-    """The file at `path` as a `schema`. Raises `InvalidInput` naming the file, each faulty key and what was
-    expected.
+    """Read the file at `path` as a `schema`.
+
+    Raises `InvalidInput`, which names the file, each faulty key and what was expected.
     """
     data = _read(Path(path))
     if not isinstance(data, dict):
@@ -88,8 +89,9 @@ def read_validated(path: str | os.PathLike[str], schema: type[Schema]) -> Schema
 
 
 def load_fleet(path: str | os.PathLike[str], remark: Callable[[str], None] | None = None) -> Fleet:
-    """The fleet of a nodes.yaml. `remark` is told, in a line each, what is possible and hardly meant. Raises
-    `InvalidInput`.
+    """Read the fleet of a nodes.yaml.
+
+    `remark` is called with one line for each value that is possible but hardly meant. Raises `InvalidInput`.
     """
     entry = read_validated(path, schema.FleetFile)
     with _naming(path):
@@ -101,9 +103,10 @@ def load_fleet(path: str | os.PathLike[str], remark: Callable[[str], None] | Non
 
 
 def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:
-    """The plan of a plan.yaml, validated as a whole (it may have been edited by hand). Raises `InvalidInput`.
+    """Read a plan.yaml and validate the plan as a whole, since it may have been edited by hand.
 
-    `has_run`: it is read for what came of it, so its nodes need have no memory for it.
+    With `has_run` the plan is read for the results of its run, so its nodes need not have the memory for it. Raises
+    `InvalidInput`.
     """
     entry = read_validated(path, schema.PlanFile)
     with _naming(path):
@@ -115,7 +118,7 @@ def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:
 
 
 def holds_plan(path: str | os.PathLike[str]) -> bool:
-    """Whether the file looks like a plan rather than a list of nodes. Raises `InvalidInput` where it is neither."""
+    """Say whether the file looks like a plan rather than a list of nodes. Raises `InvalidInput` if it is neither."""
     data = _read(Path(path))
     keys = data.keys() if isinstance(data, dict) else set()
     if "clusters" in keys:
@@ -135,7 +138,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def save_fleet(fleet: Fleet, path: str | os.PathLike[str], comments: Iterable[str] = ()) -> None:
-    """Write nodes.yaml atomically, `comments` as lines before everything else. Raises `InvalidInput`."""
+    """Write nodes.yaml atomically, with `comments` as lines before everything else. Raises `InvalidInput`."""
     head = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
     _replace(Path(path), head + _text_of({key: value for key, value in fleet_to(fleet).items() if value}))
 
@@ -197,7 +200,7 @@ def _refuse_deep(text: str, path: Path) -> None:
 
 
 def _another_file(data: Mapping[object, object], wanted: type[pydantic.BaseModel]) -> str | None:
-    """What to say where one of the other files was given whole, instead of a line for each of its keys."""
+    """Return a message if another kind of file was given, instead of one line for each of its keys."""
     if {"clusters", "rings", "units"} & data.keys():
         found, advice = "a plan", "`ravnest run` takes it"
     elif "nodes" in data:
@@ -223,7 +226,7 @@ def _similar_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file to errors that know only the key."""
+    """Add the file's path to errors that name only a key."""
     try:
         yield
     except InvalidInput as error:

@@ -49,16 +49,17 @@ from cluster_planner.predict.stage_times import (
 )
 
 FASTEST = 32
-"""Of a group with more nodes than there can be stages, the fastest are looked at beside the largest."""
+"""In a group with more nodes than there can be stages, this many of the fastest are considered beside the largest."""
 
 
 THOROUGH_NODES = 24
-"""In fleets of at most so many nodes pipelines are compared as walked (limited_window.py), more windows are tried, and
-orders are looked for on all cut positions."""
+"""In fleets of at most this many nodes pipelines are compared as walked (schedule_walk.py), more windows are tried, and
+orders are looked for on all cut positions.
+"""
 
 
 HALVINGS = 4
-"""How many limits between two of SLACKS are searched at most."""
+"""The largest number of limits that are searched between two of SLACKS."""
 
 Find = Callable[[Tables, np.ufunc], Solution | None]
 

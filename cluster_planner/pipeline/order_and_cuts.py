@@ -30,7 +30,7 @@ from cluster_planner.inputs.model_costs import Workload
 Floats: TypeAlias = NDArray[np.float64]
 
 SLACKS = (1.0, 1.25, np.inf)
-"""How much longer than the least bottleneck a stage may take when that shortens the round trip."""
+"""A stage may take this many times the least bottleneck when that shortens the round trip."""
 
 FINER = 0.75
 """Where windows are tried finely, each is at most this part of the one before."""
@@ -42,22 +42,22 @@ EXACT_WORK = 7_000_000
 """The exact search makes 2^nodes · nodes · positions² steps; it is used where they are no more than this."""
 
 SHORTLIST = 2
-"""How many heuristic orders are searched beyond their bottleneck."""
+"""The number of heuristic orders that are searched beyond their bottleneck."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Costs of one cluster's nodes. `stage[j, b, c]`: node j with positions b to c; `hop[i, j, b]`: a cut at
-    b from i to j.
+    """Costs of one cluster's nodes; a cost is infinite where something is impossible.
 
-    Shapes (nodes, positions, positions) and (nodes, nodes, positions); infinite where impossible.
+    `stage[j, b, c]` is the cost of node j with positions b to c, shape (nodes, positions, positions). `hop[i, j, b]` is
+    the cost of a cut at b from i to j, shape (nodes, nodes, positions).
     """
 
     stage: Floats
     hop: Floats
 
     def most(self, steps: Sequence[tuple[int, int, int]]) -> float:
-        """The largest cost in a pipeline of these steps (see Solution)."""
+        """Return the largest cost in a pipeline of these steps (see Solution)."""
         stages = [self.stage[step] for step in steps]
         hops = [self.hop[a, b, cut] for (a, _, cut), (b, _, _) in itertools.pairwise(steps)]
         return float(max((*stages, *hops)))
@@ -65,13 +65,13 @@ class Tables:
 
 @dataclass(frozen=True)
 class Pinned:
-    """Nodes, by index, that have to run a stage, and those of them that have to run a certain one."""
+    """The nodes, by index, that have to run a stage (`required`), and the stage that some of them have to run."""
 
     required: frozenset[int] = frozenset()
     stage_of: Mapping[int, int] = field(default_factory=dict)
 
     def allows(self, node: int, stage: int) -> bool:
-        """Whether that node may run that stage."""
+        """Say whether that node may run that stage."""
         return self.stage_of.get(node, stage) == stage and (node in self.stage_of or stage not in self._taken)
 
     @cached_property
@@ -84,7 +84,10 @@ ANYONE = Pinned()
 
 @dataclass(frozen=True)
 class Solution:
-    """`steps`: (node index, from position index, to position index) of each stage, in order."""
+    """A pipeline and its cost.
+
+    `steps` has (node index, from position index, to position index) of each stage, in order.
+    """
 
     cost: float
     steps: tuple[tuple[int, int, int], ...]
@@ -93,7 +96,7 @@ class Solution:
 def best_cuts(
     tables: Tables, order: tuple[int, ...], combine: np.ufunc, least: int, pinned: Pinned = ANYONE
 ) -> Solution | None:
-    """The cheapest pipeline of `least` or more stages whose nodes appear in this order; None where there is
+    """Return the cheapest pipeline of `least` or more stages whose nodes appear in this order, or None if there is
     none.
     """
     most = max((least, *(stage + 2 for stage in pinned.stage_of.values())))  # counted exactly below it
@@ -140,16 +143,16 @@ def best_cuts(
 
 
 def is_exact(nodes: int, positions: int) -> bool:
-    """Whether every subset and order of so many nodes is tried, with so many cut positions."""
+    """Say whether every subset and order of this many nodes is tried, with this many cut positions."""
     return nodes <= EXACT_NODES and (1 << nodes) * nodes * positions**2 <= EXACT_WORK
 
 
 def best_pipeline(
     tables: Tables, combine: np.ufunc, least: int, orders: tuple[tuple[int, ...], ...], pinned: Pinned = ANYONE
 ) -> Solution | None:
-    """The cheapest pipeline of `least` or more stages; None where none is possible.
+    """Return the cheapest pipeline of `least` or more stages, or None if none is possible.
 
-    `orders` are what is tried where the search is not exact.
+    `orders` are tried where the search is not exact.
     """
     if is_exact(*tables.stage.shape[:2]):
         return _over_subsets(tables, combine, least, pinned)
@@ -158,8 +161,9 @@ def best_pipeline(
 
 
 def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[tuple[int, ...], ...]:
-    """Orders worth trying: nearest-neighbour tours from distinct starts, by speed, by memory; each also
-    reversed.
+    """Return orders worth trying, each also reversed.
+
+    They are nearest-neighbour tours from distinct starts, the order by speed and the order by memory.
     """
     nodes = len(speeds)
     by_speed = tuple(int(i) for i in np.argsort(-speeds, kind="stable"))
@@ -174,9 +178,7 @@ def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[
 def shortlist(
     tables: Tables, orders: tuple[tuple[int, ...], ...], least: int, pinned: Pinned = ANYONE
 ) -> tuple[tuple[int, ...], ...]:
-    """The SHORTLIST orders that have the least bottleneck with optimal cuts; all of them where none is
-    possible.
-    """
+    """Return the SHORTLIST orders that have the least bottleneck with optimal cuts, or all orders if none is possible."""
     costs = [best_cuts(tables, order, np.maximum, least, pinned) for order in orders]
     ranked = sorted((found.cost, i) for i, found in enumerate(costs) if found is not None)
     return tuple(orders[i] for _, i in ranked[:SHORTLIST]) or orders
@@ -224,7 +226,7 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned)
 def _walked_back(
     tables: Tables, combine: np.ufunc, best: Floats, used: int, j: int
 ) -> tuple[tuple[int, int, int], ...]:
-    """The steps that made `best[used, j, last]`, by deciding each of them once more."""
+    """Return the steps that made `best[used, j, last]`, by deciding each of them once more."""
     end = best.shape[2] - 1
     steps: list[tuple[int, int, int]] = []
     while before := used & ~(1 << j):
@@ -238,7 +240,10 @@ def _walked_back(
 
 @cache
 def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """All sets of `size` nodes, each with every choice of its newest: the set as bits, the newest, the others."""
+    """Return all sets of `size` nodes, each with every choice of its newest node.
+
+    The three arrays hold the set as bits, its newest node, and its other nodes.
+    """
     rows = [
         (sum(1 << i for i in members), j, [i for i in members if i != j])
         for members in itertools.combinations(range(nodes), size)
@@ -249,7 +254,9 @@ def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:
-    """The windows (micro-batches in flight) for which spans that fit in memory are searched, from large to small."""
+    """Return the windows (micro-batches in flight) for which spans that fit in memory are searched, from large to
+    small.
+    """
     if work.schedule == "gpipe":
         return (work.update_every,)  # every stage holds a whole update
     most = min(work.largest_window, nodes if work.is_synchronous else 3 * nodes + 4)

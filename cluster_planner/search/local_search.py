@@ -145,7 +145,7 @@ class LocalSearch:
             yield self._whole(group, estimate.used), estimate
 
     def _whole(self, group: Group, used: Group) -> Group:
-        """Return the nodes that a group uses, with the rest of each atom that is used in part, and with needed nodes."""
+        """Return the nodes that a group uses, the rest of each atom that is used in part, and needed nodes."""
         kept = (*used, *(node for node in group if node in self._needed))
         return tuple(sorted({node for one in kept for node in self._atom_of[one]}))
 

@@ -1,9 +1,9 @@
-"""What a group's members and their rendezvous say to each other, how it is framed, and what it orders a member to do.
+"""The messages between a group's members and their rendezvous: their fields, framing, and what they order.
 
-A frame on the TCP connection is four bytes of length (big-endian) and one msgpack message. Tensors never travel here.
-When the other side dies its connection closes, which is how a death is noticed at once. A member takes what its
-rendezvous says as events of rounds/member.py, or as the error that ends the group here (`order_of`). Nothing that comes
-over the network is used before it was checked.
+In: messages, or bytes of a connection. Out: frames, or checked messages, and events of rounds/member.py or the error
+that ends the group here (`order_of`). A frame on the TCP connection is four bytes of length (big-endian) and one
+msgpack message. Tensors never travel here. When the other side dies its connection closes, which is how a death is
+noticed at once. Nothing that comes over the network is used before it was checked.
 """
 
 import math
@@ -25,21 +25,21 @@ RING = "group"
 """The name of a group's only ring."""
 
 MAX_FRAME_BYTES = 1024 * 1024
-"""A frame is held whole by who reads it, also when a stranger sends it."""
+"""The largest frame. Its reader holds it whole, also when a stranger sends it."""
 
 MOST_MEMBERS = 1000
-"""All names and addresses of a group, and why others are out, fit into one frame."""
+"""The largest group. All its names and addresses, and why others are out, fit into one frame."""
 
 KEY_DIGITS = 16
-"""So much of each public key tells two allow-lists apart."""
+"""The number of digits of each public key by which two allow-lists are compared."""
 
 MAX_REASON_CHARACTERS = 400
 
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds, seconds, times: a machine that vanished without a word is noticed by the kernel after a minute."""
+"""TCP keepalive in seconds, seconds and times: the kernel notices a vanished machine after a minute."""
 
 GREETING = b"\xff"
-"""With what an encrypted connection begins (ZMTP, ZeroMQ RFC 23): as a length it would be far too long."""
+"""The first byte of an encrypted connection (ZMTP, ZeroMQ RFC 23). Read as a length it would be far too long."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -56,10 +56,10 @@ class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
-    """Its name, its address, and how many members it expects at the start.
+    """A member asks to join; it gives its name, its address, and the number of members that it expects at the start.
 
-    `comes_from`: its own address on the way to the rendezvous, empty when that is on the same machine. `allowed`: the
-    names of its allow-list, each with the first KEY_DIGITS of its key; empty without keys.
+    `comes_from` is its own address on the way to the rendezvous; it is empty when that is on the same machine.
+    `allowed` has the names of its allow-list, each with the first KEY_DIGITS of its key; it is empty without keys.
     """
 
     name: str
@@ -70,7 +70,10 @@ class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
 
 
 class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
-    """It is in `epoch` and has stopped; `rounds`: those whose average it holds. `form`: what it averages."""
+    """The member is in `epoch` and has stopped.
+
+    `rounds` are those whose average it holds. `form` says in words what it averages.
+    """
 
     epoch: int
     rounds: list[int]
@@ -78,7 +81,7 @@ class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
 
 
 class FinishedMessage(Message, frozen=True, kw_only=True, tag="finished"):
-    """It holds the average of `round`. `form`: what it averages there."""
+    """The member holds the average of `round`. `form` says in words what it averages there."""
 
     epoch: int
     round: int
@@ -86,7 +89,7 @@ class FinishedMessage(Message, frozen=True, kw_only=True, tag="finished"):
 
 
 class SuspectedMessage(Message, frozen=True, kw_only=True, tag="suspected"):
-    """What `member` sent it cannot be averaged."""
+    """What `member` sent to the sender of this message cannot be averaged."""
 
     epoch: int
     member: str
@@ -94,20 +97,23 @@ class SuspectedMessage(Message, frozen=True, kw_only=True, tag="suspected"):
 
 
 class OverdueMessage(Message, frozen=True, kw_only=True, tag="overdue"):
-    """It has waited in average() for `waited_s`, as long as it was told to. The rendezvous measures that itself."""
+    """The member has waited in average() for `waited_s`, as long as it was told to.
+
+    The rendezvous measures that time itself.
+    """
 
     round: int
     waited_s: float
 
 
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
-    """A sign of life, and how far it is."""
+    """The member gives a sign of life, and says how far it is."""
 
     report: Report
 
 
 class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
-    """It leaves, and why."""
+    """The member leaves, and says why."""
 
     reason: str
 
@@ -116,24 +122,27 @@ class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
 
 
 class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
-    """To a new connection: the token of this group's transport, and how often to give a sign of life."""
+    """A new connection is told the token of this group's transport, and how often to give a sign of life."""
 
     token: bytes
     alive_every_s: float
 
 
 class HeardMessage(Message, frozen=True, kw_only=True, tag="heard"):
-    """To one inside average(): its sign of life came, and the rendezvous lives."""
+    """A member inside average() is told that its sign of life came, and so that the rendezvous lives."""
 
 
 class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
-    """To one who wanted to join and cannot."""
+    """One that asked to join is told that it cannot."""
 
     reason: str
 
 
 class ReformedMessage(Message, frozen=True, kw_only=True, tag="reformed"):
-    """To all: stop, `epoch` begins with these members, in passing order; answer with HeldMessage."""
+    """All members are told to stop and to answer with HeldMessage.
+
+    `epoch` begins with these members, in passing order.
+    """
 
     epoch: int
     members: dict[str, MemberAddress]
@@ -150,7 +159,10 @@ class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
-    """To all: everybody is in `epoch`; what is not `kept` starts again. `first_round`: the receiver's first."""
+    """All members are told that everybody is in `epoch`.
+
+    What is not `kept` starts again. `first_round` is the receiver's first.
+    """
 
     epoch: int
     kept: list[int]
@@ -159,14 +171,14 @@ class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
 
 
 class CommittedMessage(Message, frozen=True, kw_only=True, tag="committed"):
-    """To all: everyone holds the average of `round`."""
+    """All members are told that everyone holds the average of `round`."""
 
     epoch: int
     round: int
 
 
 class PutOutMessage(Message, frozen=True, kw_only=True, tag="put_out"):
-    """To one without whom `epoch` begins. `refused`: for what it contributed."""
+    """A member is told that `epoch` begins without it. `refused` is true if that is because of what it contributed."""
 
     epoch: int
     reason: str
@@ -196,7 +208,7 @@ CONTROL = Codec([*FROM_MEMBERS, *FROM_RENDEZVOUS])
 
 
 def framed(message: Message) -> bytes:
-    """One frame. Raises MessageTooLarge for one that nobody would take."""
+    """Return `message` as one frame. Raises MessageTooLarge for one that no reader would take."""
     data = CONTROL.encode(message)
     if len(data) > MAX_FRAME_BYTES:
         raise MessageTooLarge(len(data), MAX_FRAME_BYTES)
@@ -204,7 +216,7 @@ def framed(message: Message) -> bytes:
 
 
 def shortened(allowed: Mapping[str, str]) -> dict[str, str]:
-    """An allow-list as a JoinMessage has it."""
+    """Return an allow-list in the form of a JoinMessage."""
     return {name: public[:KEY_DIGITS] for name, public in allowed.items()}
 
 
@@ -220,13 +232,13 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class FrameReader:
-    """Cuts the bytes of a connection into messages."""
+    """A reader cuts the bytes of a connection into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes. Raises InvalidMessage for a frame too long or malformed."""
+        """Return the messages that `data` completes. Raises InvalidMessage for a frame that is too long or malformed."""
         self._buffer += data
         messages: list[Message] = []
         if self._buffer[:1] == GREETING:
@@ -244,7 +256,10 @@ class FrameReader:
 
 
 def welcome_of(message: Message, me: str) -> WelcomeMessage:
-    """The first answer to `me`. Raises InvalidInput for a refusal, PeerLost for what no rendezvous of ours says."""
+    """Return the first answer to `me`.
+
+    Raises InvalidInput for a refusal, and PeerLost for what no rendezvous of ours says.
+    """
     if not isinstance(message, WelcomeMessage):
         order_of(message, me, 1)
         raise PeerLost(RENDEZVOUS, f"it answered with {message}")
@@ -254,10 +269,10 @@ def welcome_of(message: Message, me: str) -> WelcomeMessage:
 
 
 def order_of(message: Message, me: str, next_round: int) -> Reform | Resume | CommitRound:
-    """What `message` orders `me`, whose `next_round` is under way.
+    """Return what `message` orders `me`, whose `next_round` is under way.
 
-    Raises LeftOut or ContributionRefused when the others go on without me, InvalidInput when I cannot join, PeerLost
-    for what no rendezvous of ours says.
+    Raises LeftOut or ContributionRefused when the others go on without `me`, InvalidInput when `me` cannot join, and
+    PeerLost for what no rendezvous of ours says.
     """
     match message:
         case ReformedMessage():
@@ -280,5 +295,5 @@ def order_of(message: Message, me: str, next_round: int) -> Reform | Resume | Co
 
 
 def peer_address(where: MemberAddress) -> PeerAddress:
-    """Where a member listens, as the transport has it."""
+    """Return where a member listens, in the transport's form."""
     return PeerAddress(where.host, where.pipeline_port, where.bulk_port)

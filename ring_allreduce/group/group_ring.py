@@ -1,7 +1,7 @@
-"""The ring of a group at one member: a reducer for what is averaged, and the chunks that came before it was called for.
+"""A group's ring at one member: a reducer for what is averaged, and the chunks that came before it was called for.
 
 In: calls of average(), and deliveries of the endpoint. Out: the averages that became whole. It decides nothing about
-members and rounds, and knows no rendezvous.
+members and rounds, and has no connection to a rendezvous.
 """
 
 from collections import Counter
@@ -22,13 +22,14 @@ from ring_allreduce.transport import Delivery, Endpoint
 from ring_timing import chunk_elements_for, direct_is_faster
 
 MOST_FORMS = 4
-"""So many forms of lists are remembered where numbers travel compressed: each takes two vectors of memory."""
+"""The number of forms of lists that are remembered where numbers travel compressed. Each takes two vectors of memory.
+"""
 
 
 def ring_spec(ring: str, members: tuple[str, ...], elements: int, dtype: torch.dtype, wire: Wire) -> RingSpec:
-    """The ring that averages vectors of `elements` numbers among `members`, the same at all of them.
+    """Return the ring that averages vectors of `elements` numbers among `members`. It is the same at all of them.
 
-    Chunks, and whether everyone sends to everyone, are those of links that nobody measured (layout.py).
+    Chunks, and whether everyone sends to everyone, are those of links that nobody measured (ring_timing/layout.py).
     """
     element_bytes = torch.empty((), dtype=dtype).element_size()
     direct = direct_is_faster(int(elements * bytes_per_element(wire, dtype)), len(members))
@@ -37,18 +38,20 @@ def ring_spec(ring: str, members: tuple[str, ...], elements: int, dtype: torch.d
 
 
 LEAST_EARLY_BYTES = 256 << 20
-"""So much of a round may always be here before it is called for: it may be larger than the round before."""
+"""This much of a round may always arrive before it is called for, since it may be larger than the round before."""
 
 MESSAGE_BYTES = 1024
-"""What a message takes besides its numbers."""
+"""The bytes that a message takes besides its numbers."""
 
 _ChunkKey = tuple[str, int, str, int, int]
-"""Sender, round, phase, block, start."""
+"""A chunk is identified by its sender, round, phase, block and start."""
 
 
 def rounds_begun(current: int, *, newcomer: bool) -> range:
-    """The rounds after `current` that others may have begun. A newcomer may not know yet of one commit more, in which
-    it had no part."""
+    """Return the rounds after `current` that others may have begun.
+
+    A newcomer may not know yet of one commit more, in which it had no part.
+    """
     return range(current + 1, current + (3 if newcomer else 2))
 
 
@@ -76,9 +79,10 @@ class EarlyChunks:
         peers: Collection[str],
         round_bytes: int,
     ) -> None:
-        """Keep it if it is of one of `rounds`, which others may have begun, and from one of `peers`.
+        """Keep a delivery of one of `rounds`, which others may have begun, from one of `peers`.
 
-        `round_bytes`: what all of them send in the round under way at most; no more is kept, or LEAST_EARLY_BYTES.
+        `round_bytes` is the most that all peers send in the round under way. Beyond that, or beyond LEAST_EARLY_BYTES
+        if that is more, nothing is kept.
         """
         phase, block = (message.phase, message.block) if isinstance(message, Chunk) else ("handed on", 0)
         key = delivery.sender, message.round, phase, block, message.start
@@ -93,7 +97,7 @@ class EarlyChunks:
         self._kept[key] = delivery
 
     def take(self) -> list[Delivery]:
-        """All deliveries that are kept; they are forgotten here."""
+        """Return all deliveries that are kept, and forget them."""
         kept = list(self._kept.values())
         self._kept.clear()
         self._bytes = 0
@@ -110,7 +114,7 @@ class EarlyChunks:
 
 
 class GroupRing:
-    """A reducer for each form of list that is averaged in turn. Belongs to the thread that owns `endpoint`.
+    """The reducers of a group, one for each form of list that is averaged. The thread that owns `endpoint` owns it, too.
 
     A reducer averages vectors of one form. A member that averages lists of several forms has a reducer for each of
     them, so that what compression took from one list comes back with the next list of its form.
@@ -127,15 +131,15 @@ class GroupRing:
         """Who is in the ring, in passing order."""
 
     def contribute(self, call: Call, number: int) -> None:
-        """Contribute what `call` brings to the round `number`. Raises what RingReducer.contribute raises."""
+        """Contribute the vector of `call` to the round `number`. Raises what RingReducer.contribute raises."""
         self._reducer_for(call, number).contribute(number, RING, call.vector, call.weight)
 
     def take_early(self) -> list[Delivery]:
-        """The deliveries that came before contribute(), to be delivered again."""
+        """Return the deliveries that came before contribute(), to be delivered again."""
         return self._early.take()
 
     def deliver(self, delivery: Delivery, call: Call, current: int, *, newcomer: bool) -> None:
-        """Take what arrived during `call`; `current`: the last round that this member knows to have begun.
+        """Take what arrived during `call`; `current` is the last round that this member knows to have begun.
 
         Raises ContributionRefused, which names who sent what cannot be averaged.
         """
@@ -155,19 +159,19 @@ class GroupRing:
             reducer.pump()
 
     def finished(self) -> list[RingResult]:
-        """The averages that became whole since the last call."""
+        """Return the averages that became whole since the last call."""
         return [] if (reducer := self._reducer) is None else reducer.finished()
 
     def progress(self, number: int) -> RingProgress | None:
-        """How far the ring is in the round `number`; None: it has not begun here, or is whole."""
+        """Return how far the ring is in the round `number`, or None if it has not begun here or is whole."""
         return None if (reducer := self._reducer) is None else reducer.progress().get((RING, number))
 
     def commit(self, number: int) -> None:
-        """Forget the round `number`, of which everybody holds the average."""
+        """Forget the round `number`, whose average everybody holds."""
         self._required().commit(number)
 
     def reform(self, members: tuple[str, ...]) -> None:
-        """Take these members for the endpoint's epoch; nothing is sent before the epoch is under way."""
+        """Take these members for the endpoint's epoch. Nothing is sent before the epoch is under way."""
         self.members = members
         self._early.take()
         for form, reducer in self._reducers.items():
@@ -181,7 +185,7 @@ class GroupRing:
         self._required().restart(number)
 
     def hand_on(self, number: int, to: tuple[str, ...]) -> None:
-        """Send the whole average to those who miss it."""
+        """Send the whole average to the members that lack it."""
         self._required().hand_on(number, RING, to)
 
     def accept(self, number: int, holder: str) -> None:
@@ -189,7 +193,7 @@ class GroupRing:
         self._required().accept(number, RING, holder)
 
     def statistics(self) -> RingStatistics:
-        """What all averages together cost."""
+        """Return what all averages together cost."""
         total = self._before
         for reducer in self._reducers.values():
             total = added(total, reducer.stats.get(RING, RingStatistics()))

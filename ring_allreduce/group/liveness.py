@@ -1,7 +1,7 @@
-"""Who of a group is gone, late or cut off, judged by what the members say of themselves. Pure: times are passed in.
+"""Rules that decide which member of a group is gone, late or cut off, from what the members say of themselves.
 
-In: signs of life with each member's report. Out: the members to be suspected or lost; what follows from that,
-rounds/membership.py decides. The rules, and who is to blame:
+In: signs of life with each member's report, and times; no clock is read here. Out: the members to be suspected or lost.
+What follows from that is decided by rounds/membership.py. The rules, and who is to blame:
 
 - **Silent.** Nothing was heard of a member on its control connection for a deadline derived from its usual gaps: its
   process is frozen, or its machine unreachable. It is lost. (A connection that closes is a loss at once, elsewhere.)
@@ -26,26 +26,29 @@ from ring_allreduce.rounds.deadlines import Patience, SilenceDeadline
 from ring_allreduce.rounds.events import MemberLost, MemberSuspected
 
 LATE_SIGNS = 3
-"""So many signs of life that do not come make a member late, once another's time is up; nobody is late sooner than so
-many after another's first from inside average(); and a watch that looked at nothing for so long stood still itself."""
+"""A member is late if this many signs of life do not come once another's time is up.
+
+Nobody is late before this many signs after another's first one from inside average(). A watch that looked at nothing
+for as long stood still itself.
+"""
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member says of itself: the round for which it is inside average() (0: it is not), and its ring."""
+    """What a member says of itself: the round for which it is inside average() (0 if it is not), and its ring."""
 
     epoch: int = 0
     round: int = 0
     received: int = 0
-    """Chunks that have arrived in this round."""
+    """The number of chunks that have arrived in this round."""
     sent: int = 0
     waits_for: str = ""
-    """Whose chunks are missing; empty: nobody's."""
+    """The member whose chunks are missing; it is empty if nobody's are."""
     whole: bool = False
-    """Whether the average is whole here: then everything was sent, too."""
+    """The average is whole here, which means that everything was sent, too."""
 
     @property
     def under_way(self) -> tuple[int, int]:
-        """The epoch and round that its numbers belong to."""
+        """These are the epoch and round that its numbers belong to."""
         return self.epoch, self.round
 
 
@@ -60,7 +63,7 @@ class _Watched:
 
 
 class Watch:
-    """The signs of life of one group's members."""
+    """A watch keeps the signs of life of one group's members."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -75,20 +78,20 @@ class Watch:
         self._members[member] = _Watched(self._patience, self._awake_s(now_s))
 
     def forget(self, member: str) -> None:
-        """It is no member any more."""
+        """Stop watching one that is no member any more."""
         self._members.pop(member, None)
         self._overdue.pop(member, None)
 
     def epoch_began(self, now_s: float) -> None:
-        """Everybody has been told to stop and answer."""
+        """Take note that everybody has been told to stop and answer."""
         self._epoch_began_s = self._awake_s(now_s)
 
     def heard(self, member: str, now_s: float) -> None:
-        """Anything at all came from `member`."""
+        """Take note that something, whatever it is, came from `member`."""
         self._members[member].life.heard(self._awake_s(now_s))
 
     def reported(self, member: str, report: Report, now_s: float) -> None:
-        """A sign of life came."""
+        """Take a sign of life and the report in it."""
         now_s, watched = self._awake_s(now_s), self._members[member]
         before, watched.report, watched.reported_s = watched.report, report, now_s
         if report.round != before.round:
@@ -99,17 +102,20 @@ class Watch:
             watched.arrivals.heard(now_s)
 
     def overdue(self, member: str, round: int, waited_s: float, now_s: float) -> None:  # noqa: A002 - our word
-        """`member` says that it has waited in average() for `waited_s`, as long as it was told to."""
+        """Take note that `member` says that it has waited in average() for `waited_s`, which is as long as it was told
+        to.
+        """
         self._overdue[member] = round, waited_s, self._awake_s(now_s)
 
     def committed(self, round: int) -> None:  # noqa: A002 - our word
-        """Nobody waits for rounds up to this one any more."""
+        """Take note that nobody waits for rounds up to this one any more."""
         self._overdue = {member: entry for member, entry in self._overdue.items() if entry[0] > round}
 
     def check(self, now_s: float, epoch: int, forming: Collection[str]) -> list[MemberLost | MemberSuspected]:
-        """What follows from what was heard. `forming`: who has not answered the beginning of `epoch`.
+        """Return what follows from what was heard.
 
-        To be called at least once for each sign of life of a member.
+        `forming` are the members that have not answered the beginning of `epoch`. Call this at least once for each sign
+        of life of a member.
         """
         now_s = self._awake_s(now_s)
         lost = {**self._stuck(now_s, forming), **self._late(now_s), **self._silent(now_s)}
@@ -172,7 +178,7 @@ class Watch:
         return [MemberSuspected(epoch, suspect, reason)]
 
     def _awake_s(self, now_s: float) -> float:
-        """`now_s` less all the time during which nobody looked."""
+        """Return `now_s` less all the time during which nobody looked."""
         if self._looked_s is not None and now_s - self._looked_s > LATE_SIGNS * self._patience.alive_every_s:
             self._away_s += now_s - self._looked_s - self._patience.alive_every_s
         self._looked_s = now_s

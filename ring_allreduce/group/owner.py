@@ -1,8 +1,8 @@
-"""What the owner of a stand-alone group answers to its members. Sans-I/O: messages and times in, messages out.
+"""The decisions of a stand-alone group's owner: what it answers to its members. Sans-I/O.
 
-It lets those join who may (admission.py), watches them (liveness.py), and follows rounds/membership.py, which decides.
-A group has one ring, and one round under way: the one after the last commit. Everything that a member says is checked
-here before it is used.
+In: members' messages, and times. Out: messages to members. It admits those who may join (admission.py), watches members
+(liveness.py), and follows rounds/membership.py, which decides. A group has one ring, and one round under way: the one
+after the last commit. Everything that a member says is checked here before it is used.
 """
 
 import math
@@ -46,15 +46,17 @@ from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.transport.message import Message
 
 Said = tuple[Sequence[str], Message]
-"""Members, and what to tell them. After PutOutMessage there is nothing more to say to them."""
+"""Members, and the message for them. After PutOutMessage there is nothing more to say to them."""
 
 
 class GroupOwner:
-    """The members of one group, from the first that joins."""
+    """The owner keeps the members of one group, from the first that joins."""
 
     def __init__(self, size: int, patience: Patience, allowed: Mapping[str, str] | None = None) -> None:
-        """`size`: how many meet before the group begins, and how many it has at most. `allowed`: the allow-list that
-        all members need, as a JoinMessage has it; None without keys."""
+        """`size` members meet before the group begins, and it never has more.
+
+        `allowed` is the allow-list that all members need, in the form of a JoinMessage; it is None without keys.
+        """
         self._size = size
         self._allowed = allowed
         self._joined: dict[str, JoinMessage] = {}
@@ -63,21 +65,21 @@ class GroupOwner:
 
     @property
     def begun(self) -> bool:
-        """Whether the group has met."""
+        """This is true once the group has met."""
         return self._membership is not None
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Who has joined and is in."""
+        """These are the members that have joined and are in."""
         return tuple(self._joined)
 
     @property
     def full(self) -> bool:
-        """Whether no place is free."""
+        """This is true while no place is free."""
         return len(self._joined) >= self._size
 
     def join(self, join: JoinMessage, now_s: float) -> tuple[str | None, list[Said]]:
-        """Why `join` is refused, or None; and what to tell whom."""
+        """Return why `join` is refused, or None, and what to tell whom."""
         reason = why_not(join, self._size, self._joined, self._allowed)
         if reason:
             return reason[:MAX_REASON_CHARACTERS], []
@@ -91,14 +93,14 @@ class GroupOwner:
         return None, self._follow(self._membership.begin(), now_s)
 
     def lost(self, member: str, reason: str, now_s: float) -> list[Said]:
-        """The connection of `member` has ended."""
+        """Take note that the connection of `member` has ended."""
         if self._membership is None:
             self._forget(member)
             return []
         return self._follow(self._membership.handle(MemberLost(member, reason[:MAX_REASON_CHARACTERS])), now_s)
 
     def take(self, member: str, message: Message, now_s: float) -> list[Said] | None:
-        """What follows from what `member`, who has joined, says; None when it is not its turn to say it."""
+        """Return what follows from a message of `member`, who has joined, or None if it may not say that now."""
         self._watch.heard(member, now_s)
         if isinstance(message, AliveMessage):
             self._watch.reported(member, message.report, now_s)
@@ -128,7 +130,7 @@ class GroupOwner:
         return self._follow(self._membership.handle(event), now_s)
 
     def check(self, now_s: float) -> list[Said]:
-        """What follows from the clock. To be called now and then, after everything that came was taken."""
+        """Return what follows from the clock. Call it now and then, after everything that came was taken."""
         if self._membership is None:
             return []
         said: list[Said] = []

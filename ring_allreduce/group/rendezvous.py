@@ -1,8 +1,9 @@
-"""Where the members of a stand-alone group meet: a thread behind one TCP port, and the connections of the members.
+"""The meeting point of a stand-alone group's members: a thread behind one TCP port, and the members' connections.
 
-Decides nothing about members and rounds: owner.py does. A connection that closes is a member that is lost;
-garbage ends the connection that it came on, and no other. Anyone who reaches the port can join, and is told the
-transport's token, while places are free: bind it to a trusted network, or give keys.
+In: connections, and what members say on them. Out: the answers that owner.py decides on; this module decides nothing
+about members and rounds. A member whose connection closes is lost. Garbage ends the connection that it came on, and no
+other. Anyone who reaches the port can join, and is told the transport's token, while places are free: bind it to a
+trusted network, or give keys.
 """
 
 import contextlib
@@ -38,13 +39,13 @@ from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener
 SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
 JOIN_DEADLINE_S = 10.0
-"""A connection that has not joined by then is closed: a member joins as soon as it is welcome."""
+"""A connection that has not joined after this time is closed, since a member joins as soon as it is welcome."""
 
 TICK_S = 1.0
-"""How often the clock is looked at, at least; also how long accepting rests when it failed."""
+"""The clock is looked at at least this often. Accepting also rests for this long after it has failed."""
 
 SPARE_CONNECTIONS = 64
-"""Connections beyond the group's size that may be open at once, for those who have not said who they are."""
+"""The number of connections beyond the group's size that may be open at once, for those who have not joined yet."""
 
 
 class _Connection:
@@ -58,7 +59,7 @@ class _Connection:
 
 
 class Rendezvous:
-    """`with Rendezvous(size=3) as rendezvous:` serves at `rendezvous.address` until the block ends."""
+    """The rendezvous of one group. `with Rendezvous(size=3) as rendezvous:` serves at `rendezvous.address`."""
 
     def __init__(
         self,
@@ -69,9 +70,11 @@ class Rendezvous:
         patience: Patience = Patience(),  # noqa: B008 - frozen
         keys: Keys | None = None,
     ) -> None:
-        """Listens at once (port 0: any free one). `size`: how many must meet before the group begins, and its most.
-        `keys`: let in the members of their allow-list alone, each in its own name, and encrypt what is said to them;
-        the list holds "rendezvous" itself.
+        """Listen at once (port 0 stands for any free one).
+
+        `size` members must meet before the group begins, and it never has more. With `keys` only the members of their
+        allow-list are let in, each under its own name, and what is said to them is encrypted; the list holds
+        "rendezvous" itself.
 
         Raises InvalidInput, TransportError.
         """
@@ -108,16 +111,17 @@ class Rendezvous:
         self.close()
 
     def close(self) -> None:
-        """Stop serving; members that still wait see their connection close. Idempotent."""
+        """Stop serving. Members that still wait see their connection close. A second call has no effect."""
         with contextlib.suppress(OSError):  # nobody listens any more
             self._stop_writer.send(b"\0")
         self._thread.join(CLOSE_TIMEOUT_S)
         self._stop_writer.close()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Serve until the group has met and every member has left; False when `timeout_s` seconds passed first.
+        """Serve until the group has met and every member has left; return False if `timeout_s` seconds passed first.
 
-        None waits for as long as the group lives: members that die or vanish are noticed, but not that nobody comes.
+        With None it waits for as long as the group lives: members that die or vanish are noticed, but not that nobody
+        comes.
         """
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -146,7 +150,7 @@ class Rendezvous:
             self._stop_reader.close()
 
     def _tend(self, now_s: float) -> None:
-        """What is due by the clock."""
+        """Do what is due by the clock."""
         for connection in self._silent():
             if now_s >= connection.join_by_s:
                 self._drop(connection, "it did not join")
@@ -181,7 +185,7 @@ class Rendezvous:
             self._send(connection, WelcomeMessage(token=self._token, alive_every_s=self._patience.alive_every_s))
 
     def _read_closed(self) -> None:
-        """Hear what the members have said before it is decided whether a place is free: one may just have left."""
+        """Read what members have said before deciding whether a place is free, since one may just have left."""
         for key, _ in self._selector.select(0):
             if isinstance(key.fileobj, socket.socket) and key.fileobj in self._connections:
                 self._read(key.fileobj)
@@ -247,11 +251,14 @@ class Rendezvous:
             self._say(self._owner.lost(connection.name, reason, time.monotonic()))
 
     def _silent(self) -> list[_Connection]:
-        """Those who have not said who they are, the oldest first."""
+        """Return the connections that have not joined, the oldest first."""
         return [connection for connection in self._connections.values() if connection.name is None]
 
     def _say(self, said: list[Said]) -> None:
-        """Say it to each, in the order in which it was decided: who cannot be told is lost, and that is news, too."""
+        """Send each message to its members, in the order in which they were decided.
+
+        A member that cannot be reached is lost, and what follows from its loss is sent, too.
+        """
         self._to_say += said
         if self._saying:
             return

@@ -1,8 +1,8 @@
-"""What happens to rounds and to those who make them, and what the round machines ask for. Plain data, sans-I/O.
+"""Events and instructions of the round machines: plain data, sans-I/O.
 
-Events are in the past tense, instructions in the imperative. A round is opened, contributed to, finished, committed and
-merged. A cluster is what is lost together: all its members leave their rings at once. In a group each member is a
-cluster of its own.
+Events say what happened to rounds and to those who make them, in the past tense. Instructions say what the machines ask
+for, in the imperative. A round is opened, contributed to, finished, committed and merged. A cluster is the unit of
+loss: all its members leave their rings at once. In a group each member is a cluster of its own.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ RoundKey = tuple[str, int]
 """The name of a ring and the number of a round."""
 
 HandOn = tuple[str, int, str, tuple[str, ...]]
-"""(ring, round, holder, to): `holder` sends the average of that ring and round to the members `to`, who miss it."""
+"""The tuple (ring, round, holder, to): `holder` sends the average of that ring and round to `to`, who lack it."""
 
 
 # What the owner hears.
@@ -28,14 +28,14 @@ class SamplesReported:
 
 @dataclass(frozen=True)
 class FinishRequested:
-    """The run is to end: one last round, then no more."""
+    """The end of the run was requested: one last round opens, and then no more."""
 
 
 @dataclass(frozen=True)
 class MemberFinished:
-    """`member` holds the whole average of `ring` in `round`, made in `epoch` (None: there is but one).
+    """`member` holds the whole average of `ring` in `round`, made in `epoch` (None if there is only one epoch).
 
-    `form`: what it averages, in words; empty where that is given beforehand.
+    `form` says in words what it averages; it is empty where that is given beforehand.
     """
 
     round: int
@@ -65,9 +65,10 @@ class MemberSuspected:
 
 @dataclass(frozen=True)
 class MemberHeld:
-    """`member` has stopped its rings and is in `epoch`. `holding`: the averages that are whole there, not committed.
+    """`member` has stopped its rings and is in `epoch`.
 
-    `form`: what it averages, in words; empty when it has contributed to nothing yet.
+    `holding` are the averages that are whole there and not committed. `form` says in words what it averages; it is
+    empty when the member has contributed to nothing yet.
     """
 
     epoch: int
@@ -78,7 +79,7 @@ class MemberHeld:
 
 @dataclass(frozen=True)
 class ClusterJoined:
-    """`cluster` wants to take part; `members`: its members and the rings of each."""
+    """`cluster` wants to take part; `members` has its members and the rings of each."""
 
     cluster: str
     members: Mapping[str, tuple[str, ...]]
@@ -93,7 +94,7 @@ OwnerEvent = SamplesReported | FinishRequested | MembershipEvent
 
 @dataclass(frozen=True)
 class OpenRound:
-    """Tell every cluster to contribute to `round`. After a `final` one no other opens."""
+    """Tell every cluster to contribute to `round`. After a `final` round no other opens."""
 
     round: int
     epoch: int
@@ -117,9 +118,9 @@ class FailRun:
 
 @dataclass(frozen=True)
 class Reform:
-    """To every member: stop, `epoch` begins with these `rings` (name → members); answer with what you hold.
+    """Tell every member to stop and to answer what it holds: `epoch` begins with these `rings` (name → members).
 
-    `committed`: all rounds up to it are. `lost`: who is out since the epoch before, and why.
+    All rounds up to `committed` are committed. `lost` has who is out since the epoch before, and why.
     """
 
     epoch: int
@@ -130,9 +131,10 @@ class Reform:
 
 @dataclass(frozen=True)
 class Resume:
-    """To every member: all are in `epoch`. Rounds that are not `kept` start again, from what was contributed.
+    """Tell every member that all are in `epoch`.
 
-    `first_rounds`: member → the first round that it takes part in.
+    Rounds that are not `kept` start again, from what was contributed. `first_rounds` has the first round that each
+    member takes part in.
     """
 
     epoch: int
@@ -143,7 +145,10 @@ class Resume:
 
 @dataclass(frozen=True)
 class LeaveOut:
-    """Tell `member`, if it can hear, that `epoch` begins without it. `refused`: for what it contributed."""
+    """Tell `member`, if it can hear, that `epoch` begins without it.
+
+    `refused` is true if that is because of what it contributed.
+    """
 
     member: str
     epoch: int
@@ -195,7 +200,7 @@ class MergeRound:
 
 @dataclass(frozen=True)
 class ReportFinished:
-    """Tell the owner: (ring, round) is whole here, in `epoch`."""
+    """Tell the owner that the average of `ring` in `round` is whole here, in `epoch`."""
 
     ring: str
     round: int
@@ -204,7 +209,7 @@ class ReportFinished:
 
 @dataclass(frozen=True)
 class ReformRings:
-    """Abandon what is under way in the rings; their members and the epoch are these now."""
+    """Abandon what is under way in the rings, and take these members and this epoch."""
 
     epoch: int
     rings: Mapping[str, tuple[str, ...]]
@@ -212,7 +217,7 @@ class ReformRings:
 
 @dataclass(frozen=True)
 class ReportHeld:
-    """Tell the owner: stopped, in `epoch`, holding these averages."""
+    """Tell the owner that this member has stopped, is in `epoch`, and holds these averages."""
 
     epoch: int
     holding: tuple[RoundKey, ...]
@@ -220,14 +225,14 @@ class ReportHeld:
 
 @dataclass(frozen=True)
 class RestartRound:
-    """Contribute again to `round`, in all rings, what was contributed; an average of it is forgotten."""
+    """Contribute again to `round`, in all rings, what was contributed. An average of it is forgotten."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class SendAverage:
-    """Hand on the whole average of (ring, round)."""
+    """Hand on the whole average of `ring` in `round` to the members `to`."""
 
     ring: str
     round: int
@@ -236,7 +241,7 @@ class SendAverage:
 
 @dataclass(frozen=True)
 class AcceptAverage:
-    """Take the average of (ring, round) from `holder` and nobody else."""
+    """Take the average of `ring` in `round` from `holder` and nobody else."""
 
     ring: str
     round: int
