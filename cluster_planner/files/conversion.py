@@ -133,7 +133,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
 
 
 def fleet_to(fleet: Fleet) -> dict[str, object]:
-    """Return the sections of nodes.yaml as plain data. Caps are already applied to the nodes, so they are not written."""
+    """Return the sections of nodes.yaml as plain data. Caps are not written: the nodes have them applied."""
     given = fleet.constraints
     demands: dict[str, object] = {
         "min_clusters": given.min_clusters,

@@ -178,7 +178,7 @@ def candidate_orders(tables: Tables, speeds: Floats, memories: Floats) -> tuple[
 def shortlist(
     tables: Tables, orders: tuple[tuple[int, ...], ...], least: int, pinned: Pinned = ANYONE
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the SHORTLIST orders that have the least bottleneck with optimal cuts, or all orders if none is possible."""
+    """Return the SHORTLIST orders with the least bottleneck under optimal cuts, or all orders if none is possible."""
     costs = [best_cuts(tables, order, np.maximum, least, pinned) for order in orders]
     ranked = sorted((found.cost, i) for i, found in enumerate(costs) if found is not None)
     return tuple(orders[i] for _, i in ranked[:SHORTLIST]) or orders

@@ -238,7 +238,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that `data` completes. Raises InvalidMessage for a frame that is too long or malformed."""
+        """Return the messages that `data` completes. Raises InvalidMessage for a frame too long or malformed."""
         self._buffer += data
         messages: list[Message] = []
         if self._buffer[:1] == GREETING:

@@ -114,7 +114,7 @@ class EarlyChunks:
 
 
 class GroupRing:
-    """The reducers of a group, one for each form of list that is averaged. The thread that owns `endpoint` owns it, too.
+    """The reducers of a group, one for each form of list that is averaged. It belongs to the endpoint's thread.
 
     A reducer averages vectors of one form. A member that averages lists of several forms has a reducer for each of
     them, so that what compression took from one list comes back with the next list of its form.
