@@ -53,12 +53,11 @@ def of_rehearsal(document: Mapping[str, Any]) -> Achieved:
 
 
 def of_simulation(simulated: SimulatedRun) -> Achieved:
-    """Its stages go by the names that they have in a run. What was waited for is told from the start to the drain."""
+    """What a simulated run came to. The waiting of its stages is told from the start to the drain."""
     stages = {}
     for each in simulated.stages:
-        cluster, _, index = each.name.rpartition(".")
         whole_s = sum(each.seconds.values())
         waiting = {cause: each.seconds[cause] / whole_s for cause in WAITS if each.seconds.get(cause, 0.0) > 0}
-        stages[stage_name(cluster, int(index))] = StageAchieved(each.utilisation, waiting, None)
+        stages[each.name] = StageAchieved(each.utilisation, waiting, None)
     several = len(simulated.clusters) > 1
     return Achieved(simulated.samples_per_s, simulated.averaging_s if several else None, stages)

@@ -1,6 +1,6 @@
 """What a virtual run needs to know of a fleet: durations, bytes, links and rings; no tensors, no machines.
 
-Given explicitly, or read off a plan (fleet_of_plan.py). A stage is named `cluster.index`, as in "c0.1". A link is
+Given explicitly, or read off a plan (fleet_of_plan.py). A stage is named as in a real run, as in "c0.s1". A link is
 one-way and belongs to one pair of stages; a node's uplink and downlink are shared by all that it sends and receives.
 Where no node is named for a stage, its links are all there is.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster_planner import Schedule, SplitBackward
+from ravnest.pipeline import stage_name
 from ring_allreduce.transport import LinkShape
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
@@ -55,7 +56,7 @@ class VirtualCluster:
     """Up to which it is tuned while running; None: the fleet's."""
 
     def stage_names(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}.{index}" for index in range(len(self.stages)))
+        return tuple(stage_name(self.name, index) for index in range(len(self.stages)))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cluster_planner import (
     ring_traffic,
     work_times,
 )
+from ravnest.pipeline import stage_name
 from ravnest.simulator.fleet import (
     PARAMETER_BYTES,
     VirtualCluster,
@@ -42,7 +43,7 @@ def fleet_of_plan(
     `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
     """
     node_of = {
-        f"{cluster.name}.{index}": stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
+        stage_name(cluster.name, index): stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
     }
     spans = SpanCosts(plan.costs, plan.workload)
     rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
@@ -110,7 +111,7 @@ def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: in
 
 
 def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualRing:
-    members = tuple(f"{cluster}.{index}" for cluster, index in ring.members)
+    members = tuple(stage_name(*member) for member in ring.members)
     elements = ring.parameter_bytes // PARAMETER_BYTES
     element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
     division = divide(elements, element_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
@@ -124,7 +125,7 @@ def _links(
     pairs: dict[tuple[str, str], None] = {}
     for cluster in plan.clusters:
         for index in range(len(cluster.stages) - 1):
-            before, after = f"{cluster.name}.{index}", f"{cluster.name}.{index + 1}"
+            before, after = stage_name(cluster.name, index), stage_name(cluster.name, index + 1)
             pairs |= {(before, after): None, (after, before): None}
     for ring in rings:
         neighbours = pairwise([*ring.members, ring.members[0]])

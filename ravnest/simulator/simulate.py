@@ -16,6 +16,7 @@ from typing import Any
 
 from cluster_planner import Plan
 from ravnest.errors import InvalidInput
+from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet
@@ -75,7 +76,7 @@ class _Simulation:
             slowness = {who: computing_slowness(seed, who, variation) for who in names}
         self._run = VirtualRun(fleet, traced=False, slowness=slowness, seed=seed)
         self._stage_of = {
-            stage.node: f"{cluster.name}.{index}"
+            stage.node: stage_name(cluster.name, index)
             for cluster in plan.clusters
             for index, stage in enumerate(cluster.stages)
         }
@@ -175,7 +176,7 @@ class _Simulation:
             for name in self._updated_s
         }
         stages = tuple(
-            self._stage(f"{cluster.name}.{index}", stage.node, result, steady_s)
+            self._stage(stage_name(cluster.name, index), stage.node, result, steady_s)
             for cluster in self._plan.clusters
             for index, stage in enumerate(cluster.stages)
         )
@@ -263,7 +264,7 @@ MOST_EVENTS = 5_000_000
 """Half a minute to a minute of one core."""
 HOUR_S = 3600.0
 """Where the job ends after epochs, whose samples the plan does not know."""
-_TRIED_EVENTS = 50_000
+TRIED_EVENTS = 50_000
 _LEAST_UPDATES = 4
 _LONGER = 4
 
@@ -278,15 +279,27 @@ class SimulationLength:
     """In words, for who asked for no end."""
 
 
-def default_length(plan: Plan, scenario: Scenario, seed: int, *, most_events: int = MOST_EVENTS) -> SimulationLength:
-    """`most_events`: about how many are simulated at most."""
+def default_length(
+    plan: Plan,
+    scenario: Scenario,
+    seed: int,
+    *,
+    most_events: int = MOST_EVENTS,
+    tried_events: int = TRIED_EVENTS,
+) -> SimulationLength:
+    """How far a simulation goes whose end nobody has said: to the job's own end, if the events that it takes allow.
+
+    Arguments:
+        most_events: about how many events are simulated at most.
+        tried_events: a trial is long enough to tell the events per sample once it has had so many events.
+    """
     samples, seconds, end = _stop(plan)
     wanted = samples if samples is not None else (seconds or HOUR_S) * plan.predicted.samples_per_s
     per_update = plan.workload.micro_batch * plan.workload.update_every * len(plan.clusters)
     tried = _LEAST_UPDATES * per_update
     while tried < wanted:
         made = simulate(plan, scenario, samples=tried, seed=seed)
-        if made.events >= _TRIED_EVENTS:
+        if made.events >= tried_events:
             affordable = int(made.samples * most_events / made.events)
             if affordable < wanted:
                 few = max(affordable, tried)

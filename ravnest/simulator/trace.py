@@ -60,7 +60,7 @@ class VirtualResult:
         done = sum(
             event.instruction.startswith("B") and from_s < event.end_s <= to_s
             for event in self.trace
-            if event.who == f"{cluster}.0" or (cluster is None and event.who.endswith(".0"))
+            if event.who == f"{cluster}.s0" or (cluster is None and event.who.endswith(".s0"))
         )
         return done * self.micro_batch / (to_s - from_s)
 

@@ -33,16 +33,16 @@ def order(result: VirtualResult, who: str) -> str:
 @pytest.mark.parametrize("latency_s", [0.0, 5.0])
 def test_1f1b_warms_up_with_a_forward_for_each_stage_behind_it_then_alternates(latency_s: float) -> None:
     result = synchronous("1f1b", 3, 5, latency_s)
-    assert order(result, "c0.0") == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4 U0"
-    assert order(result, "c0.1") == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4 U0"
-    assert order(result, "c0.2") == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 U0"
+    assert order(result, "c0.s0") == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4 U0"
+    assert order(result, "c0.s1") == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4 U0"
+    assert order(result, "c0.s2") == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 U0"
     assert set(result.fleet_staleness()) == {0}
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 5.0])
 def test_gpipe_runs_all_forwards_before_the_first_backward(latency_s: float) -> None:
     result = synchronous("gpipe", 3, 4, latency_s)
-    for who in ("c0.0", "c0.1", "c0.2"):
+    for who in ("c0.s0", "c0.s1", "c0.s2"):
         assert order(result, who) == "F0 F1 F2 F3 B0 B1 B2 B3 U0"
     assert set(result.fleet_staleness()) == {0}
 
@@ -51,7 +51,7 @@ def test_gpipe_runs_all_forwards_before_the_first_backward(latency_s: float) -> 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 4), (4, 2), (4, 4), (4, 16), (8, 16)])
 def test_the_bubble_is_the_formula(schedule: str, stages: int, micro_batches: int) -> None:
     result = synchronous(schedule, stages, micro_batches)
-    bubble = 1 - result.busy_share("c0.0", 0.0, result.drain_s)
+    bubble = 1 - result.busy_share("c0.s0", 0.0, result.drain_s)
     assert bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1), rel=1e-9)
 
 

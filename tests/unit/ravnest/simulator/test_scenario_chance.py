@@ -8,7 +8,7 @@ from ravnest.simulator.scenario import chance_stalls, computing_slowness
 
 @pytest.mark.parametrize("variation", [0.05, 0.5])
 def test_slowness_has_mean_1_and_the_stated_variation(variation: float) -> None:
-    factor = computing_slowness(0, "c0.1", variation)
+    factor = computing_slowness(0, "c0.s1", variation)
     drawn = [factor() for _ in range(20_000)]
     assert min(drawn) > 0
     assert statistics.fmean(drawn) == pytest.approx(1.0, abs=0.02)

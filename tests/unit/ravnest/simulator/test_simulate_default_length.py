@@ -4,19 +4,13 @@ import pytest
 
 from cluster_planner import Plan
 from ravnest.simulator import Scenario, simulate
-from ravnest.simulator import simulate as under_test
 from ravnest.simulator.simulate import SimulationLength, default_length
 from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
 
 
-@pytest.fixture(autouse=True)
-def _few_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "_TRIED_EVENTS", 5_000)
-
-
 def until(stop: dict[str, object], **options: int) -> SimulationLength:
     plan: Plan = replace(home_plan(), job={"stop": stop})
-    return default_length(plan, Scenario(), 0, **options)
+    return default_length(plan, Scenario(), 0, tried_events=5_000, **options)
 
 
 @pytest.mark.parametrize(
