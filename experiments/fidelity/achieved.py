@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.simulator import SimulatedRun
 
