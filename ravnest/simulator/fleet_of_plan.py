@@ -43,7 +43,9 @@ def fleet_of_plan(
     `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
     """
     node_of = {
-        stage_name(cluster.name, index): stage.node for cluster in plan.clusters for index, stage in enumerate(cluster.stages)
+        stage_name(cluster.name, index): stage.node
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
     }
     spans = SpanCosts(plan.costs, plan.workload)
     rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
