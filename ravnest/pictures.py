@@ -106,7 +106,7 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
     """Training loss of each cluster (thin), held-out loss (thick, marked), baselines (dashed), over samples.
 
-    records: lines of metrics.jsonl, as `ravnest.driver.observe.metrics_file.read_metrics` gives them; other kinds are
+    records: lines of metrics.jsonl, as `ravnest.driver.observe.report.read_metrics` gives them; other kinds are
     skipped.
     """
     trained: dict[str, list[tuple[int, float]]] = defaultdict(list)

@@ -19,7 +19,7 @@ from experiments.allreduce import pipeline_site
 from experiments.harness import paced_model
 from ravnest.driver import control as c
 from ravnest.driver.control import RunControl
-from ravnest.driver.initial_state import StageState, hand_out
+from ravnest.driver.preparation import StageState, hand_out
 from ravnest.job.materials import make_weights
 from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m

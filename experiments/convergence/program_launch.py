@@ -19,11 +19,11 @@ from experiments.pipeline.forked import Child, fork_stage
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.initial_state import hand_out, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.report import MetricsWriter
+from ravnest.driver.preparation import hand_out, states_for, writer_opener
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from torch import Tensor
 
-from ravnest.driver.initial_state import StageState, hand_out
+from ravnest.driver.preparation import StageState, hand_out
 from ravnest.stage import messages as m
 from ravnest.stage.process import StageProcess
 from ravnest.stage.setup import StageSetup

@@ -23,7 +23,7 @@ from cluster_planner import Fleet, Node, make_plan
 from experiments.harness.report import Cell, Claim, Part, Table
 from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.overhead_model import MICRO_BATCH
-from ravnest.driver.initial_state import needed
+from ravnest.driver.preparation import needed
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs

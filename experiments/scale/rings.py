@@ -16,7 +16,7 @@ from itertools import pairwise
 from cluster_planner import Plan
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import SAMPLES_PER_CLUSTER, SEGMENT_BYTES, home_plan
-from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ring_timing import hop_bytes
 

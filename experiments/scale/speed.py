@@ -9,7 +9,7 @@ import time
 
 from experiments.harness.report import Claim, Part, Table
 from experiments.scale.fleets import home_plan
-from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 
 TARGET = 10e6

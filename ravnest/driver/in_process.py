@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ravnest.driver import control as c
-from ravnest.driver.initial_state import StageState, needed
+from ravnest.driver.preparation import StageState, needed
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor

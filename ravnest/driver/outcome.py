@@ -15,8 +15,8 @@ from ravnest.checkpoints.checkpoint import load_latest, write_final_weights
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.report import read_metrics
 from ravnest.driver.preparation import Prepared
 from ravnest.errors import Interrupted, InvalidInput, RunFailed
 from ravnest.factories import FactoryConfig, call

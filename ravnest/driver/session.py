@@ -16,13 +16,12 @@ from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.initial_state import hand_out, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.report import MetricsWriter
 from ravnest.driver.observe.trace import RunTrace
-from ravnest.driver.preparation import Prepared, check_same_data
+from ravnest.driver.preparation import Prepared, check_same_data, hand_out, states_for, writer_opener
 from ravnest.driver.ray.code_shipping import job_code
 from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.stage_setups import stage_setups

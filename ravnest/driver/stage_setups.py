@@ -1,7 +1,10 @@
-"""From a plan and a captured model to what each stage is told: programs, segments, rings, threads, shares.
+"""What each stage of a run is told before it starts, and the rings of the segments that it holds. Pure.
 
-Decides which ring member keeps each segment for checkpoints (the one with the fastest uplink); what the rings are is
-ring_specs.py's. Pure: knows no Ray, no socket, no weights.
+In: a plan, its job and the captured model. Out: a `StageSetup` for each stage, with its program, its segments, its
+threads and its share of the samples, and in each segment the `RingSpec` that says who averages what, in which chunks
+and blocks, directly or around the ring. A ring is computed once, by whoever launches the run, because two machines
+could come to different shares of equal worth. The module also decides which member of a ring writes the segment into
+checkpoints: the one with the fastest uplink.
 """
 
 import math
@@ -10,9 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window
+from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
 from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
-from ravnest.driver.ring_specs import buffers_ring, progress_ring, ring_spec
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.pipeline import stage_name
@@ -20,7 +22,10 @@ from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.tied import TiedSetup, tied_setups
 from ravnest.training.optimizer import expected_updates
+from ring_allreduce import RingSpec
+from ring_allreduce.ring import Wire, bytes_per_element
 from ring_allreduce.transport import Keys
+from ring_timing import divide
 
 
 @dataclass(frozen=True)
@@ -241,3 +246,25 @@ def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:
         unit.boundary_bytes * plan.workload.micro_batch * _EVALUATION_MICRO_BATCHES for unit in plan.costs.units
     ]
     return 2 * max([*tensors, *boundaries, 0]) + _HEADER_ALLOWANCE_BYTES
+
+
+def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
+    """The ring that averages a segment's progress, `elements` float32 numbers."""
+    return ring_spec(plan, ring.members, str(plan.rings.index(ring)), elements, wire)
+
+
+def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
+    """The ring that averages a segment's buffers. They travel as they are: a variance that was rounded beside larger
+    numbers could come out below zero.
+    """
+    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.buffers", elements, "exact")
+
+
+def ring_spec(plan: Plan, members: Sequence[RingMember], name: str, elements: int, wire: Wire) -> RingSpec:
+    """The ring in which `members` average `elements` float32 numbers that travel in the form `wire`."""
+    links = links_of_ring(plan.fleet, [plan.cluster(cluster).stages[index].node for cluster, index in members])
+    division = divide(elements, bytes_per_element(wire), links)
+    names = tuple(stage_name(*member) for member in members)
+    return RingSpec(
+        name, names, elements, division.chunk_elements, wire=wire, shares=division.shares, direct=division.direct
+    )

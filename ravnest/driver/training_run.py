@@ -11,10 +11,9 @@ from pathlib import Path
 from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import choose_folder
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.initial_state import ResumedRun
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
-from ravnest.driver.preparation import Prepared, prepare
+from ravnest.driver.preparation import Prepared, ResumedRun, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.session import StopOnInterrupt, train
 from ravnest.errors import Interrupted, InvalidInput, RavnestError, RunFailed

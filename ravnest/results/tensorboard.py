@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.observe.report import read_metrics
 from ravnest.errors import InvalidInput
 
 _SHARES = ("compute", "averaging", "evaluation", "handoff", "bubble")

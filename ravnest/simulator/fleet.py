@@ -1,18 +1,36 @@
-"""What a virtual run needs to know of a fleet: durations, bytes, links and rings; no tensors, no machines.
+"""The fleet that a simulated run needs: durations, bytes, links and rings, given explicitly or read off a plan.
 
-Given explicitly, or read off a plan (fleet_of_plan.py). A stage is named as in a real run, as in "c0.s1". A link is
-one-way and belongs to one pair of stages; a node's uplink and downlink are shared by all that it sends and receives.
-Where no node is named for a stage, its links are all there is.
+A stage is named as in a real run: "c0.s1" is stage 1 of cluster c0. A link is one-way and belongs to one pair of
+stages; the uplink and the downlink of a node are shared by all that its stages send and receive. A stage for which no
+node is named is limited by its links alone.
+
+`fleet_of_plan` takes durations from FLOPs and speeds, bytes from the cuts, and links, uplinks and downlinks from the
+plan's fleet. Rings are divided by the rule of a real run (ring_timing.divide), which says which of them exchange
+directly, and in which chunks and blocks. Snapshots and merges take no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise, permutations
 
-from cluster_planner import Schedule, SplitBackward
+from cluster_planner import (
+    Cluster,
+    Plan,
+    RingTraffic,
+    Schedule,
+    SpanCosts,
+    SplitBackward,
+    host_key,
+    largest_fitting_window,
+    links_of_ring,
+    ring_traffic,
+    work_times,
+)
 from ravnest.pipeline import stage_name
 from ring_allreduce.transport import LinkShape
+from ring_timing import divide
 
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
 PARAMETER_BYTES = 4
@@ -101,3 +119,109 @@ class VirtualFleet:
     """Up to which windows are tuned while running; None: they stay."""
     control_latency_s: float = 0.0
     """One way between the driver and any stage."""
+
+
+def fleet_of_plan(
+    plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
+) -> VirtualFleet:
+    """Each piece of work takes what the plan's prediction counts for it.
+
+    `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
+    """
+    node_of = {
+        stage_name(cluster.name, index): stage.node
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+    spans = SpanCosts(plan.costs, plan.workload)
+    rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
+    most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
+    largest = [
+        max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
+        for cluster in plan.clusters
+    ]
+    machines = {name: "/".join(map(str, host_key(plan.fleet, name))) for name in node_of.values()}
+    return VirtualFleet(
+        clusters=tuple(
+            VirtualCluster(cluster.name, cluster.window, _stages(plan, spans, cluster, window), window)
+            for cluster, window in zip(plan.clusters, largest, strict=True)
+        ),
+        rings=rings,
+        links=_links(plan, rings, node_of, jitter_s),
+        nodes={machine: _node(plan, name) for name, machine in machines.items()},
+        node_of={who: machines[name] for who, name in node_of.items()},
+        update_every=plan.workload.update_every,
+        max_staleness=plan.workload.max_staleness,
+        average_every=plan.workload.average_every,
+        max_lag=plan.workload.max_lag,
+        micro_batch=plan.workload.micro_batch,
+        clip=_clips(plan.job),
+        schedule=plan.workload.schedule,
+        split_backward="auto" if tuned and plan.workload.splits_backward else "never",
+        control_latency_s=control_latency_s,
+    )
+
+
+def _clips(job: Mapping[str, object]) -> bool:
+    optimizer = job.get("optimizer")
+    return isinstance(optimizer, Mapping) and optimizer.get("clip_norm") is not None
+
+
+def _node(plan: Plan, name: str) -> VirtualNode:
+    node = plan.fleet.node(name)
+    return VirtualNode(node.up_bytes_per_s, node.down_bytes_per_s)
+
+
+def _stages(plan: Plan, spans: SpanCosts, cluster: Cluster, window: int | None) -> tuple[VirtualStage, ...]:
+    units, work = plan.costs.units, plan.workload
+    stages = []
+    for index, stage in enumerate(cluster.stages):
+        first, end = stage.units
+        stages.append(
+            VirtualStage(
+                **asdict(work_times(plan.fleet, spans, stage)),
+                activation_bytes=work.activation_bytes(units[end - 1]) + work.tied_bytes(units[end - 1]),
+                gradient_bytes=work.gradient_bytes(units[first - 1]) + work.tied_bytes(units[first - 1])
+                if first
+                else 0,
+                room=_room(plan, spans, cluster, index, window or cluster.window),
+            )
+        )
+    return tuple(stages)
+
+
+def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: int) -> int:
+    stage = cluster.stages[index]
+    if stage.recomputes:
+        return 0
+    place, memory_bytes = (index, len(cluster.stages)), plan.fleet.node(stage.node).memory_bytes
+    return spans.room_to_split(*stage.units, place, window, memory_bytes)
+
+
+def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualRing:
+    members = tuple(stage_name(*member) for member in ring.members)
+    elements = ring.parameter_bytes // PARAMETER_BYTES
+    element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
+    division = divide(elements, element_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
+    return VirtualRing(members, elements, division.chunk_elements, element_bytes, division.shares, division.direct)
+
+
+def _links(
+    plan: Plan, rings: Sequence[VirtualRing], node_of: Mapping[str, str], jitter_s: float
+) -> dict[tuple[str, str], LinkShape]:
+    """Each way between neighbours in a cluster, and in each ring from each member to those to whom it sends."""
+    pairs: dict[tuple[str, str], None] = {}
+    for cluster in plan.clusters:
+        for index in range(len(cluster.stages) - 1):
+            before, after = stage_name(cluster.name, index), stage_name(cluster.name, index + 1)
+            pairs |= {(before, after): None, (after, before): None}
+    for ring in rings:
+        neighbours = pairwise([*ring.members, ring.members[0]])
+        hops = permutations(ring.members, 2) if ring.direct else neighbours
+        pairs |= dict.fromkeys(hop for hop in hops if hop[0] != hop[1])
+    return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
+
+
+def _link(plan: Plan, a: str, b: str, jitter_s: float) -> LinkShape:
+    link = plan.fleet.link(a, b)
+    return LinkShape(plan.fleet.flow_bytes_per_s(a, b), link.latency_s, max(jitter_s, link.jitter_s))

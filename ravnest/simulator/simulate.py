@@ -19,8 +19,7 @@ from ravnest.errors import InvalidInput
 from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator.clock import Action
-from ravnest.simulator.fleet import VirtualFleet
-from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
 from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage

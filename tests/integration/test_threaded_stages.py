@@ -9,7 +9,7 @@ import torch
 
 from ravnest.driver import control as c
 from ravnest.driver.in_process import LocalResult, LocalRun
-from ravnest.driver.initial_state import needed
+from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost
 from ravnest.job.config import Job
 from ravnest.job.materials import make_weights

@@ -25,7 +25,7 @@ from cluster_planner import (
     validate,
 )
 from ravnest.driver.in_process import LocalRun
-from ravnest.driver.initial_state import StageState
+from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import Job, job_from_mapping

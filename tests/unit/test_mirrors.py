@@ -24,13 +24,11 @@ TYPES_ONLY = {
 NO_MIRROR_YET: set[str] = {
     "ravnest/cli/views/machines.py",
     "ravnest/cli/views/simulation.py",
-    "ravnest/driver/preparation.py",
     "ravnest/driver/ray/stage_actors.py",
     "ravnest/profiling/agents.py",
     "ravnest/profiling/machine_facts.py",
     "ravnest/profiling/probe_line.py",
     "ravnest/profiling/profile.py",
-    "ravnest/simulator/fleet.py",
     "ravnest/simulator/rounds.py",
     "ravnest/simulator/stage.py",
     "ring_allreduce/group/control_line.py",

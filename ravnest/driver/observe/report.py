@@ -1,17 +1,21 @@
-"""What a run tells whoever watches it: one event per thing that happened, and the result at the end.
+"""What a run tells whoever watches it: an event for each thing that happens, the result at the end, and metrics.jsonl.
 
-Decides the schema of these events and of the lines of metrics.jsonl. Knows neither who emits them (the
-driver) nor who shows them (the terminal, a picture, a test). Counts are of the whole fleet unless a cluster
-is named; losses are in nats for cross-entropy, and None where there is none yet.
+The module fixes the schema of the events, and writes and reads metrics.jsonl, which holds one JSON object a line. Every
+line has `kind` and `at_s` (seconds since the training began); the other fields are those of its kind. A line is handed
+to the operating system as soon as it is written, and a line that a crash has torn is dropped. Counts are of the whole
+fleet unless a cluster is named; losses are in nats for cross-entropy, and None where there is none yet.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import IO, Protocol, Self
 
+from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 
 
@@ -216,3 +220,53 @@ def kind_of(event: RunEvent) -> str:
 def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
     """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
     return {name: json_value(item) for name, item in asdict(value).items()}
+
+
+class MetricsWriter:
+    """Appends lines to a file, which may be a resumed run's."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(path)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, kind: str, at_s: float, **fields: object) -> None:
+        """One line, flushed. JSON has no NaN or infinity: such numbers become null."""
+        record = {"kind": kind, "at_s": round(at_s, 3), **fields}
+        self._file.write(json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, object]]:
+    """All whole lines. Raises InvalidInput, naming the line, for one that is not a record."""
+    text = path.read_text(encoding="utf-8")
+    records = []
+    # What follows the last newline is a line still being written, or torn by a crash.
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInput(f"is not JSON: {error.msg}", path=str(path), key=f"line {number}") from None
+        if not isinstance(record, dict) or not {"kind", "at_s"} <= record.keys():
+            raise InvalidInput("is no record: it needs kind and at_s", path=str(path), key=f"line {number}")
+        records.append(record)
+    return records
+
+
+def _drop_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        contents = file.read()
+        file.truncate(contents.rfind(b"\n") + 1)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from ravnest.driver.in_process import LocalResult, LocalRun
-from ravnest.driver.initial_state import StageState
+from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import Job, job_from_mapping, load_job

@@ -10,7 +10,7 @@ import ravnest
 from cluster_planner import Fleet, Node, predicted_again, save_plan
 from ravnest.api import read_plan
 from tests.support.local import JOB_FILE
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 NODE = Node(name="a", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
 

@@ -5,8 +5,15 @@ from matplotlib.image import imread
 
 from cluster_planner import Plan
 from ravnest import pictures
-from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
-from ravnest.driver.observe.report import EvaluatedEvent, NoticeEvent, ProgressEvent, as_plain, kind_of
+from ravnest.driver.observe.report import (
+    EvaluatedEvent,
+    MetricsWriter,
+    NoticeEvent,
+    ProgressEvent,
+    as_plain,
+    kind_of,
+    read_metrics,
+)
 from ravnest.pictures import draw_loss_curve, draw_plan
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ravnest.pictures import draw_simulation, mean_of, time_unit
 from ravnest.simulator import simulate
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 @pytest.mark.parametrize(

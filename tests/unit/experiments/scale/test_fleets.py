@@ -3,7 +3,7 @@ import pytest
 from cluster_planner import validate
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import by_formula, one_round_s
-from ravnest.simulator.fleet_of_plan import MOST_JUDGED
+from ravnest.simulator.fleet import MOST_JUDGED
 
 
 def test_a_generated_plan_is_a_valid_one_and_its_seed_decides_it() -> None:

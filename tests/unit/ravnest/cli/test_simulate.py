@@ -12,7 +12,7 @@ from ravnest.cli.main import app
 from ravnest.cli.views.simulation import show_simulation
 from ravnest.errors import InvalidInput
 from ravnest.simulator import simulate
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 JOB = {
     "model": {"factory": "models:small"},

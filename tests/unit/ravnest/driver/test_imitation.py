@@ -8,7 +8,7 @@ import pytest
 from cluster_planner import Link, SpanCosts, work_times
 from ravnest.driver.imitation import Imitation, StageImitation, stage_imitation
 from ravnest.errors import InvalidInput
-from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.stage.setup import MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
 from tests.support.local import setups_of, tiny_job

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cluster_planner import SpanCosts
-from ravnest.driver.initial_state import needed
+from ravnest.driver.preparation import needed
 from ravnest.job.materials import make_model, make_weights
 from ravnest.stage import messages as m
 from tests.support.local import JOB_FILE, Start, captured_job, local_run, setups_of, tiny_job

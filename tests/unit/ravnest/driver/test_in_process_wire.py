@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.driver.in_process import LocalRun
-from ravnest.driver.initial_state import StageState
+from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.errors import RunFailed
 from ravnest.job.materials import make_weights

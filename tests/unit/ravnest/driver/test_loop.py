@@ -11,10 +11,10 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.initial_state import ResumedRun, needed, states_for, writer_opener
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.report import MetricsWriter, read_metrics
+from ravnest.driver.preparation import ResumedRun, needed, states_for, writer_opener
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
 from ravnest.driver.session import run_control
 from ravnest.errors import NodeLost, RunFailed

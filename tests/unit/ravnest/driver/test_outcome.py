@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.driver.observe.record import StageTimes
 from ravnest.driver.outcome import stage_figures
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 @pytest.mark.parametrize("more", [0, 3])

@@ -11,8 +11,8 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver import training_run as driver
 from ravnest.driver.checkpoint_collector import parts_of_plan
-from ravnest.driver.initial_state import writer_opener
 from ravnest.driver.observe import report
+from ravnest.driver.preparation import writer_opener
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.config import Job
 from tests.support.local import tiny_job

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from ravnest.checkpoints.weight_files import WeightFiles
-from ravnest.driver.initial_state import hand_out, needed, states_for
+from ravnest.driver.preparation import hand_out, needed, states_for
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import load_data, make_buffers, make_model, make_weights
 from ravnest.job.pretrained import pretrained_weights

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.report import MetricsWriter
 from ravnest.errors import InvalidInput
 from ravnest.results.tensorboard import Scalar, scalars, to_tensorboard
 
@@ -25,7 +25,7 @@ def written(path: Path) -> Path:
 
 
 def test_what_becomes_a_curve_and_over_what(tmp_path: Path) -> None:
-    from ravnest.driver.observe.metrics_file import read_metrics
+    from ravnest.driver.observe.report import read_metrics
 
     points = list(scalars(read_metrics(written(tmp_path) / "metrics.jsonl")))
     assert (

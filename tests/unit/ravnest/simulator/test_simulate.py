@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ravnest.errors import InvalidInput
 from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate, simulate
 from ring_allreduce.rounds import SILENCE_FLOOR_S
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 PLAN = home_plan()
 EVENTFUL = Scenario(

@@ -5,7 +5,7 @@ import pytest
 from cluster_planner import Plan
 from ravnest.simulator import Scenario, simulate
 from ravnest.simulator.simulate import SimulationLength, default_length
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 def until(stop: dict[str, object], **options: int) -> SimulationLength:

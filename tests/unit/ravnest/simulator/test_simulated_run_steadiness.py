@@ -4,7 +4,7 @@ import pytest
 
 from ravnest.simulator import simulate
 from ravnest.simulator.simulated_run import too_short
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 PLAN = home_plan()  # 32 samples an update, 2048 a round
 

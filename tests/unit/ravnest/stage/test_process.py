@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ravnest.driver.initial_state import needed
+from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost
 from ravnest.job.materials import make_weights
 from ravnest.splitting import StageModule

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ravnest.driver.initial_state import needed
+from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m

@@ -4,8 +4,8 @@ import pytest
 
 from ravnest.driver import control as c
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.report import MetricsWriter, read_metrics
 from ravnest.stage import messages as m
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from cluster_planner import Link, Node, links_of_ring
-from ravnest.driver.ring_specs import buffers_ring, progress_ring
+from ravnest.driver.stage_setups import buffers_ring, progress_ring
 from ring_allreduce.ring import BLOCK
 from ring_timing import shares_from_hops
 from tests.support.local import setups_of, tiny_job

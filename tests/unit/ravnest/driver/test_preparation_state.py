@@ -7,7 +7,7 @@ import torch
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan
-from ravnest.driver.initial_state import ResumedRun, made_with, needed, states_for, writer_opener
+from ravnest.driver.preparation import ResumedRun, made_with, needed, states_for, writer_opener
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_weights
 from tests.support.local import JOB_FILE, setups_of, tiny_job
@@ -176,7 +176,7 @@ def test_a_checkpoint_from_before_outer_optimizers_had_none(job, made, tmp_path,
     setups, plan = made
     folder = RunFolder(tmp_path)
     before = {key: value for key, value in made_with(plan, job).items() if key != "job.averaging.outer"}
-    monkeypatch.setattr("ravnest.driver.initial_state.made_with", lambda plan, job: before)
+    monkeypatch.setattr("ravnest.driver.preparation.made_with", lambda plan, job: before)
     save(folder, plan, setups, make_weights(job, JOB_FILE), {"c0": 4, "c1": 7})
     monkeypatch.undo()
     ResumedRun.load(folder, plan, job)

@@ -21,8 +21,8 @@ from cluster_planner import (
     predict,
 )
 from cluster_planner.rings import exchange_of
-from ravnest.driver.ring_specs import ring_spec
-from ravnest.simulator.fleet_of_plan import fleet_of_plan
+from ravnest.driver.stage_setups import ring_spec
+from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ring_timing import hop_bytes, shares_from_hops
 

@@ -1,6 +1,6 @@
 import torch
 
-from ravnest.driver.initial_state import StageState, hand_out, needed
+from ravnest.driver.preparation import StageState, hand_out, needed
 from ravnest.job.materials import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.process import receive_state

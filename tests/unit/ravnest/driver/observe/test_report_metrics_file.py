@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
+from ravnest.driver.observe.report import MetricsWriter, read_metrics
 from ravnest.errors import InvalidInput
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.driver.observe.record import StageTimes
 
 
 def test_the_steady_state_leaves_out_fill_and_drain() -> None:
