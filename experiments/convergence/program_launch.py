@@ -19,7 +19,7 @@ from experiments.pipeline.forked import Child, fork_stage
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop import DriverLoop, StageLinks
 from ravnest.driver.observe import report
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.report import MetricsWriter
@@ -98,14 +98,11 @@ def run_forked(
         outbox = Outbox(endpoint)
         hand_out(outbox, endpoint, setups.values(), states_for(setups, plan, job, None))
         DriverLoop(
-            endpoint=endpoint,
-            news=Forks(children),
-            outbox=outbox,
-            control=run_control(plan, job, setups, held_out, total, None),
-            membership=FailStop(nodes, time.monotonic()),
-            collector=CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk),
-            record=record,
-            firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
+            StageLinks(endpoint, outbox, Forks(children)),
+            run_control(plan, job, setups, held_out, total, None),
+            FailStop(nodes, time.monotonic()),
+            CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk),
+            record,
             stop_wanted=lambda: False,
         ).run()
     return record

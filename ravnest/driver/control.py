@@ -175,8 +175,12 @@ class RunControl:
             return []
         self.stopped_early = not evaluate
         self.phase = RunPhase.DRAINING
-        firsts = [stage_name(name, 0) for name in self._shape.clusters]
-        return [EnterPhase(self.phase), *(SendToStage(first, m.Drain()) for first in firsts)]
+        return [EnterPhase(self.phase), *(SendToStage(first, m.Drain()) for first in self.first_stages)]
+
+    @property
+    def first_stages(self) -> list[str]:
+        """The stages that inject micro-batches, one in each cluster."""
+        return [stage_name(name, 0) for name in self._shape.clusters]
 
     def tick(self, elapsed_s: float) -> list[Instruction]:
         """The clock's part: stop by time."""

@@ -1,11 +1,12 @@
-"""The driver's loop: stages' messages in, control's instructions out, news of deaths, state arriving for checkpoints.
+"""The driver's loop: it takes messages of the stages, and does what the control of the run says.
 
-The edge between RunControl (which decides) and the world: transport, Ray's news, the clock, the run folder. Everything
-that it waits for has a deadline in FailurePolicy.
+`RunControl` decides; the loop connects it with the transport, the ends of processes, the clock, the record of the run
+and the collector of checkpoints. Everything that the loop waits for has a deadline in the `FailurePolicy`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from ravnest.driver import control as c
@@ -27,9 +28,21 @@ _SIGNS_OF_LIFE = (m.Alive, m.StateTensor)
 
 
 class StageEnds(Protocol):
-    """Where deaths are heard of: Ray."""
+    """Who knows which stages' processes have ended: Ray in a real run."""
 
-    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]: ...
+    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
+        """The processes that have ended since the last call, each once. Waits up to `timeout_s` for one."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageLinks:
+    """How the driver speaks with the stages, and how it hears that their processes have ended."""
+
+    endpoint: Endpoint
+    outbox: Outbox
+    """Holds the state that is still to be sent to the stages."""
+    ends: StageEnds
 
 
 class DriverLoop:
@@ -37,22 +50,21 @@ class DriverLoop:
 
     def __init__(
         self,
-        *,
-        endpoint: Endpoint,
-        news: StageEnds,
-        outbox: Outbox,
+        links: StageLinks,
         control: c.RunControl,
         membership: FailurePolicy,
         collector: CheckpointCollector,
         record: RunRecord,
-        firsts: Sequence[str],
+        *,
         stop_wanted: Callable[[], bool],
         trace: RunTrace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoint = endpoint
-        self._news = news
-        self._outbox = outbox
+        """`stop_wanted` says whether the user wants the run to end; `trace` takes the stages' timelines; `now` is the
+        clock, in seconds."""
+        self._endpoint = links.endpoint
+        self._news = links.ends
+        self._outbox = links.outbox
         self._control = control
         self._membership = membership
         self._collector = collector
@@ -62,7 +74,6 @@ class DriverLoop:
         self._now = now
         self._stages = set(record.stages)
         self._starting = set(record.stages)
-        self._firsts = firsts
         self._next_alive_s = now()
         self._next_news_s = now()
         self._stopping = False
@@ -70,13 +81,14 @@ class DriverLoop:
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
     def run(self) -> None:
-        """Until the run is over. Raises RunFailed or NodeLost; the caller ends the processes."""
+        """Loop until the run is over and its checkpoints are written. Raises RunFailed or NodeLost, after which the
+        caller ends the processes."""
         while self._control.phase is not c.RunPhase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
 
     def turn(self) -> None:
-        """One round of the loop; `run` makes as many as it takes."""
+        """One iteration of the loop, which waits up to 0.1 s for a message; `run` makes as many as it takes."""
         for delivery in self._endpoint.poll(_POLL_S):
             self._take(delivery)
         now_s = self._now()
@@ -120,7 +132,7 @@ class DriverLoop:
                 self._record.started(delivery.sender, message)
                 if not self._starting and self._training_since_s is None:
                     self._training_since_s = now_s
-                    for stage in self._firsts:
+                    for stage in self._control.first_stages:
                         self._endpoint.send(stage, Lane.PIPELINE, m.Go())
                     self._record.training()
             case m.StateTensor():
@@ -160,9 +172,9 @@ class DriverLoop:
                 case c.EnterPhase():
                     self._record.phase(instruction.phase)
                 case c.RecordRoundOpened():
-                    self._record.round_begun(instruction)
+                    self._record.round_opened(instruction)
                 case c.RecordRoundCommitted():
-                    self._record.round_done(instruction)
+                    self._record.round_committed(instruction)
                 case c.BeginCheckpoint():
                     self._collector.begin(instruction)
                 case c.CommitCheckpoint():
@@ -173,7 +185,7 @@ class DriverLoop:
     def _take_end(self, end: StageEnded) -> None:
         self._stages.discard(end.stage)
         if self._control.phase is c.RunPhase.DONE:
-            return  # however it left: the driver has all that it needs of it
+            return  # the driver has all that it needs of the stage, however it ended
         if end.outcome is None:
             self._membership.ended(end.stage, end.reason)
         elif end.outcome.error is not None:
@@ -183,7 +195,7 @@ class DriverLoop:
             self._membership.ended(end.stage, "it left before the run was over")
 
     def _farewell(self) -> None:
-        """Let the stages leave by themselves, for a while: the run's results are safe already."""
+        """Wait up to 20 s for the stages to leave by themselves. The results of the run are saved already."""
         deadline_s = self._now() + _LEAVE_S
         while self._stages and self._now() < deadline_s:
             for delivery in self._endpoint.poll(_POLL_S):

@@ -1,10 +1,13 @@
-"""One session of a run: Ray starts its actors, the weights go out, the loop runs until the stages have left.
+"""One session of a run: Ray starts its actors, the weights are sent to them, and the loop runs until they have left.
 
-Holds the whole model's weights once, in this process, where they are made from the seed (docs/limits.md).
+In: a `Prepared`, and how the run is to go (address, imitation, encryption, limit). Out: a `RunRecord` of what happened
+and the `RunControl` that says how far the run came. While the weights are handed out, this process holds those of the
+whole model once (docs/limits.md).
 """
 
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +19,7 @@ from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop import DriverLoop, StageLinks
 from ravnest.driver.observe import report
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.report import MetricsWriter
@@ -38,20 +41,27 @@ from ring_allreduce.transport import KeyPair, Keys, Outbox, TransportLimits, Zmq
 
 
 class StopOnInterrupt:
-    """While entered, SIGINT and SIGTERM are handled here."""
+    """While it is entered, SIGINT and SIGTERM end the run, with a checkpoint where there is something to save.
+
+    Python lets only the main thread set handlers of signals. Entered in another thread, as in a run that a notebook or
+    a server starts in the background, it sets none, and signals do what they did before.
+    """
 
     def __init__(self) -> None:
         self.gracefully = False
+        """Whether the first signal asks for an orderly end (`wanted`). Until then it raises KeyboardInterrupt."""
         self.wanted = False
+        """Whether the user has asked for an end."""
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopOnInterrupt":
-        self._before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-        self.arm()
+        if threading.current_thread() is threading.main_thread():
+            self._before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+            self.arm()
         return self
 
     def arm(self) -> None:
-        """Take both signals, whoever else has taken them meanwhile."""
+        """Set the handlers of both signals again, where another library has set its own meanwhile."""
         for which in self._before:
             signal.signal(which, self._on_signal)
 
@@ -81,7 +91,24 @@ def train(
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
-    """What was recorded, and how far it came. Raises RunFailed, NodeLost or InvalidInput."""
+    """Train one session from its start to its last round.
+
+    Arguments:
+        prepared: the run, ready to start.
+        address: HOST:PORT of a running Ray cluster; None starts Ray on this machine.
+        imitate: which of the plan's machines are imitated, and how fast; None imitates nothing.
+        encrypt: messages between the processes travel encrypted, with keys of this session.
+        timeline: write trace.json, also of a run that fails.
+        limit: an end that may come before the job's own.
+        observer: is told of each event.
+        interrupt: says whether the user wants the run to end.
+
+    Returns:
+        What was recorded, and the control of the run, which knows how far it came.
+
+    Raises:
+        RunFailed, NodeLost or InvalidInput.
+    """
     plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
     nodes = {
         stage_name(cluster.name, index): stage.node
@@ -129,14 +156,11 @@ def train(
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
                 trace = RunTrace(nodes) if timeline else None
                 loop = DriverLoop(
-                    endpoint=endpoint,
-                    news=ray,
-                    outbox=outbox,
-                    control=control,
-                    membership=run_failure_policy(plan, nodes, time.monotonic(), speed=speed),
-                    collector=CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
-                    record=record,
-                    firsts=[stage_name(cluster.name, 0) for cluster in plan.clusters],
+                    StageLinks(endpoint, outbox, ray),
+                    control,
+                    run_failure_policy(plan, nodes, time.monotonic(), speed=speed),
+                    CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
+                    record,
                     stop_wanted=lambda: interrupt.wanted,
                     trace=trace,
                 )
@@ -191,10 +215,14 @@ class ResumePosition(Protocol):
     """How far a resumed run has come."""
 
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """Samples of the fleet behind the checkpoint's anchor."""
+        ...
 
     @property
-    def updates(self) -> Mapping[str, int]: ...
+    def updates(self) -> Mapping[str, int]:
+        """Updates of each cluster at its snapshot for the checkpoint."""
+        ...
 
 
 def run_control(
@@ -208,7 +236,16 @@ def run_control(
     *,
     speed: float = 1.0,
 ) -> c.RunControl:
-    """`speed`: how many times as fast as the job's minutes this run goes, where it imitates its machines."""
+    """The control of one session, with the owner of its rounds.
+
+    Arguments:
+        held_out: samples of the held-out set.
+        total_samples: samples of the fleet at which the job ends; None for a job that ends by time.
+        resumed: how far the run had come; None for a new one.
+        limit: an end that may come before the job's own.
+        speed: a run that imitates its machines goes so many times as fast, and takes that much less of the job's
+            minutes.
+    """
     rates = {
         cluster.name: predicted.samples_per_s
         for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
@@ -231,8 +268,11 @@ def run_control(
 
 
 def run_failure_policy(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
-    """`nodes`: by stage. `speed`: as for `run_control`; a slow one makes round trips longer, but a fast one no deadline
-    shorter, since this machine may be slower than what it imitates."""
+    """The policy that ends the run when a stage is lost.
+
+    `nodes` names the node of each stage. `speed` is that of `run_control`: a slow imitation makes round trips longer,
+    but a fast one makes no deadline shorter, because this machine may be slower than those that it imitates.
+    """
     round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
     return FailStop(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
 

@@ -172,12 +172,12 @@ class RunRecord:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
-    def round_begun(self, begun: c.RecordRoundOpened) -> None:
+    def round_opened(self, begun: c.RecordRoundOpened) -> None:
         self._opened_s[begun.round] = self._now_s
         if begun.final:
             self._last_round = begun.round
 
-    def round_done(self, done: c.RecordRoundCommitted) -> None:
+    def round_committed(self, done: c.RecordRoundCommitted) -> None:
         opened_s = self._opened_s.pop(done.round, None)
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:

@@ -17,7 +17,7 @@ STEP = 0.05
 
 def live(trace, fleet, objective, blocks):
     """Point of each (cluster, micro-batch), and the last anchor, by following the events one after another."""
-    names = {f"c{c}.{s}": (c, s) for c, cluster in enumerate(fleet.clusters) for s in range(len(cluster.stages))}
+    names = {f"c{c}.s{s}": (c, s) for c, cluster in enumerate(fleet.clusters) for s in range(len(cluster.stages))}
     start = torch.from_numpy(objective.start).float()
     weights = {key: start[blocks[key[1]]].clone() for key in names.values()}
     progress = {key: Progress(part) for key, part in weights.items()}

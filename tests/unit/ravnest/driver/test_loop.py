@@ -11,7 +11,7 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.fail_stop import FailStop
-from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop import DriverLoop, StageLinks
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.report import MetricsWriter, read_metrics
 from ravnest.driver.preparation import ResumedRun, needed, states_for, writer_opener
@@ -72,16 +72,11 @@ class Bench:
             metrics=[],
         )
         self.loop = DriverLoop(
-            endpoint=driver,
-            news=self.news,
-            outbox=Outbox(driver),
-            control=self.control,
-            membership=FailStop({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
-            collector=CheckpointCollector(
-                self.setups, writer_opener(self.folder, self.plan, self.job, resumed), InlineDisk()
-            ),
-            record=self.record,
-            firsts=["c0.s0", "c1.s0"],
+            StageLinks(driver, Outbox(driver), self.news),
+            self.control,
+            FailStop({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
+            CheckpointCollector(self.setups, writer_opener(self.folder, self.plan, self.job, resumed), InlineDisk()),
+            self.record,
             stop_wanted=lambda: self.wish,
             now=self.now,
         )

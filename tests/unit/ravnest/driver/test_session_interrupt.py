@@ -1,4 +1,5 @@
 import signal
+import threading
 
 import pytest
 
@@ -44,3 +45,18 @@ def test_the_handlers_of_before_come_back():
     with StopOnInterrupt():
         assert signal.getsignal(signal.SIGINT) != before[0]
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_outside_the_main_thread_no_handler_is_set():
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    within = []
+
+    def run():
+        with StopOnInterrupt() as interrupt:
+            interrupt.arm()
+            within.extend(signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert within == before

@@ -134,7 +134,7 @@ def test_rounds_count_on_over_a_resume(tmp_path):
     made.tick(0.0, a=0, b=0)
     made.tick(1.0, a=0, b=0)
     assert [one.rounds_merged for one in made.progress()[0].clusters] == [7, 7]
-    made.record.round_done(c.RecordRoundCommitted(2, 96))
+    made.record.round_committed(c.RecordRoundCommitted(2, 96))
     made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
     made.record.merged("a.s1", m.RoundMerged(round=2))
     made.tick(2.0, a=1, b=1)
@@ -188,9 +188,9 @@ def test_a_round_takes_from_its_opening_to_its_commit_and_the_last_one_does_not_
     record = watched.record
     for round_, opened_s, committed_s, final in ((1, 1.0, 3.0, False), (2, 4.0, 5.0, False), (3, 6.0, 20.0, True)):
         record.at(opened_s)
-        record.round_begun(c.RecordRoundOpened(round_, final))
+        record.round_opened(c.RecordRoundOpened(round_, final))
         record.at(committed_s)
-        record.round_done(c.RecordRoundCommitted(round_, 24 * round_))
+        record.round_committed(c.RecordRoundCommitted(round_, 24 * round_))
     assert record.rounds_s == [2.0, 1.0]
     assert [line["seconds"] for line in watched.lines("round")] == [2.0, 1.0, 14.0]
 
