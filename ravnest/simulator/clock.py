@@ -1,7 +1,8 @@
-"""The virtual clock: one heap of what is due. Decides only the order: by time, then by when it was asked for.
+"""The virtual clock: a heap of the events that are due.
 
-An event is one thing taken from the heap: the end of a computation, a message that leaves, comes or is in, a call of
-the driver. Each is one function and one argument. Knows no stage and no link.
+An event is a function, its argument and a moment, such as the end of a computation, the arrival of a message, or a call
+of the driver. Events happen in the order of their moments, and those of one moment in the order in which they were
+asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ PROGRESS_EVERY = 1 << 16
 
 
 class VirtualClock:
+    """The time of a simulated run, in seconds since its start, and what is still to happen."""
+
     __slots__ = ("_heap", "_sequence", "now_s")
 
     def __init__(self) -> None:
@@ -27,19 +30,24 @@ class VirtualClock:
 
     @property
     def events(self) -> int:
-        """How many have happened."""
+        """How many events have happened."""
         return self._sequence - len(self._heap)
 
     def at(self, at_s: float, action: Action, argument: Any) -> None:
+        """Call `action` with `argument` at the moment `at_s`."""
         self._sequence += 1
         heappush(self._heap, (at_s, self._sequence, action, argument))
 
     def after(self, delay_s: float, action: Action, argument: Any) -> None:
+        """Call `action` with `argument` in `delay_s` seconds."""
         self._sequence += 1
         heappush(self._heap, (self.now_s + delay_s, self._sequence, action, argument))
 
     def run(self, on_progress: Callable[[], None] | None = None) -> None:
-        """Until nothing is due any more. What happens makes no rings of references worth looking for meanwhile."""
+        """Let events happen until none is due. `on_progress` is called every PROGRESS_EVERY events, and at the end.
+
+        The garbage collector is off meanwhile: events make no cycles of references that are worth looking for.
+        """
         heap, pop = self._heap, heappop
         collected = gc.isenabled()
         gc.disable()

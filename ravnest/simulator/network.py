@@ -1,8 +1,8 @@
-"""The links of a virtual run: when a message is in, by the arithmetic with which the transport imitates links.
+"""The links of a simulated run: when a message arrives, by the arithmetic with which the transport imitates links.
 
-Decides only which of the uplinks and downlinks of `ring_allreduce.transport` a message takes. Stages of one host share
-its uplink and its downlink, and reach each other beside both. Knows no machine: a message is an action and its
-argument.
+A message is a number of bytes, and a function with its argument that is called on arrival. The module decides through
+which uplink and downlink of `ring_allreduce.transport` the message goes. Stages of one host share its uplink and its
+downlink, and reach each other without either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNLIMITED = float("inf")
 
 
 class Path:
-    """From one stage to another. The uplink and the downlink are shared with others; the link is not."""
+    """The way from one stage to another. It shares the uplink and the downlink with other paths, but not the link."""
 
     __slots__ = ("_bytes_sent", "_downlink", "_link", "shape", "uplink")
 
@@ -32,7 +32,7 @@ class Path:
         uplink.emulated.add(link, shape)
 
     def transmit(self, lane: Lane, n_bytes: int, action: Action, argument: Any) -> None:
-        """Call `action` with `argument` when a message has travelled."""
+        """Send a message of `n_bytes`, and call `action` with `argument` when it has arrived."""
         uplink, link = self.uplink, self._link
         self._bytes_sent[lane] += n_bytes
         now_s = uplink.clock.now_s
@@ -55,7 +55,7 @@ class Path:
         self.uplink.clock.at(at_s, downlink.came, (lane, n_bytes, rate, item))
 
     def change_shape(self, shape: LinkShape) -> None:
-        """From now on."""
+        """Give the link another rate, latency and jitter from now on."""
         self.shape = shape
         self.uplink.emulated.change(self.uplink.clock.now_s, links={self._link: shape})
         self.uplink.serve()

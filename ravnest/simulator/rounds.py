@@ -1,7 +1,7 @@
-"""Rounds in a virtual run: the driver that opens, commits and ends them, and each stage's part of each ring.
+"""Rounds of a simulated run: the driver that opens, commits and ends them, and each stage's part of each ring.
 
-Decides nothing itself: `RoundOwner`, `RoundMember` and the ring machines of ring_allreduce do. This passes on what they
-say. Vectors are lengths.
+`RoundOwner`, `RoundMember` and the ring machines of ring_allreduce decide, as in a real run. This module carries their
+instructions between the driver and the stages, and chunks between stages. Of a vector it knows only the length.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
-from ravnest.simulator.clock import Action, VirtualClock
+from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet, VirtualRing
-from ravnest.simulator.network import Path, VirtualNetwork
-from ravnest.simulator.stage import RunningStage
-from ravnest.simulator.trace import VirtualTrace
+from ravnest.simulator.network import Path
+from ravnest.simulator.stage import RunningStage, SimulatedWorld
 from ring_allreduce import rounds
 from ring_allreduce.ring import (
     ChunkArrived,
@@ -32,15 +31,11 @@ from ring_allreduce.transport import Lane
 
 
 class VirtualRounds:
-    def __init__(
-        self,
-        fleet: VirtualFleet,
-        clock: VirtualClock,
-        network: VirtualNetwork,
-        stages: Mapping[str, RunningStage],
-        trace: VirtualTrace | None,
-    ) -> None:
-        self._clock = clock
+    """All rounds of one simulated run."""
+
+    def __init__(self, fleet: VirtualFleet, stages: Mapping[str, RunningStage], world: SimulatedWorld) -> None:
+        """`stages`: by name."""
+        self._clock = world.clock
         self._latency_s = fleet.control_latency_s
         self._clusters = {
             cluster.name: tuple(stages[who] for who in cluster.stage_names()) for cluster in fleet.clusters
@@ -51,7 +46,7 @@ class VirtualRounds:
         self._has_rings = bool(rings)
         self._members = {who: _Member(stage, self) for who, stage in stages.items()}
         for name, ring in rings.items():
-            parts = {who: _Part(name, ring, self._members[who], clock, network, trace) for who in ring.members}
+            parts = {who: _Part(name, ring, self._members[who], world) for who in ring.members}
             for who, part in parts.items():
                 part.others = parts
                 self._members[who].parts.append(part)
@@ -59,22 +54,24 @@ class VirtualRounds:
             member.begin()
         self._drained_updates: dict[str, int] = {}
         self.opened_s: list[float] = []
+        """When each round was opened, in order."""
         self.committed_s: list[float] = []
+        """When each round was committed, in order."""
 
     @property
     def opened(self) -> int:
-        """The last round that was opened."""
+        """The number of the last round that was opened."""
         return self._owner.opened
 
     # At the driver.
 
     def trained(self, told: tuple[str, int]) -> None:
-        """A cluster has trained on so many samples in all."""
+        """The driver hears that a cluster has trained on so many samples in all."""
         if self._has_rings:
             self.own(rounds.SamplesReported(*told))
 
     def drained(self, told: tuple[str, int]) -> None:
-        """A cluster has drained, after so many updates."""
+        """The driver hears that a cluster has drained, after so many updates."""
         cluster, updates = told
         self._drained_updates[cluster] = updates
         self._finish_rounds(cluster)
@@ -82,6 +79,7 @@ class VirtualRounds:
             self.own(rounds.FinishRequested())
 
     def own(self, event: rounds.OwnerEvent) -> None:
+        """Give the owner of the rounds an event, and carry out what it answers."""
         for instruction in self._owner.handle(event, self._clock.now_s):
             match instruction:
                 case rounds.OpenRound(number):
@@ -104,7 +102,7 @@ class VirtualRounds:
             self.control(stage.tell, ev.RoundsToFinish(self._owner.opened, self._drained_updates[cluster]))
 
     def control(self, action: Action, argument: Any) -> None:
-        """Between the driver and a stage."""
+        """Call `action` after the time that a message between the driver and a stage takes."""
         self._clock.after(self._latency_s, action, argument)
 
     # At the stages.
@@ -114,6 +112,7 @@ class VirtualRounds:
         self._members[stage.who].contribute(number, samples)
 
     def contributed_samples(self, who: str) -> int:
+        """Samples behind all that a stage has contributed to rounds."""
         return self._members[who].contributed
 
 
@@ -130,7 +129,7 @@ class _Member:
         """Samples."""
 
     def begin(self) -> None:
-        """All its parts are known."""
+        """Make the member's machine, now that all its parts are known."""
         self.machine = rounds.RoundMember([part.name for part in self.parts])
 
     def contribute(self, number: int, samples: int) -> None:
@@ -157,22 +156,14 @@ class _Part:
 
     __slots__ = ("clock", "machines", "member", "name", "network", "others", "paths", "ring", "trace", "who")
 
-    def __init__(
-        self,
-        name: str,
-        ring: VirtualRing,
-        member: _Member,
-        clock: VirtualClock,
-        network: VirtualNetwork,
-        trace: VirtualTrace | None,
-    ) -> None:
+    def __init__(self, name: str, ring: VirtualRing, member: _Member, world: SimulatedWorld) -> None:
         self.name = name
         self.ring = ring
         self.member = member
         self.who = member.stage.who
-        self.clock = clock
-        self.network = network
-        self.trace = trace
+        self.clock = world.clock
+        self.network = world.network
+        self.trace = world.trace
         self.others: Mapping[str, _Part] = {}
         self.paths: dict[str, Path] = {}
         self.machines: dict[int, RingMachine | DirectMachine] = {}
@@ -194,7 +185,7 @@ class _Part:
             elif isinstance(instruction, DropChunk | RefuseChunk):
                 what = f"a chunk of {instruction.sender} in {self.name}, round {number}: {instruction.reason}"
                 raise RunFailed(f"{self.who} refuses {what}")
-            # The others are arithmetic, which takes no time here.
+            # The other instructions are arithmetic, which takes no time in a simulation.
 
     def _machine(self, number: int) -> RingMachine | DirectMachine:
         ring = self.ring

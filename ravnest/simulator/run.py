@@ -1,8 +1,8 @@
 """A run under the virtual clock: the stage, ring and round machines of a whole fleet, and the driver around them.
 
-Decides when the run is told to stop, and what is counted. What happens is decided by the very machines of a real run;
-when, by stage.py (computing) and network.py (links). No tensors, no threads, no real time;
-deterministic. Not modelled: evaluation.
+In: a `VirtualFleet`, and when to stop. Out: a `VirtualResult`. What happens is decided by the state machines of a real
+run; stage.py says when computations end, and network.py when messages arrive. The run is deterministic and has neither
+tensors nor threads. Evaluation is not modelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ravnest.simulator.clock import Action, VirtualClock
 from ravnest.simulator.fleet import VirtualCluster, VirtualFleet
 from ravnest.simulator.network import VirtualNetwork
 from ravnest.simulator.rounds import VirtualRounds
-from ravnest.simulator.stage import RunningStage, Slowness
+from ravnest.simulator.stage import RunningStage, SimulatedWorld, Slowness, StageSettings
 from ravnest.simulator.trace import VirtualResult, VirtualTrace
 
 
@@ -36,12 +36,17 @@ class VirtualRun:
         slowness: Mapping[str, Slowness] | None = None,
         seed: int = 0,
     ) -> None:
-        """`traced`: keep every computation and message, which costs most of the time of a run. `slowness`: by stage;
-        without, every computation takes as long as stated. `seed`: of the links' jitter."""
+        """
+        Arguments:
+            traced: keep every computation and message, which takes most of the time of a run.
+            slowness: by stage name; without it every computation takes as long as stated.
+            seed: of the links' jitter.
+        """
         self.clock = VirtualClock()
         self.network = VirtualNetwork(fleet, self.clock, seed)
         self._fleet = fleet
         self._trace = VirtualTrace(self.clock) if traced else None
+        self._world = SimulatedWorld(self.clock, self.network, self._trace)
         self.stages = {
             who: self._stage(cluster, index, (slowness or {}).get(who))
             for cluster in fleet.clusters
@@ -50,13 +55,15 @@ class VirtualRun:
         for cluster in fleet.clusters:
             for before, after in pairwise(cluster.stage_names()):
                 self.stages[before].after, self.stages[after].before = self.stages[after], self.stages[before]
-        self.rounds = VirtualRounds(fleet, self.clock, self.network, self.stages, self._trace)
+        self.rounds = VirtualRounds(fleet, self.stages, self._world)
         self.samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
-        """Of each cluster, applied at its first stage."""
+        """Of each cluster: samples whose gradients its first stage has applied."""
         self.total_samples = 0
+        """The same of the whole fleet."""
         self.on_samples: Callable[[str, int], None] | None = None
-        """Told the cluster and its samples after each update of its first stage."""
+        """Is called with a cluster and its samples after each update of the cluster's first stage."""
         self.on_drain: Callable[[], None] | None = None
+        """Is called when training is told to stop."""
         self._windows: list[tuple[float, str, int]] = []
         self._stop_samples = 0
         self._drain_s: float | None = None
@@ -69,10 +76,14 @@ class VirtualRun:
         doing: Sequence[tuple[float, Action, Any]] = (),
         on_progress: Callable[[], None] | None = None,
     ) -> VirtualResult:
-        """Train until the fleet has made `stop_samples`, or until `stop_s`, drain, and finish the rounds.
+        """Train until the fleet has made `stop_samples`, or until `stop_s`; then drain, and finish the rounds.
 
-        `doing`: what else is to happen: when, what, with which argument. Raises RunFailed if a machine fails, or if all
-        wait for each other: both are bugs.
+        Arguments:
+            doing: what else is to happen: the moment in seconds, a function, and its argument.
+            on_progress: is called every PROGRESS_EVERY events (see clock.py).
+
+        Raises:
+            RunFailed: a machine fails, or all wait for each other. Both are bugs.
         """
         self._stop_samples = stop_samples if stop_samples is not None else 1 << 62
         if self._fleet.later_link is not None:
@@ -104,13 +115,14 @@ class VirtualRun:
 
     @property
     def draining(self) -> bool:
+        """Whether training has been told to stop."""
         return self._drain_s is not None
 
     def seconds(self) -> dict[str, dict[str, float]]:
-        """Where each stage's time went so far, a computation that is running not counted."""
+        """Each stage's ledger of time so far, by state, in seconds. A computation that is running is not counted."""
         return {who: dict(stage.machine.ledger.seconds) for who, stage in self.stages.items()}
 
-    # What stages tell (stage.Around).
+    # What stages tell (stage.StageObserver).
 
     def updated(self, stage: RunningStage) -> None:
         samples = self._samples_of(stage)
@@ -148,10 +160,9 @@ class VirtualRun:
         largest = fleet.largest_window if cluster.largest_window is None else cluster.largest_window
         tuned = TunedStage(_shape(fleet, cluster, index), largest, on_window, split=fleet.split_backward)
         tuned.may_split()
-        times, who = cluster.stages[index], cluster.stage_names()[index]
-        return RunningStage(
-            who, cluster.name, times, tuned, self, self.clock, self.network, self._trace, slowness, fleet.clip
-        )
+        who = cluster.stage_names()[index]
+        settings = StageSettings(who, cluster.name, cluster.stages[index], fleet.clip, slowness)
+        return RunningStage(settings, tuned, self, self._world)
 
 
 def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:

@@ -1,13 +1,14 @@
-"""One stage of a virtual run: its machine, how long it computes, and what it sends.
+"""One stage of a simulated run: it carries out what the stage machine of a real run decides, under the virtual clock.
 
-Decides when a computation ends: after its stated duration times `slowness`, and later by as long as the node stood
-still meanwhile. A node that stands still hears nothing: what comes waits, in order, until it goes on. What it had
-handed to its uplink travels on. What a stage does next is decided by its machine.
+A computation takes its stated duration times `slowness`, and ends later by as long as the node stalled meanwhile. A
+node that stalls hears nothing: messages that come wait, in order, until it goes on. Messages that it had handed to its
+uplink travel on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ravnest.errors import RunFailed
@@ -28,55 +29,79 @@ Slowness = Callable[[], float]
 class StageObserver(Protocol):
     """What a stage tells the run."""
 
-    def updated(self, stage: RunningStage) -> None: ...
-    def contributed(self, stage: RunningStage, number: int) -> None: ...
-    def drained(self, stage: RunningStage, updates: int) -> None: ...
+    def updated(self, stage: RunningStage) -> None:
+        """A first stage has finished an update."""
+        ...
+
+    def contributed(self, stage: RunningStage, number: int) -> None:
+        """A stage has taken its snapshot for the round `number`."""
+        ...
+
+    def drained(self, stage: RunningStage, updates: int) -> None:
+        """A cluster's first stage has no micro-batch in flight any more, after so many updates."""
+        ...
+
+
+@dataclass(frozen=True)
+class SimulatedWorld:
+    """What all parts of one simulated run share."""
+
+    clock: VirtualClock
+    network: VirtualNetwork
+    trace: VirtualTrace | None
+    """None for a run that is not traced."""
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """What stays the same of one stage throughout the run."""
+
+    who: str
+    """Its name, as in "c0.s1"."""
+    cluster: str
+    times: VirtualStage
+    clip: bool
+    """Whether updates wait for the norm of the gradients of all stages."""
+    slowness: Slowness | None = None
+    """None: every computation takes as long as stated."""
 
 
 class RunningStage:
-    """`tell` it what happens; its machine's instructions are carried out at once."""
+    """`tell` gives it an event; the instructions with which its machine answers are carried out at once."""
 
     def __init__(
-        self,
-        who: str,
-        cluster: str,
-        times: VirtualStage,
-        tuned: TunedStage,
-        around: StageObserver,
-        clock: VirtualClock,
-        network: VirtualNetwork,
-        trace: VirtualTrace | None,
-        slowness: Slowness | None,
-        clip: bool,
+        self, settings: StageSettings, tuned: TunedStage, observer: StageObserver, world: SimulatedWorld
     ) -> None:
-        self.who = who
-        self.cluster = cluster
-        self.times = times
+        self.who = settings.who
+        self.cluster = settings.cluster
+        self.times = settings.times
         self.machine = tuned.machine
         self.finished_round = -1
+        """The last round that it has merged."""
         self.finished_s = 0.0
-        """When it had merged the last round."""
+        """When it had merged that round."""
         self.before: RunningStage | None = None
         self.after: RunningStage | None = None
         self._paths: dict[str, Path] = {}
         self.late_s = 0.0
-        """How much longer than stated it computed, in all, for its slowness."""
+        """By how many seconds in all its slowness has made computations longer than stated."""
         self.stalled_s: dict[str, float] = {}
-        """How long the node stood still, by what the ledger took the time for."""
+        """How long the node stalled, by the state of the ledger that the time was counted under."""
         self._handle = tuned.handle
-        self._when_finished = self._finished  # made once, not for each computation
+        self._when_finished = self._finished  # the bound method is made once, not for each computation
         self._passage = tuned.passage
         self._is_first = tuned.machine.shape.is_first
-        self._clip = clip
-        self._around = around
-        self._clock = clock
-        self._network = network
-        self._trace = trace
-        self._slowness = slowness
+        self._clip = settings.clip
+        self._slowness = settings.slowness
+        self._observer = observer
+        self._clock = world.clock
+        self._network = world.network
+        self._trace = world.trace
         self._held: list[tuple[Action, Any]] | None = None
         self._extend_s = 0.0
 
     def tell(self, event: ev.Event) -> None:
+        """An event of the stage machine happens now, or waits until the node goes on."""
         if self._held is not None:
             self._held.append((self.tell, event))
             return
@@ -84,14 +109,15 @@ class RunningStage:
             _CARRY_OUT[type(instruction)](self, instruction)
 
     def receive(self, action: Action, argument: Any) -> bool:
-        """Whether the node hears a message that is not for its stage machine; else `action` comes again later."""
+        """Whether the node hears a message that is not for its stage machine. Where it stalls, `action` is called with
+        `argument` when it goes on."""
         if self._held is None:
             return True
         self._held.append((action, argument))
         return False
 
     def stall(self, for_s: float) -> bool:
-        """The node stands still, beginning now; False, without effect, where it already does."""
+        """The node stalls for `for_s` seconds from now on. Returns False, without effect, where it already stalls."""
         if self._held is not None:
             return False
         self._held = []
@@ -109,7 +135,7 @@ class RunningStage:
             action(argument)
 
     def _finished(self, event: ev.Event) -> None:
-        """A computation has ended, if the node did not stand still meanwhile."""
+        """A computation has ended, unless the node has stalled meanwhile: then it ends later."""
         if self._extend_s:
             self._clock.after(self._extend_s, self._finished, event)
             self._extend_s = 0.0
@@ -117,7 +143,7 @@ class RunningStage:
         for instruction in self._handle(event, self._clock.now_s):
             _CARRY_OUT[type(instruction)](self, instruction)
         if self._is_first and type(event) is ev.UpdateFinished:
-            self._around.updated(self)
+            self._observer.updated(self)
 
     def _gradient_came(self, told: tuple[ev.GradientArrived, Passage]) -> None:
         if self._held is not None:
@@ -170,7 +196,7 @@ class RunningStage:
 
     def _contribute(self, number: int) -> None:
         if self.receive(self._contribute, number):
-            self._around.contributed(self, number)
+            self._observer.contributed(self, number)
 
     def _apply_merge(self, instruction: ins.ApplyMerge) -> None:
         self._compute(instruction, self.times.merge_s, ev.MergeFinished(instruction.round))
@@ -196,7 +222,7 @@ class RunningStage:
     def _report_drained(self, instruction: ins.ReportDrained) -> None:
         if self._trace is not None:
             self._trace.reported(self.who, instruction)
-        self._around.drained(self, instruction.updates)
+        self._observer.drained(self, instruction.updates)
 
     def _report_rounds_finished(self, instruction: ins.ReportRoundsFinished) -> None:
         if self._trace is not None:

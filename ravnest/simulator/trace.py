@@ -1,6 +1,6 @@
-"""The trace of a virtual run, for who asks for one: every computation, message and report, in words.
+"""The trace of a simulated run: every computation, message and report as a line, and the result that holds them.
 
-Decides how they are written down; it costs most of the time of a run that has one.
+A traced run spends most of its time on writing its trace, so a run is traced only where that is asked for.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class VirtualResult:
+    """What came of a simulated run. Times are virtual seconds since its start."""
+
     trace: tuple[TraceEvent, ...]
-    """In order of start; simultaneous ones in the order in which they were decided."""
+    """In the order in which they started; those of one moment in the order in which they were decided."""
     micro_batch: int
-    """Samples."""
+    """Samples in a micro-batch."""
     drain_s: float
     """When training was told to stop."""
     end_s: float
+    """When the last round was merged everywhere."""
     staleness: Mapping[str, Mapping[int, int]]
-    """Of each stage: how many gradients had which staleness."""
+    """Of each stage: how many gradients had which staleness, in updates."""
     seconds: Mapping[str, Mapping[str, float]]
-    """Of each stage: computing by kind and waiting by cause, from the start to its last event."""
+    """Of each stage: seconds of computing by kind and of waiting by cause, from the start to its last event."""
     windows: tuple[tuple[float, str, int], ...] = ()
-    """(moment, cluster, window): each time that a window was tuned."""
+    """(moment, cluster, window) for each time that a window was tuned."""
 
     def instructions(self, who: str) -> str:
-        """All that a stage did but for passing chunks on, as one trace string."""
+        """All that a stage did, except that it passed chunks on, as one trace string."""
         words = (event.instruction for event in self.trace if event.who == who)
         return " ".join(word for word in words if not word.startswith("chunk:"))
 
@@ -65,6 +68,7 @@ class VirtualResult:
         return done * self.micro_batch / (to_s - from_s)
 
     def fleet_staleness(self) -> Counter[int]:
+        """How many gradients of the whole fleet had which staleness, in updates."""
         total: Counter[int] = Counter()
         for histogram in self.staleness.values():
             total.update(histogram)
@@ -72,6 +76,8 @@ class VirtualResult:
 
 
 class VirtualTrace:
+    """Writes down what the stages of one simulated run do."""
+
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._written: list[TraceEvent] = []
@@ -81,15 +87,18 @@ class VirtualTrace:
         return tuple(self._written)
 
     def computed(self, who: str, instruction: ins.Compute, seconds: float) -> None:
+        """A stage begins a computation that takes `seconds`."""
         now_s = self._clock.now_s
         self._written.append(TraceEvent(now_s, now_s + seconds, who, str(instruction), "compute"))
 
     def reported(self, who: str, instruction: ins.Report) -> None:
+        """A stage reports something to the driver."""
         now_s = self._clock.now_s
         self._written.append(TraceEvent(now_s, now_s, who, str(instruction), "report"))
 
     def sent(self, who: str, word: object, action: Action, argument: Any) -> tuple[Action, Any]:
-        """The action and argument to have called on arrival in place of these."""
+        """A stage sends a message. Returns the action and argument that are to be called on arrival in place of these,
+        so that the moment of the arrival is written down."""
         index, start_s = len(self._written), self._clock.now_s
         self._written.append(TraceEvent(start_s, start_s, who, str(word), "message"))
 
