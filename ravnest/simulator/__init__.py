@@ -1,4 +1,7 @@
-"""A plan's run under a virtual clock: the stage, ring and round machines of a real run, without tensors."""
+"""Simulated runs under a virtual clock, with the stage, ring and round machines of a real run and without tensors.
+
+In: a plan, a scenario, and an end. Out: a `SimulatedRun` with rates, staleness and where the time went.
+"""
 
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, StallRate
 from ravnest.simulator.simulate import simulate

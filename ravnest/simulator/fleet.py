@@ -38,8 +38,7 @@ PARAMETER_BYTES = 4
 
 @dataclass(frozen=True)
 class VirtualStage:
-    """How long one stage computes, and what it sends, per micro-batch (update, snapshot, merge: each
-    time)."""
+    """How long one stage computes and how much it sends for each micro-batch, update, snapshot and merge."""
 
     forward_s: float
     backward_s: float
@@ -47,19 +46,21 @@ class VirtualStage:
     snapshot_s: float = 0.0
     merge_s: float = 0.0
     activation_bytes: int = 0
-    """To the next stage."""
+    """Sent to the next stage for each micro-batch."""
     gradient_bytes: int = 0
-    """To the previous stage."""
+    """Sent to the previous stage for each micro-batch."""
     input_gradients_s: float = 0.0
-    """The parts of a split backward."""
+    """The first part of a split backward."""
     weight_gradients_s: float = 0.0
+    """The second part of a split backward."""
     room: int | None = None
-    """StageShape's, where backwards may be split. None: as much as is in flight at most, and one split backward."""
+    """How many micro-batches the memory has room for where backwards may be split (`StageShape.room`). None: as many
+    as are in flight at most, and one split backward."""
 
 
 @dataclass(frozen=True)
 class VirtualNode:
-    """What all stages on one machine share."""
+    """A machine: the uplink and the downlink that all stages on it share."""
 
     up_bytes_per_s: float
     down_bytes_per_s: float
@@ -67,66 +68,80 @@ class VirtualNode:
 
 @dataclass(frozen=True)
 class VirtualCluster:
+    """The stages that together hold one replica of the model, and the window of micro-batches in flight."""
+
     name: str
     window: int
     stages: tuple[VirtualStage, ...]
     largest_window: int | None = None
-    """Up to which it is tuned while running; None: the fleet's."""
+    """The window is tuned up to this one while the cluster runs; None: up to the fleet's."""
 
     def stage_names(self) -> tuple[str, ...]:
+        """The names of its stages, in order."""
         return tuple(stage_name(self.name, index) for index in range(len(self.stages)))
 
 
 @dataclass(frozen=True)
 class VirtualRing:
-    """`members`: stage names in passing order. `elements`: length of the averaged vector."""
+    """The stages that average one segment.
+
+    `members` are names of stages, in the order in which they pass chunks on. `elements` is the length of the averaged
+    vector, and `element_bytes` what one of its numbers takes on its way.
+    """
 
     members: tuple[str, ...]
     elements: int
     chunk_elements: int
     element_bytes: float = PARAMETER_BYTES
     shares: tuple[float, ...] | None = None
-    """The part of the vector in each member's block; None: equal blocks."""
+    """The share of the vector in each member's block; None: equal blocks."""
     direct: bool = False
-    """Everyone sends its part to everyone."""
+    """Whether every member sends its part to every other, instead of around the ring."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualFleet:
+    """Everything that a simulated run needs to know: clusters, rings, links, nodes, and the settings of the job."""
+
     clusters: tuple[VirtualCluster, ...]
     update_every: int
     max_staleness: int
     rings: tuple[VirtualRing, ...] = ()
-    """Without rings there are no rounds."""
+    """The rings of the segments. Without rings there are no rounds."""
     average_every: int = 1
     """Samples of the whole fleet that make one round."""
     max_lag: int = 1
+    """Rounds."""
     micro_batch: int = 1
     """Samples."""
     clip: bool = False
+    """Whether updates wait for the norm of the gradients of all stages."""
     links: Mapping[tuple[str, str], LinkShape] = field(default_factory=dict)
-    """From one stage to another."""
+    """By (source stage, target stage)."""
     nodes: Mapping[str, VirtualNode] = field(default_factory=dict)
     node_of: Mapping[str, str] = field(default_factory=dict)
-    """Stage → name in `nodes`."""
+    """By stage: the name of its node in `nodes`."""
     schedule: Schedule = "async"
     split_backward: SplitBackward = "never"
     default_link: LinkShape = INSTANT
-    """For pairs that `links` does not name."""
+    """The link of every pair that `links` does not name."""
     later_link: tuple[float, LinkShape] | None = None
-    """From this moment on, `default_link` is another."""
+    """(moment in seconds, the default link from then on)."""
     largest_window: int | None = None
-    """Up to which windows are tuned while running; None: they stay."""
+    """Windows are tuned up to this one while the fleet runs; None: they stay as they are."""
     control_latency_s: float = 0.0
-    """One way between the driver and any stage."""
+    """How long a message between the driver and any stage takes, one way."""
 
 
 def fleet_of_plan(
     plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
 ) -> VirtualFleet:
-    """Each piece of work takes what the plan's prediction counts for it.
+    """The fleet that a plan describes. Each piece of work takes as long as the plan's prediction counts for it.
 
-    `tuned`: windows are tuned and backwards split as in a run; else windows stay. `jitter_s`: of each link, at least.
+    Arguments:
+        tuned: windows are tuned and backwards are split as in a run; otherwise windows stay as planned.
+        jitter_s: each link has at least this jitter.
+        control_latency_s: how long a message between the driver and a stage takes, one way.
     """
     node_of = {
         stage_name(cluster.name, index): stage.node
@@ -209,7 +224,8 @@ def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualR
 def _links(
     plan: Plan, rings: Sequence[VirtualRing], node_of: Mapping[str, str], jitter_s: float
 ) -> dict[tuple[str, str], LinkShape]:
-    """Each way between neighbours in a cluster, and in each ring from each member to those to whom it sends."""
+    """The links in both directions between neighbours of a cluster, and from each member of a ring to those to which it
+    sends."""
     pairs: dict[tuple[str, str], None] = {}
     for cluster in plan.clusters:
         for index in range(len(cluster.stages) - 1):

@@ -1,6 +1,8 @@
-"""What happens to the machines of a simulated run beyond what the plan says. Plain data, pure.
+"""What happens to the machines of a simulated run beyond what the plan says: stalls, jitter, changes of bandwidth.
 
-Decides what makes a scenario valid by itself; whether its nodes exist is asked of a plan's.
+In: the arguments of a `Scenario`, or a YAML file that says the same with units in its keys. Out: a valid scenario, and
+the random durations and stalls that follow from it and a seed. Whether its nodes exist is checked against a plan's
+(`Scenario.require_nodes`).
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -18,11 +21,12 @@ from cluster_planner import AtLeastZero, Positive, Strict, Text, read_validated
 from ravnest.errors import InvalidInput, naming
 
 CONTROL_LATENCY_S = 0.005
+_STAGE = re.compile(r"c\d+\.s?\d+")
 
 
 @dataclass(frozen=True)
 class Stall:
-    """`node` stands still from `at_s`, for `for_s` seconds: it computes nothing and hears nothing."""
+    """`node` stalls from `at_s` on for `for_s` seconds: it computes nothing and hears nothing."""
 
     node: str
     at_s: float
@@ -31,9 +35,9 @@ class Stall:
 
 @dataclass(frozen=True)
 class StallRate:
-    """Each of `nodes` (empty: every node) stalls `per_hour` times an hour by chance, for `for_s` seconds on average.
+    """Each of `nodes` (empty: every node) stalls by chance `per_hour` times an hour, for `for_s` seconds on average.
 
-    Gaps and lengths are exponentially distributed.
+    The gaps between stalls and their lengths are exponentially distributed.
     """
 
     per_hour: float
@@ -43,25 +47,28 @@ class StallRate:
 
 @dataclass(frozen=True)
 class BandwidthChange:
-    """From `at_s` on a node's uplink and downlink carry `up` and `down` times what the plan says (1: as planned)."""
+    """From `at_s` on, uplinks carry `up` times and downlinks `down` times what the plan says (1: as planned)."""
 
     at_s: float
     up: float = 1.0
     down: float = 1.0
     nodes: tuple[str, ...] = ()
-    """Empty: every node."""
+    """The nodes that change; empty: every node."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Without arguments: everything goes as the plan says."""
+    """What happens beyond the plan. Without arguments everything goes as the plan says.
+
+    Raises InvalidInput, which names the key, for a number that makes no sense.
+    """
 
     compute_jitter: float = 0.0
-    """The coefficient of variation of each computation's duration: lognormal, its mean what the plan says."""
+    """The coefficient of variation of each computation's duration, which is lognormal with the planned mean."""
     link_jitter_s: float = 0.0
-    """Each message comes up to so much later by chance; where the plan says more for a link, that counts."""
+    """Each message arrives up to so much later by chance; where the plan has more jitter for a link, that counts."""
     control_latency_s: float = CONTROL_LATENCY_S
-    """One way between the driver and any stage."""
+    """How long a message between the driver and any stage takes, one way."""
     stalls: tuple[Stall, ...] = ()
     stall_rates: tuple[StallRate, ...] = ()
     bandwidth: tuple[BandwidthChange, ...] = ()
@@ -85,14 +92,17 @@ class Scenario:
             _require(change.down, f"bandwidth[{i}].down")
 
     def after(self, end_s: float) -> list[str]:
-        """What would have happened at `end_s` or later: its key, its node and when, in words."""
+        """Says of everything that would happen at `end_s` or later its key, its node and its moment."""
         late = [(each.at_s, f"stalls[{i}] ({each.node}") for i, each in enumerate(self.stalls)]
         for i, change in enumerate(self.bandwidth):
             late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
         return [f"{name} at {at_s:g} s)" for at_s, name in late if at_s >= end_s]
 
     def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
-        """Raise InvalidInput for a node that is not `known`, or that runs no stage (`idle`)."""
+        """Raises InvalidInput for a node that is not `known`, or that runs no stage (`idle`).
+
+        A stage that is named in place of a node, as in `c0.s1`, gets a message that says so.
+        """
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
         named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
@@ -100,7 +110,12 @@ class Scenario:
             if name in idle:
                 raise InvalidInput(f"{name!r} runs no stage in this plan: it is a spare", key=key)
             if name not in known:
-                raise InvalidInput(f"no node of the plan is named {name!r}", key=key)
+                hint = ""
+                if _STAGE.fullmatch(name):
+                    hint = (
+                        ": it looks like a stage, which is written as in c0.s1; a scenario names the node that runs it"
+                    )
+                raise InvalidInput(f"no node of the plan is named {name!r}{hint}", key=key)
 
 
 def _require(value: float, key: str, *, least: float | None = None) -> None:
@@ -110,8 +125,10 @@ def _require(value: float, key: str, *, least: float | None = None) -> None:
 
 
 def computing_slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
-    """By which factor each computation of a stage takes longer: lognormal, mean 1, `variation` its coefficient of
-    variation."""
+    """A function that draws by which factor the next computation of the stage `who` takes longer.
+
+    The factor is lognormal with mean 1 and the coefficient of variation `variation`.
+    """
     normal = random.Random(f"{seed}/compute/{who}").gauss
     sigma = math.sqrt(math.log1p(variation * variation))
     mean, exp = -sigma * sigma / 2, math.exp
@@ -119,7 +136,10 @@ def computing_slowness(seed: int, who: str, variation: float) -> Callable[[], fl
 
 
 def chance_stalls(seed: int, node: str, number: int, per_hour: float, for_s: float) -> Iterator[tuple[float, float]]:
-    """(gap before it, length), both in seconds, of one node's stalls by its `number`-th rate; without an end."""
+    """Yields (gap before it, length) of the stalls of one node, both in seconds, without an end.
+
+    `number` is the place of their `StallRate` in the scenario; each draws random numbers of its own.
+    """
     chance = random.Random(f"{seed}/stalls/{node}/{number}")
     while True:
         yield chance.expovariate(per_hour / 3600.0), chance.expovariate(1.0 / for_s)
@@ -159,7 +179,7 @@ class _ScenarioFile(Strict):
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
-    """The scenario of a file. Raises `InvalidInput`, which names the file, the key and what was expected."""
+    """Read a scenario from a YAML file. Raises InvalidInput, which names the file, the key and what was expected."""
     entry = read_validated(path, _ScenarioFile)
     with naming(path):
         return Scenario(

@@ -1,7 +1,8 @@
-"""Runs a plan under the virtual clock with what a scenario adds, and reads the figures off.
+"""Simulates a run of a plan under the virtual clock, with what a scenario adds, and reads off its figures.
 
-Decides the steady state (from a fifth of the run to the drain), and what counts as lost. What happens is decided by the
-machines (ravnest/pipeline). Reads this machine's clock for one figure only: how long the simulation took.
+In: a plan, a scenario, and an end in samples or virtual seconds. Out: a `SimulatedRun`. The steady state lasts from a
+fifth of the run to the drain. The state machines of a real run (ravnest/pipeline) decide what happens. This machine's
+clock is read for one figure only: how long the simulation took.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import Lane
 
 STEADY_FROM = 0.2
+"""The share of the run after which the steady state begins."""
 SPANS = 120
-"""Of the throughput over time."""
+"""For how many spans of equal length the throughput is told."""
 DEFAULT_S = 3600.0
+"""Virtual seconds that are simulated where no end is given."""
 
 OnProgress = Callable[[float, float, int], None]
-"""Takes the part that is done, the virtual time in seconds and the events so far."""
+"""A function of the share that is done (0 to 1), the virtual time in seconds, and the number of events so far."""
 
 
 def simulate(
@@ -45,8 +48,17 @@ def simulate(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SimulatedRun:
-    """One run of `plan` until the fleet has made so many samples, or for so many virtual seconds (an hour, if neither
-    is said). The same seed gives the same figures. Raises InvalidInput for impossible bounds or unknown nodes.
+    """Simulate one run of `plan`. The same seed gives the same figures, except for `wall_s`.
+
+    Arguments:
+        scenario: what happens beyond the plan; None: everything goes as planned.
+        samples: the run ends when the fleet has made so many samples.
+        seconds: the run ends after so many virtual seconds: DEFAULT_S where neither end is given.
+        seed: of jitter and of stalls by chance.
+        on_progress: hears how far the simulation has come.
+
+    Raises:
+        InvalidInput: both ends are given, one of them is impossible, or the scenario names an unknown or idle node.
     """
     if samples is not None and seconds is not None:
         raise InvalidInput("give samples or seconds, not both")
@@ -81,7 +93,7 @@ class _Simulation:
         }
         self._machine_of = {node: fleet.node_of[who] for node, who in self._stage_of.items()}
         self._updated_s = {cluster.name: array("d") for cluster in fleet.clusters}
-        """When the first stage of each made its updates."""
+        """By cluster: when its first stage made its updates."""
         self._stalls = 0
         self._first_lost: LostNode | None = None
         self._steady_from_s = 0.0
@@ -249,7 +261,7 @@ _COMPUTING = tuple(dict.fromkeys(KIND_OF_COMPUTE.values()))
 
 
 def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
-    """The part of all stages' time by what it was lost to; jitter is within computing, and net."""
+    """The share of all stages' time that was lost, by cause. Jitter is part of computing, and net of what it saved."""
     total: Counter[str] = Counter()
     for stage in stages:
         total.update(stage.seconds)
@@ -260,22 +272,23 @@ def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
 
 
 MOST_EVENTS = 5_000_000
-"""Half a minute to a minute of one core."""
+"""How many events a simulation without a given end may take: half a minute to a minute of one core."""
 HOUR_S = 3600.0
-"""Where the job ends after epochs, whose samples the plan does not know."""
+"""How long a job is simulated that ends after epochs, whose samples the plan does not know."""
 TRIED_EVENTS = 50_000
+"""How many events a trial must have before it tells how many events a sample takes."""
 _LEAST_UPDATES = 4
 _LONGER = 4
 
 
 @dataclass(frozen=True)
 class SimulationLength:
-    """Until when: one of `samples` and `seconds`, both as `simulate` takes them."""
+    """Where a simulation ends: one of `samples` and `seconds`, both as `simulate` takes them, is given."""
 
     samples: int | None
     seconds: float | None
     reason: str
-    """In words, for who asked for no end."""
+    """Why it ends there, in words."""
 
 
 def default_length(
@@ -290,7 +303,7 @@ def default_length(
 
     Arguments:
         most_events: about how many events are simulated at most.
-        tried_events: a trial is long enough to tell the events per sample once it has had so many events.
+        tried_events: how many events a trial must have before it tells how many events a sample takes.
     """
     samples, seconds, end = _stop(plan)
     wanted = samples if samples is not None else (seconds or HOUR_S) * plan.predicted.samples_per_s
@@ -312,7 +325,7 @@ def default_length(
 
 
 def _stop(plan: Plan) -> tuple[int | None, float | None, str]:
-    """Samples or seconds, and their name."""
+    """The job's own end in samples or in seconds, and a phrase that names it."""
     stop = plan.job.get("stop")
     said = stop if isinstance(stop, Mapping) else {}
     samples, minutes = said.get("samples"), said.get("minutes")

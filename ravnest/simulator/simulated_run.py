@@ -1,4 +1,4 @@
-"""What came of a simulated run, and how it is told to programs. Plain data, pure."""
+"""The figures of a simulated run, whether it has shown a steady state, and its form as a JSON document. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class SimulatedStage:
     name: str
     node: str
     utilisation: float
-    """The part of the steady state in which it computed."""
+    """The share of the steady state in which it computed."""
     seconds: Mapping[str, float]
-    """Until the run drained: computing by kind, waiting by cause (both ravnest.pipeline.time_ledger's), and
-    "stalled"."""
+    """Seconds until the run drained: of computing by kind and of waiting by cause (the states of
+    ravnest.pipeline.time_ledger), and under "stalled"."""
     late_s: float
-    """What jitter added to (below 0: took from) its computing."""
+    """Seconds that jitter added to its computing; below 0 where it took some away."""
     staleness: Mapping[int, int]
     """How many gradients had which staleness, in updates."""
 
 
 @dataclass(frozen=True)
 class LostNode:
-    """A stall beyond the deadline at which a run, which is fail-stop, gives a node up and ends."""
+    """A stall that is longer than the deadline at which a real run, which is fail-stop, gives a node up and ends."""
 
     node: str
     silent_from_s: float
@@ -37,7 +37,10 @@ class LostNode:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """Times are virtual seconds since the start, but for `wall_s`. `*_per_s` are samples."""
+    """What came of a simulated run.
+
+    Times are virtual seconds since the start, except `wall_s`. Rates (`*_per_s`) are of samples.
+    """
 
     seed: int
     samples: int
@@ -46,45 +49,53 @@ class SimulatedRun:
     end_s: float
     """When the last round was merged everywhere."""
     steady_from_s: float
-    """The steady state: from here to the drain."""
+    """The steady state lasts from here to the drain."""
     samples_per_s: float
-    """In the steady state."""
+    """Of the fleet, in the steady state."""
     overall_samples_per_s: float
-    """From the start to the end."""
+    """Of the fleet, from the start to the end."""
     goodput_per_s: float
-    """Samples whose effect is in the anchor at the end, over the time from start to end. As long as nothing is lost,
-    and a simulated run waits for whatever stalls, it is `overall_samples_per_s`: the last round merges everything."""
+    """Samples whose effect is in the anchor at the end, over the time from the start to the end. It equals
+    `overall_samples_per_s` as long as nothing is lost, because a simulated run waits for whatever stalls, and its last
+    round merges everything."""
     clusters: Mapping[str, float]
-    """Samples/s of each in the steady state."""
+    """Samples per second of each cluster in the steady state."""
     stages: tuple[SimulatedStage, ...]
     staleness: Mapping[int, int]
-    """Of all stages."""
+    """How many gradients of all stages had which staleness, in updates."""
     rounds: int
+    """How many rounds were committed."""
     averaging_s: float | None
-    """From a round's opening to its commit, the mean but for the last, which waits for the drain. None: no round."""
+    """From a round's opening to its commit: the mean of all rounds except the last, which waits for the drain. None
+    without rounds."""
     longest_averaging_s: float | None
+    """The longest of the same."""
     rounds_s: tuple[tuple[float, float], ...]
-    """When each was opened and committed, in order."""
+    """When each round was opened and committed, in order."""
     pipeline_bytes: int
     averaging_bytes: int
     lost: Mapping[str, float]
-    """Of all stages' time until the drain, the part that was no computing, by cause."""
+    """The share of all stages' time until the drain that was not computing, by cause."""
     stalls: int
+    """How many stalls happened."""
     first_lost: LostNode | None
-    """The figures are of a run that waits; one that does not would have ended here."""
+    """The figures are those of a run that waits. A real run would have ended here."""
     over_time: tuple[tuple[float, float], ...]
     """(end of a span of equal length, samples/s in it) from the start to the drain."""
     events: int
+    """How many events of the virtual clock were simulated."""
     wall_s: float
+    """How long the simulation took, by this machine's clock."""
     ended: str = ""
-    """Why it ended where nobody said when, in words."""
+    """The reason for its end, in words, where the caller gave none."""
     too_short: str | None = None
-    """Why it has shown no steady state, in words; None where it has."""
+    """The reason why it has shown no steady state, in words; None where it has shown one."""
     unreached: tuple[str, ...] = ()
     """What of the scenario would have happened after its end, in words."""
 
     @property
     def events_per_minute(self) -> float:
+        """Events in a minute of this machine's time."""
         return 60.0 * self.events / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -94,11 +105,12 @@ def as_plain(simulated: SimulatedRun) -> dict[str, object]:
 
 
 LEAST_UPDATES = 10
-"""Of the slowest cluster. Rates are counted in whole updates, so one update is up to a tenth of the rate."""
+"""How many updates of the slowest cluster a steady state needs. Rates are counted in whole updates, so that one update
+is then at most a tenth of the rate."""
 
 
 def too_short(result: SimulatedRun, plan: Plan) -> str | None:
-    """Why the run has shown no steady state, in words; None where it has."""
+    """The reason why the run has shown no steady state, in words; None where it has shown one."""
     seconds = result.drain_s - result.steady_from_s
     per_update = plan.workload.micro_batch * plan.workload.update_every
     updates = {name: round(rate * seconds / per_update) for name, rate in result.clusters.items()}
