@@ -130,6 +130,11 @@ class GroupRing:
         self.members: tuple[str, ...] = ()
         """Who is in the ring, in passing order."""
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """These are the forms of lists whose reducers are kept, the one in use last."""
+        return tuple(self._reducers)
+
     def contribute(self, call: Call, number: int) -> None:
         """Contribute the vector of `call` to the round `number`. Raises what RingReducer.contribute raises."""
         self._reducer_for(call, number).contribute(number, RING, call.vector, call.weight)

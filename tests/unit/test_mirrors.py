@@ -107,9 +107,6 @@ TO_MEND: set[str] = {
     "tests/unit/ravnest/driver/test_stage_setups_tied_copies.py",
     "tests/unit/ravnest/splitting/models.py",
     "tests/unit/ravnest/stage/test_memory.py",
-    "tests/unit/ring_allreduce/group/test_group_ring.py",
-    "tests/unit/ring_allreduce/ring/test_reducer_epochs.py",
-    "tests/unit/ring_allreduce/ring/test_reducer_forms.py",
 }
 """Files whose tests still use private attributes."""
 

@@ -108,7 +108,7 @@ def test_only_so_many_forms_are_remembered_and_all_are_counted(wire, kept):
         calls = {name: call_of((number,)) for name in "ab"}
         assert pair.average(number, **calls)["b"].tolist() == pytest.approx([1.0] * number)
     ring = pair.rings["a"]
-    assert len(ring._reducers) == len(ring._specs) == kept
+    assert len(ring.forms) == kept
     assert ring.statistics().rounds == 7
 
 
