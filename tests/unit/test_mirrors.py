@@ -31,9 +31,6 @@ NO_MIRROR_YET: set[str] = {
     "ravnest/profiling/profile.py",
     "ravnest/simulator/rounds.py",
     "ravnest/simulator/stage.py",
-    "ring_allreduce/group/control_line.py",
-    "ring_allreduce/group/member.py",
-    "ring_allreduce/group/rendezvous.py",
 }
 """Modules whose tests stand in another file, or in tests/integration: each is to get a test file of its own."""
 
