@@ -78,5 +78,8 @@ def build(load: float, *, emulated: bool) -> Site:
     )
     setups = endless_setups(plan, job, captured, TOKEN, imitate=Imitation())
     if not emulated:
-        setups = {name: replace(setup, links={}, node=None) for name, setup in setups.items()}
+        setups = {
+            name: replace(setup, imitated=replace(setup.imitated, links={}, node=None))
+            for name, setup in setups.items()
+        }
     return Site(plan, job, setups)

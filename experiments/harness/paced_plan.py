@@ -114,6 +114,8 @@ def endless_setups(
         imitate=imitate,
     )
     return {
-        name: setup if setup.pace is None else replace(setup, pace=replace(setup.pace, update_s=0.0))
+        name: setup
+        if setup.imitated.pace is None
+        else replace(setup, imitated=replace(setup.imitated, pace=replace(setup.imitated.pace, update_s=0.0)))
         for name, setup in setups.items()
     }

@@ -195,7 +195,7 @@ class RunControl:
                 # Drained may have come first: it travels from another stage.
                 self._updates[cluster] = max(self._updates[cluster], message.update + 1)
                 return self._after_update(cluster)
-            case m.SnapshotTaken():
+            case m.ContributionFinishedMessage():
                 self._snapshots.setdefault(message.round, {})[cluster] = message.update
                 return []
             case m.RingFinishedMessage():

@@ -5,14 +5,14 @@ no clock and no socket.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan, SpanCosts, Stage, WorkTimes, work_times
 from ravnest.errors import InvalidInput
 from ravnest.pipeline import stage_name
 from ravnest.stage.messages import DRIVER
-from ravnest.stage.setup import MemoryCap
+from ravnest.stage.setup import ImitatedNode, MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
 
 
@@ -34,26 +34,19 @@ class Imitation:
             raise InvalidInput(f"must be a finite number above 0, not {self.speed!r}", key="speed")
 
 
-@dataclass(frozen=True)
-class StageImitation:
-    """What one stage is told of its node. `device`: torch's name of where it computes."""
-
-    device: str
-    links: Mapping[str, LinkShape] = field(default_factory=dict)
-    node: NodeShape | None = None
-    pace: WorkTimes | None = None
-    memory: MemoryCap | None = None
-
-
-def stage_imitation(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> StageImitation:
-    """`spans`: of the plan. Without an imitation nothing is imitated. Imitated computing is done on the processor,
-    whatever the node has.
+def device_of(plan: Plan, stage: Stage, imitation: Imitation | None) -> str:
+    """Torch's name of the device on which a stage computes. Imitated computing is done on the processor, whatever the
+    node has.
     """
-    node = plan.fleet.node(stage.node)
+    return "cpu" if imitation is not None and imitation.compute else plan.fleet.node(stage.node).device
+
+
+def imitated_node(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitation | None) -> ImitatedNode:
+    """What is imitated of a stage's node: nothing without an `imitation`. `spans`: the span costs of the plan."""
     if imitation is None:
-        return StageImitation(node.device)
-    return StageImitation(
-        device="cpu" if imitation.compute else node.device,
+        return ImitatedNode()
+    node = plan.fleet.node(stage.node)
+    return ImitatedNode(
         links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
         node=_node(plan, stage.node, imitation.speed) if imitation.links else None,
         pace=_pace(plan, stage, spans, imitation.speed) if imitation.compute else None,

@@ -187,9 +187,9 @@ def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None)
     return ZmqEndpoint(
         m.DRIVER,
         codec=m.codec(),
-        token=any_setup.token,
+        token=any_setup.transport.token,
         host=host,
-        limits=TransportLimits(max_message_bytes=any_setup.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
+        limits=TransportLimits(max_message_bytes=any_setup.transport.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
         keys=None if keys is None else keys[m.DRIVER],
     )
 
@@ -251,7 +251,7 @@ def run_control(
         for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
     }
     any_setup = next(iter(setups.values()))
-    batches = evaluation_batches(held_out, any_setup.evaluation_batch, short_last=any_setup.evaluation_short_last)
+    batches = evaluation_batches(held_out, any_setup.evaluation.batch, short_last=any_setup.evaluation.short_last)
     shape = c.RunShape(
         clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
         evaluator=max(rates, key=lambda name: rates[name]),

@@ -14,12 +14,21 @@ from math import prod
 from pathlib import Path
 
 from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
-from ravnest.driver.imitation import Imitation, stage_imitation, stages_elsewhere
+from ravnest.driver.imitation import Imitation, device_of, imitated_node, stages_elsewhere
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
-from ravnest.stage.setup import SegmentSetup, StageSetup
+from ravnest.stage.setup import (
+    ComputeResources,
+    EvaluationSetup,
+    SegmentSetup,
+    StageBounds,
+    StagePlace,
+    StageSetup,
+    TransportSetup,
+    UserCode,
+)
 from ravnest.stage.tied import TiedSetup, tied_setups
 from ravnest.training.optimizer import expected_updates
 from ring_allreduce import RingSpec
@@ -137,23 +146,30 @@ def stage_setups(
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
-            name, node = stage_name(cluster.name, index), stage_imitation(plan, stage, spans, imitate)
+            name, imitated = stage_name(cluster.name, index), imitated_node(plan, stage, spans, imitate)
             setups[name] = StageSetup(
-                cluster=cluster.name,
-                index=index,
-                stages=len(cluster.stages),
-                window=cluster.window,
-                largest_window=max(cluster.window, largest),
-                share=share,
-                total_updates=None
-                if total_samples is None
-                else expected_updates(total_samples * (share[1] - share[0]), job.micro_batch, job.update_every),
+                place=StagePlace(cluster.name, index, len(cluster.stages)),
+                bounds=StageBounds(
+                    window=cluster.window,
+                    largest_window=max(cluster.window, largest),
+                    share=share,
+                    total_updates=None
+                    if total_samples is None
+                    else expected_updates(total_samples * (share[1] - share[0]), job.micro_batch, job.update_every),
+                    room_to_split=0
+                    if stage.recomputes
+                    else spans.room_to_split(
+                        *stage.units,
+                        (index, len(cluster.stages)),
+                        max(cluster.window, largest),
+                        plan.fleet.node(stage.node).memory_bytes,
+                    ),
+                    recomputes=stage.recomputes,
+                ),
+                evaluation=EvaluationSetup(evaluation_batch(job, captured), captured.batch_is_dynamic),
                 job=job,
-                job_file=plan.job_file,
-                search_dirs=tuple(str(path) for path in search_dirs),
+                code=UserCode(plan.job_file, tuple(str(path) for path in search_dirs)),
                 program=programs[name],
-                evaluation_batch=evaluation_batch(job, captured),
-                evaluation_short_last=captured.batch_is_dynamic,
                 segments=(
                     *(
                         _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured, apart)
@@ -165,26 +181,15 @@ def stage_setups(
                         if (cluster.name, index) in each.members
                     ),
                 ),
-                threads=threads[stage.node],
-                device=node.device,
-                max_message_bytes=limit,
-                recomputes=stage.recomputes,
-                room_to_split=0
-                if stage.recomputes
-                else spans.room_to_split(
-                    *stage.units,
-                    (index, len(cluster.stages)),
-                    max(cluster.window, largest),
-                    plan.fleet.node(stage.node).memory_bytes,
+                machine=ComputeResources(threads[stage.node], device_of(plan, stage, imitate)),
+                transport=TransportSetup(
+                    token=token,
+                    max_message_bytes=limit,
+                    keys=None if keys is None else keys[name],
+                    in_flight_bytes=in_flight(plan, stage.node),
                 ),
-                token=token,
-                keys=None if keys is None else keys[name],
-                links=node.links,
-                node=node.node,
-                pace=node.pace,
-                memory=node.memory,
+                imitated=imitated,
                 tied=tied[index],
-                in_flight_bytes=in_flight(plan, stage.node),
                 timeline=timeline,
             )
     return setups

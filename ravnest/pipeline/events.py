@@ -92,8 +92,8 @@ class RoundOpened:
 
 
 @record
-class SnapshotFinished:
-    """The stage has contributed to the round."""
+class ContributionFinished:
+    """The snapshot is taken: the stage has contributed to the round."""
 
     round: int
 
@@ -194,7 +194,7 @@ Event = (
     | WeightGradientsFinished
     | UpdateFinished
     | RoundOpened
-    | SnapshotFinished
+    | ContributionFinished
     | MergeArrived
     | MergeFinished
     | GlobalNormArrived

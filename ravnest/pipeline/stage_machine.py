@@ -182,7 +182,7 @@ class StageMachine:
             case ev.RoundOpened(number):
                 require(self._is_last, "only the last stage stamps rounds")
                 self._boundary.round_opened(number)
-            case ev.SnapshotFinished(number):
+            case ev.ContributionFinished(number):
                 self._finish(ins.TakeSnapshot(number))
                 self._boundary.snapshot_finished(number)
             case ev.MergeArrived(number):

@@ -22,7 +22,15 @@ from ravnest.planning.workload import workload
 from ravnest.profiling.estimates import MeasuredFigure, typical
 from ravnest.splitting import CapturedModel, StageModule, StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.setup import StageSetup
+from ravnest.stage.setup import (
+    ComputeResources,
+    EvaluationSetup,
+    StageBounds,
+    StagePlace,
+    StageSetup,
+    TransportSetup,
+    UserCode,
+)
 from ravnest.training.batches import BatchSource, arguments
 from ravnest.training.losses import build_loss
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
@@ -247,26 +255,15 @@ def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_di
     # Each micro-batch makes an update here, whose time is then shared out as the job shares it.
     job = work.job.model_copy(update={"update_every": 1, "optimizer": OptimizerConfig(**optimizer)})
     setup = StageSetup(
-        cluster="profile",
-        index=index,
-        stages=len(work.programs),
-        window=1,
-        largest_window=1,
-        share=(0.0, 1.0),
-        total_updates=None,
-        evaluation_batch=job.micro_batch,
-        evaluation_short_last=False,
+        place=StagePlace("profile", index, len(work.programs)),
+        bounds=StageBounds(window=1, largest_window=1, recomputes=job.activation_checkpointing == "always"),
+        evaluation=EvaluationSetup(job.micro_batch, short_last=False),
         job=job,
-        job_file=work.job_file,
-        search_dirs=tuple(str(path) for path in search_dirs),
+        code=UserCode(work.job_file, tuple(str(path) for path in search_dirs)),
         program=program,
         segments=(),
-        threads=threads,
-        device=device,
-        max_message_bytes=1,
-        room_to_split=0,
-        recomputes=job.activation_checkpointing == "always",
-        token=b"",
+        machine=ComputeResources(threads, device),
+        transport=TransportSetup(token=b"", max_message_bytes=1),
     )
     module = StageModule(program, {**work.buffers, **_weights(program, work.job)}, device)
     weights = VersionedWeights(module, job.optimizer, version=0)

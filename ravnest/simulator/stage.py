@@ -191,7 +191,7 @@ class RunningStage:
         self._compute(instruction, self.times.update_s, ev.UpdateFinished(instruction.update))
 
     def _take_snapshot(self, instruction: ins.TakeSnapshot) -> None:
-        self._compute(instruction, self.times.snapshot_s, ev.SnapshotFinished(instruction.round))
+        self._compute(instruction, self.times.snapshot_s, ev.ContributionFinished(instruction.round))
         self._clock.after(self.times.snapshot_s, self._contribute, instruction.round)
 
     def _contribute(self, number: int) -> None:

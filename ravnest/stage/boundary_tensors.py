@@ -102,7 +102,7 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
         case m.Gradient() | m.TiedGradients():
             return None if setup.is_last else setup.neighbour(+1)
         case m.EvaluationCredit():
-            return setup.neighbour(setup.stages - 1 - setup.index) if setup.is_first else None
+            return setup.neighbour(setup.place.stages - 1 - setup.index) if setup.is_first else None
         case (
             m.Alive()
             | m.Go()

@@ -56,9 +56,9 @@ class StageCompute:
         self._loss = loss
         self._metrics = metrics
         self._alive: dict[int, MicroBatchGraph | Forgotten] = {}
-        self.device = stage_device(setup.device)
-        self._mixed = MixedPrecision(setup.job.precision, setup.device)
-        self._replayer = Replayer(setup.program, module) if setup.recomputes else None
+        self.device = stage_device(setup.machine.device)
+        self._mixed = MixedPrecision(setup.job.precision, setup.machine.device)
+        self._replayer = Replayer(setup.program, module) if setup.bounds.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         self.splitter = Splitter() if setup.shape.room else None
         """None where backwards are never split."""
@@ -145,7 +145,7 @@ class StageCompute:
         Returns its learning rate and, at the last stage, its micro-batches' losses.
         """
         config = self._setup.job.optimizer
-        lr = learning_rate(config.lr, config.schedule, self.weights.version, self._setup.total_updates)
+        lr = learning_rate(config.lr, config.schedule, self.weights.version, self._setup.bounds.total_updates)
         scale = None
         if config.clip_norm is not None:
             known = None if norm_sq is None else math.sqrt(norm_sq)

@@ -142,9 +142,9 @@ class ComputeTasks:
         self._setup = setup
         self._lateness = lateness
         self._pacer: Pacer | None = None
-        if setup.pace is not None:
-            evaluation_s = setup.pace.forward_s * setup.evaluation_batch / setup.job.micro_batch
-            self._pacer = Pacer(setup.pace, evaluation_s, machine.ledger, now=now)
+        if setup.imitated.pace is not None:
+            evaluation_s = setup.imitated.pace.forward_s * setup.evaluation.batch / setup.job.micro_batch
+            self._pacer = Pacer(setup.imitated.pace, evaluation_s, machine.ledger, now=now)
         self._arrived: dict[tuple[Kind, tuple[int, ...]], Tensors] = {}
         self.saving: set[int] = set()
         """The rounds whose merge returns the stage's state, for a checkpoint."""
@@ -203,8 +203,8 @@ class ComputeTasks:
 
     def _update(self, norm_sq: float | None, staleness: Sequence[int]) -> tuple[float, tuple[float, ...]]:
         done = self._compute.update(norm_sq, staleness)
-        if self._setup.memory is not None:
-            self._compute.peaks.require_within(self._setup.memory, self._setup.name)
+        if self._setup.imitated.memory is not None:
+            self._compute.peaks.require_within(self._setup.imitated.memory, self._setup.name)
         return done
 
     def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StatePiece]:

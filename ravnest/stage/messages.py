@@ -224,7 +224,7 @@ class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
     period_s: float = 0.0
 
 
-class SnapshotTaken(Message, frozen=True, kw_only=True, tag="snapshot_taken"):
+class ContributionFinishedMessage(Message, frozen=True, kw_only=True, tag="contribution_finished"):
     """The stage has contributed to a round, after `update` updates."""
 
     round: int
@@ -325,7 +325,7 @@ KINDS: tuple[type[Message], ...] = (
     Updated,
     WindowTuned,
     BackwardSplit,
-    SnapshotTaken,
+    ContributionFinishedMessage,
     RingFinishedMessage,
     RoundMerged,
     StateSent,

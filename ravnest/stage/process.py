@@ -41,22 +41,22 @@ class StageProcess:
 
     def __init__(self, setup: StageSetup, host: str) -> None:
         self._setup = setup
-        torch.set_num_threads(setup.threads)
+        torch.set_num_threads(setup.machine.threads)
         self._source = batch_source(setup)
         window = (setup.job.max_staleness + 1) * setup.job.update_every
         self._endpoint = ZmqEndpoint(
             setup.name,
             codec=m.codec(),
-            token=setup.token,
+            token=setup.transport.token,
             host=host,
             limits=TransportLimits(
-                max_message_bytes=setup.max_message_bytes,
+                max_message_bytes=setup.transport.max_message_bytes,
                 queue_messages=2 * window + _QUEUE_SPARE_MESSAGES,
-                in_flight_bytes=setup.in_flight_bytes,
+                in_flight_bytes=setup.transport.in_flight_bytes,
             ),
-            links=setup.links,
-            node=setup.node,
-            keys=setup.keys,
+            links=setup.imitated.links,
+            node=setup.imitated.node,
+            keys=setup.transport.keys,
         )
 
     @property
@@ -74,7 +74,8 @@ class StageProcess:
             leaving.callback(self._endpoint.close)
             self._endpoint.connect(peers)
             begin, weights, optimizer = receive_state(self._endpoint)
-            executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(self._setup.threads))
+            threads = self._setup.machine.threads
+            executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))
             leaving.callback(executor.close, _CLOSE_S)
             runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
             started = m.StageStarted(process_bytes=psutil.Process().memory_info().rss)
@@ -87,10 +88,10 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
     """The data of a first or last stage; None between them."""
     if not (setup.is_first or setup.is_last):
         return None
-    data = load_data(setup.job, setup.job_file)
+    data = load_data(setup.job, setup.code.job_file)
     job = setup.job
-    spans = evaluation_batches(len(data.held_out), setup.evaluation_batch, short_last=setup.evaluation_short_last)
-    sampler = Sampler(len(data.train), job.seed, setup.share, job.micro_batch)
+    spans = evaluation_batches(len(data.held_out), setup.evaluation.batch, short_last=setup.evaluation.short_last)
+    sampler = Sampler(len(data.train), job.seed, setup.bounds.share, job.micro_batch)
     return BatchSource(data, sampler, spans, setup.input_names)
 
 
@@ -136,9 +137,9 @@ def assemble(
 ) -> StageRuntime:
     """The stage's parts, joined."""
     job = setup.job
-    dirs = [Path(path) for path in setup.search_dirs]
-    stage_device(setup.device)  # one that is not there is refused before weights are moved
-    module = StageModule(setup.program, _widened(setup, state), setup.device)
+    dirs = [Path(path) for path in setup.code.search_dirs]
+    stage_device(setup.machine.device)  # one that is not there is refused before weights are moved
+    module = StageModule(setup.program, _widened(setup, state), setup.machine.device)
     weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
     own, outer = split_outer(optimizer_state)
     if own:
@@ -150,8 +151,8 @@ def assemble(
         module,
         weights,
         source,
-        build_loss(job.loss, dirs, setup.device),
-        build_metrics(job.metrics, dirs, setup.device),
+        build_loss(job.loss, dirs, setup.machine.device),
+        build_metrics(job.metrics, dirs, setup.machine.device),
     )
     timeline = Timeline() if setup.timeline else None
     return StageRuntime(setup, endpoint, compute, rounds, executor, version=version, timeline=timeline, now=now)

@@ -99,7 +99,7 @@ class StageRuntime:
         self._outbox = Outbox(endpoint)
         self._tuned = TunedStage(
             setup.shape,
-            setup.largest_window,
+            setup.bounds.largest_window,
             lambda tuner: self._reports.window(tuner),
             split=setup.job.split_backward,
             on_split=lambda tuner: self._reports.split(tuner),
@@ -284,11 +284,11 @@ class StageRuntime:
                 self._reports.tell(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=spent))
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
-                self._reports.tell(m.SnapshotTaken(round=number, update=self.machine.version))
+                self._reports.tell(m.ContributionFinishedMessage(round=number, update=self.machine.version))
                 self.rounds.contribute(number, finished.result)
                 self._measure_averaging()
                 self._reports.round_is(number, "in flight")
-                self._handle(ev.SnapshotFinished(number))
+                self._handle(ev.ContributionFinished(number))
             case ins.ApplyMerge(number):
                 self.rounds.release(number)
                 self._merged(number, finished.result)

@@ -1,7 +1,7 @@
-"""What the driver tells a stage before it starts: everything it needs, and nothing it could decide itself.
+"""What the driver tells a stage before it starts: everything that it needs and cannot decide itself.
 
-A setup reaches the stage through Ray's authenticated control channel. It holds no weights: those follow
-over the transport, span by span (design §5, §9).
+In: a plan and a job, as the driver reads them. Out: the setup of one stage, which reaches it through Ray's
+authenticated control channel. A setup holds no weights: those follow over the transport, span by span (design §5, §9).
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,28 @@ from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress
 class SegmentSetup:
     """A segment that the stage holds, and the ring that averages it."""
 
-    ring: int  # the ring's number in the plan
-    parameters: tuple[str, ...]  # trainable ones, in unit order
-    buffers: tuple[str, ...]  # floating-point buffers that learn (set to the average)
-    counters: tuple[str, ...]  # integer buffers (set to the maximum)
-    frozen: tuple[str, ...]  # parameters that nobody trains: only the keeper needs them, for the final weights
-    progress: RingSpec  # of the trained parameters' progress; the same at every member, as is the next
-    averaged_buffers: RingSpec | None  # of the buffers, where there are any
-    keeper: bool  # this member sends the anchor to the driver for checkpoints
-    copies: int = 1  # stages of its cluster that hold the segment, and share the weight of the cluster's samples
+    ring: int
+    """The number of the ring in the plan."""
+    parameters: tuple[str, ...]
+    """The parameters that are trained, in the order of the units."""
+    buffers: tuple[str, ...]
+    """The floating-point buffers that learn. A round sets them to their average."""
+    counters: tuple[str, ...]
+    """The integer buffers. A round sets them to their maximum."""
+    frozen: tuple[str, ...]
+    """The parameters that nobody trains. Only the keeper needs them, for the final weights."""
+    progress: RingSpec
+    """The ring of the trained parameters' progress. It is the same at every member, as `averaged_buffers` is."""
+    averaged_buffers: RingSpec | None
+    """The ring of the buffers; None where the segment has none."""
+    keeper: bool
+    """Whether this member sends the anchor to the driver, for checkpoints."""
+    copies: int = 1
+    """The number of stages of its cluster that hold the segment, and share the weight of the cluster's samples."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Transport names, in passing order."""
+        """The transport names of the ring's members, in passing order."""
         return self.progress.members
 
     @property
@@ -42,81 +51,156 @@ class SegmentSetup:
 
 
 @dataclass(frozen=True)
+class StagePlace:
+    """Which stage of which cluster it is. Stages are numbered from 0, and `stages` is how many the cluster has."""
+
+    cluster: str
+    index: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class StageBounds:
+    """How much the stage may do at once, and in all."""
+
+    window: int
+    """The window to begin with, in micro-batches."""
+    largest_window: int
+    """The window up to which it may be tuned."""
+    share: tuple[float, float] = (0.0, 1.0)
+    """The part of each epoch that the cluster trains on: from where to where, as fractions."""
+    total_updates: int | None = None
+    """The updates that the cluster is expected to make; None where the run has no known end."""
+    room_to_split: int = 0
+    """The micro-batches whose backward may be split at a time; see StageShape.room."""
+    recomputes: bool = False
+    """Whether activations are dropped after each forward, which is then run again before the backward."""
+
+
+@dataclass(frozen=True)
+class EvaluationSetup:
+    """How the held-out set is divided into batches."""
+
+    batch: int
+    """The samples of one batch."""
+    short_last: bool
+    """Whether the last batch may be shorter, which it may not where the model's batch size is fixed."""
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """Where the job file and the user's code are found: `search_dirs` are the folders that are searched."""
+
+    job_file: str
+    search_dirs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ComputeResources:
+    """What the stage computes with: torch's threads, and torch's name of the device."""
+
+    threads: int
+    device: str
+
+
+@dataclass(frozen=True)
+class TransportSetup:
+    """How the stage speaks to its peers."""
+
+    token: bytes = field(repr=False)
+    """The run's secret, by which its messages are known."""
+    max_message_bytes: int
+    keys: Keys | None = field(default=None, repr=False)
+    """The keys of an encrypted run; None for one that is not."""
+    in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What the link to each stage of another node holds in flight, in bytes, by transport name."""
+
+
+@dataclass(frozen=True)
 class MemoryCap:
-    """What the imitated node has, for the stage and its process."""
+    """The memory of the imitated node, which is for the stage and its process."""
 
     node: str
     node_bytes: int
-    process_bytes: int  # of the process itself, as planned
+    process_bytes: int
+    """What the process itself takes, as planned."""
+
+
+@dataclass(frozen=True)
+class ImitatedNode:
+    """What is imitated of the stage's node: nothing, by default."""
+
+    links: Mapping[str, LinkShape] = field(default_factory=dict)
+    """The links to every stage of another node, by transport name."""
+    node: NodeShape | None = None
+    """The node's uplink and downlink."""
+    pace: WorkTimes | None = None
+    """What the node takes for each kind of work."""
+    memory: MemoryCap | None = None
 
 
 @dataclass(frozen=True)
 class StageSetup:
     """One stage of one cluster."""
 
-    cluster: str
-    index: int
-    stages: int
-    window: int  # to begin with
-    largest_window: int  # up to which it may be tuned
-    share: tuple[float, float]
-    total_updates: int | None
-    evaluation_batch: int  # samples
-    evaluation_short_last: bool  # False for a model whose batch size is fixed
+    place: StagePlace
+    bounds: StageBounds
+    evaluation: EvaluationSetup
     job: Job
-    job_file: str
-    search_dirs: tuple[str, ...]
+    code: UserCode
     program: StageProgram
     segments: tuple[SegmentSetup, ...]
-    threads: int
-    device: str
-    max_message_bytes: int
-    room_to_split: int  # see StageShape.room
-    recomputes: bool  # forgets activations after each forward, and runs it again for the backward
-    token: bytes = field(repr=False)
-    keys: Keys | None = field(default=None, repr=False)  # of an encrypted run
-    links: Mapping[str, LinkShape] = field(default_factory=dict)
-    node: NodeShape | None = None
-    pace: WorkTimes | None = None
-    """Of the imitated node."""
-    memory: MemoryCap | None = None
+    machine: ComputeResources
+    transport: TransportSetup
+    imitated: ImitatedNode = ImitatedNode()
     tied: TiedSetup = field(default_factory=TiedSetup)
-    in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
-    """To each stage of another node, what its link holds (launch/in_flight.py)."""
     timeline: bool = False
-    """Record what is done and when, for trace.json."""
+    """Whether to record what is done and when, for trace.json."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of the stage's cluster."""
+        return self.place.cluster
+
+    @property
+    def index(self) -> int:
+        """The number of the stage in its cluster, from 0."""
+        return self.place.index
 
     @property
     def name(self) -> str:
+        """The stage's transport name, such as c0.s1."""
         return stage_name(self.cluster, self.index)
 
     @property
     def is_first(self) -> bool:
+        """Whether the stage takes the model's inputs."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        return self.index == self.stages - 1
+        """Whether the stage computes the loss."""
+        return self.index == self.place.stages - 1
 
     @property
     def shape(self) -> StageShape:
-        """What the stage's machine is told."""
+        """What the stage machine is told of the stage."""
         job = self.job
         return StageShape(
-            stages=self.stages,
+            stages=self.place.stages,
             index=self.index,
             update_every=job.update_every,
             max_staleness=job.max_staleness,
-            window=self.window,
+            window=self.bounds.window,
             max_lag=job.max_lag,
             clip=job.optimizer.clip_norm is not None,
             schedule=job.schedule,
-            room=self.room_to_split,
+            room=self.bounds.room_to_split,
         )
 
     @property
     def input_names(self) -> tuple[str, ...] | None:
-        """Of the model's own inputs, in the first stage's order; no other stage takes them."""
+        """The names of the model's inputs, in the first stage's order; None at every other stage."""
         return tuple(spec.name for spec in self.program.inputs) if self.is_first else None
 
     def neighbour(self, step: int) -> str:
@@ -133,4 +217,4 @@ class StageAddress:
     pid: int
     cores: int
     samples: tuple[int, int] | None = None
-    """Of the training and the held-out set as they are read there; None where they are not."""
+    """The samples of the training and the held-out set, as the stage reads them; None where it reads none."""

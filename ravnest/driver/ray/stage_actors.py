@@ -17,7 +17,7 @@ from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import data_of_node
-from ravnest.stage.setup import StageAddress, StageSetup
+from ravnest.stage.setup import StageAddress, StageSetup, UserCode
 from ring_allreduce.transport import PeerAddress
 
 
@@ -37,13 +37,13 @@ class StageActor:
         code; None: it lies here where it lies for the driver."""
         if shipped is not None:
             here = Path.cwd()
-            setup = replace(setup, job_file=str(here / shipped), search_dirs=(str(here),))
+            setup = replace(setup, code=UserCode(str(here / shipped), (str(here),)))
         self._setup = setup
         self._host = host
 
     def prepare(self) -> StageAddress:
         """Import torch, load the data, bind the endpoint."""
-        sys.path[:0] = [path for path in self._setup.search_dirs if path not in sys.path]
+        sys.path[:0] = [path for path in self._setup.code.search_dirs if path not in sys.path]
         from ravnest.stage.process import (
             StageProcess,
         )  # torch's import: here, so that actors import in parallel

@@ -64,7 +64,7 @@ def state_sent(run, round_):
 
 def snapshots(run, round_, **updates):
     for cluster, update in updates.items():
-        run.handle(f"{cluster}.s0", m.SnapshotTaken(round=round_, update=update))
+        run.handle(f"{cluster}.s0", m.ContributionFinishedMessage(round=round_, update=update))
 
 
 def to_the_last_evaluation(run):

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from cluster_planner import Link, SpanCosts, work_times
-from ravnest.driver.imitation import Imitation, StageImitation, stage_imitation
+from ravnest.driver.imitation import Imitation, device_of, imitated_node
 from ravnest.errors import InvalidInput
 from ravnest.simulator.fleet import fleet_of_plan
-from ravnest.stage.setup import MemoryCap
+from ravnest.stage.setup import ImitatedNode, MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
 from tests.support.local import setups_of, tiny_job
 
@@ -33,19 +33,19 @@ def with_nodes(plan, **changes):
 
 
 def told(plan, imitation, cluster=0, index=0):
-    return stage_imitation(plan, plan.clusters[cluster].stages[index], SpanCosts(plan.costs, plan.workload), imitation)
+    return imitated_node(plan, plan.clusters[cluster].stages[index], SpanCosts(plan.costs, plan.workload), imitation)
 
 
 def test_without_an_imitation_nothing_is_imitated():
-    assert told(a_plan(), None) == StageImitation("cpu")
-    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == StageImitation("cpu")
+    assert told(a_plan(), None) == ImitatedNode()
+    assert told(a_plan(), Imitation(compute=False, links=False, memory=False)) == ImitatedNode()
 
 
 def test_an_imitated_node_computes_on_the_processor_whatever_it_has():
     plan = with_nodes(a_plan(), n00={"device": "cuda:1"})
-    assert told(plan, None).device == "cuda:1"
-    assert told(plan, Imitation(compute=False)).device == "cuda:1"
-    assert told(plan, WHOLE).device == "cpu"
+    assert device_of(plan, plan.clusters[0].stages[0], None) == "cuda:1"
+    assert device_of(plan, plan.clusters[0].stages[0], Imitation(compute=False)) == "cuda:1"
+    assert device_of(plan, plan.clusters[0].stages[0], WHOLE) == "cpu"
 
 
 def test_each_part_can_be_left_out():

@@ -37,7 +37,7 @@ def trained(parts: int, **changes) -> tuple[LocalRun, dict[str, torch.Tensor]]:
 def test_running_forwards_twice_changes_nothing(case):
     _, kept = trained(3, **CASES[case])
     run, again = trained(3, activation_checkpointing="always", **CASES[case])
-    assert all(stage.setup.recomputes for stage in run.stages.values())
+    assert all(stage.setup.bounds.recomputes for stage in run.stages.values())
     assert {name: torch.equal(again[name], kept[name]) for name in kept} == dict.fromkeys(kept, True)
 
 

@@ -35,7 +35,7 @@ def test_the_keys_of_an_encrypted_run_reach_each_stage_and_no_text() -> None:
         keys=keys,
     )
     for name, setup in setups.items():
-        assert setup.keys is keys[name]
+        assert setup.transport.keys is keys[name]
         assert keys[name].own.secret not in repr(setup)
 
 

@@ -8,6 +8,7 @@ from cluster_planner import Link, Node
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.stage_setups import check_fingerprint, stage_setups
 from ravnest.errors import InvalidInput
+from ravnest.stage.setup import ImitatedNode
 from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import captured_job, setups_of, tiny_job
 
@@ -89,16 +90,16 @@ def test_the_fastest_uplink_keeps_a_segment_and_the_first_member_among_equals():
 
 def test_stages_of_a_cluster_share_its_samples_and_its_number_of_updates():
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    assert setups["c0.s0"].share == setups["c0.s1"].share == plan.share("c0")
-    assert setups["c0.s0"].share[1] == setups["c1.s0"].share[0]
-    assert setups["c0.s0"].total_updates == setups["c0.s1"].total_updates == 10
+    assert setups["c0.s0"].bounds.share == setups["c0.s1"].bounds.share == plan.share("c0")
+    assert setups["c0.s0"].bounds.share[1] == setups["c1.s0"].bounds.share[0]
+    assert setups["c0.s0"].bounds.total_updates == setups["c0.s1"].bounds.total_updates == 10
     unknown = made(tiny_job(), plan, total_samples=None)
-    assert unknown["c0.s0"].total_updates is None
+    assert unknown["c0.s0"].bounds.total_updates is None
 
 
 def test_all_stages_hold_the_run_s_token_and_none_shows_it():
     setups, _ = setups_of(tiny_job(), parts=(2, 1), token=b"0123456789abcdef")
-    assert {setup.token for setup in setups.values()} == {b"0123456789abcdef"}
+    assert {setup.transport.token for setup in setups.values()} == {b"0123456789abcdef"}
     assert "0123456789abcdef" not in repr(setups["c0.s0"])
 
 
@@ -106,19 +107,19 @@ def test_threads_are_those_of_the_node():
     job = tiny_job()
     _, plan = setups_of(job, parts=(2,))
     setups = made(job, plan, threads={"n00": 3, "n01": 5})
-    assert [setup.threads for setup in setups.values()] == [3, 5]
+    assert [setup.machine.threads for setup in setups.values()] == [3, 5]
 
 
 def test_only_an_imitation_tells_stages_of_their_nodes():
     job = tiny_job()
     setups, plan = setups_of(job, parts=(2, 1))
     for setup in setups.values():
-        assert (setup.links, setup.node, setup.pace, setup.memory) == ({}, None, None, None)
+        assert setup.imitated == ImitatedNode()
     for setup in made(job, plan, imitate=Imitation()).values():
-        assert setup.links
-        assert setup.pace is not None
-        assert set(setup.node.arriving_bytes_per_s) == set(setup.links)
-        assert setup.memory.node.startswith("n")
+        assert setup.imitated.links
+        assert setup.imitated.pace is not None
+        assert set(setup.imitated.node.arriving_bytes_per_s) == set(setup.imitated.links)
+        assert setup.imitated.memory.node.startswith("n")
 
 
 def test_any_tensor_that_a_stage_may_send_fits_in_a_message():
@@ -127,17 +128,17 @@ def test_any_tensor_that_a_stage_may_send_fits_in_a_message():
     for setup in setups.values():
         tensors = [spec.size_bytes for spec in (*setup.program.parameters, *setup.program.buffers)]
         boundary = sum(
-            spec.dtype.itemsize * setup.evaluation_batch * 8 * 16 for spec in setup.program.outputs if not setup.is_last
+            spec.dtype.itemsize * setup.evaluation.batch * 8 * 16 for spec in setup.program.outputs if not setup.is_last
         )
-        assert setup.max_message_bytes > max(*tensors, boundary)
+        assert setup.transport.max_message_bytes > max(*tensors, boundary)
 
 
 def test_evaluation_batches_are_larger_where_the_batch_size_is_free():
     setups, _ = setups_of(tiny_job(), parts=(1,))
     captured = captured_job(tiny_job())
     assert captured.batch_is_dynamic
-    assert setups["c0.s0"].evaluation_batch == 16
-    assert setups["c0.s0"].evaluation_short_last
+    assert setups["c0.s0"].evaluation.batch == 16
+    assert setups["c0.s0"].evaluation.short_last
 
 
 def test_a_model_that_was_not_planned_is_refused():
@@ -154,7 +155,7 @@ def test_each_stage_is_told_what_its_measured_links_hold():
     _, plan = setups_of(job, parts=(2, 1))
     links = (Link("n00", "n10", 0.05, 1e6),)
     told = made(job, dataclasses.replace(plan, fleet=dataclasses.replace(plan.fleet, links=links)))
-    assert {name: set(setup.in_flight_bytes) for name, setup in told.items()} == {
+    assert {name: set(setup.transport.in_flight_bytes) for name, setup in told.items()} == {
         "c0.s0": {"c1.s0"},
         "c0.s1": set(),
         "c1.s0": {"c0.s0"},

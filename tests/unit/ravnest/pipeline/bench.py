@@ -10,7 +10,7 @@ FINISHED = {
     ins.RunInputGradients: lambda i, norm: ev.InputGradientsFinished(i.micro_batch),
     ins.RunWeightGradients: lambda i, norm: ev.WeightGradientsFinished(i.micro_batch),
     ins.RunUpdate: lambda i, norm: ev.UpdateFinished(i.update),
-    ins.TakeSnapshot: lambda i, norm: ev.SnapshotFinished(i.round),
+    ins.TakeSnapshot: lambda i, norm: ev.ContributionFinished(i.round),
     ins.ApplyMerge: lambda i, norm: ev.MergeFinished(i.round),
     ins.RunEvaluation: lambda i, norm: ev.EvaluationForwardFinished(i.evaluation, i.batch),
 }

@@ -166,7 +166,7 @@ class Fleet:
                 self._compute(who, machine, instruction, now_s)
             else:
                 self._carry(who, instruction, now_s)
-        if isinstance(event, ev.SnapshotFinished):
+        if isinstance(event, ev.ContributionFinished):
             self._contributed(who, event.round, now_s)
 
     def _compute(self, who: Who, machine: StageMachine, instruction: ins.Compute, now_s: float) -> None:
@@ -188,7 +188,7 @@ class Fleet:
                 done = ev.UpdateFinished(u)
             case ins.TakeSnapshot(r):
                 self.snapshot_version[who[0], r].add(machine.version)
-                done = ev.SnapshotFinished(r)
+                done = ev.ContributionFinished(r)
             case ins.ApplyMerge(r):
                 done = ev.MergeFinished(r)
             case ins.RunEvaluation(e, b):
@@ -241,7 +241,7 @@ FINISHED = (
     ev.InputGradientsFinished,
     ev.WeightGradientsFinished,
     ev.UpdateFinished,
-    ev.SnapshotFinished,
+    ev.ContributionFinished,
     ev.MergeFinished,
     ev.EvaluationForwardFinished,
 )

@@ -84,7 +84,7 @@ FIRST, MIDDLE, LAST = 0, 1, 2
         (FIRST, ev.ForwardFinished(1), "running is F0"),
         (FIRST, ev.BackwardFinished(0), "running is F0"),
         (FIRST, ev.UpdateFinished(0), "running is F0"),
-        (LAST, ev.SnapshotFinished(1), "running is None"),
+        (LAST, ev.ContributionFinished(1), "running is None"),
         (LAST, ev.MergeFinished(1), "running is None"),
         (MIDDLE, ev.RoundOpened(1), "only the last stage"),
         (LAST, ev.RoundOpened(2), "expected round 1"),

@@ -29,7 +29,7 @@ ORDERS = (
 REPORTS = (
     m.StageStarted(process_bytes=1),
     m.Updated(update=0, staleness=(), losses=(), lr=0.1),
-    m.SnapshotTaken(round=1, update=1),
+    m.ContributionFinishedMessage(round=1, update=1),
     m.RingFinishedMessage(round=1, ring=0),
     m.RoundMerged(round=1),
     m.StateSent(round=1, tensors=1),

@@ -147,6 +147,6 @@ def test_a_run_learns_as_it_does_in_float32(precision, changes):
 
 def test_float16_does_not_split_backwards():
     setups, _ = setups_of(tiny_job(precision="float16", split_backward="always"), parts=(2,))
-    assert [setup.room_to_split for setup in setups.values()] == [0, 0]
+    assert [setup.bounds.room_to_split for setup in setups.values()] == [0, 0]
     setups, _ = setups_of(tiny_job(precision="bfloat16", split_backward="always"), parts=(2,))
-    assert [setup.room_to_split > 0 for setup in setups.values()] == [False, True]
+    assert [setup.bounds.room_to_split > 0 for setup in setups.values()] == [False, True]
