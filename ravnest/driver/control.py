@@ -1,8 +1,8 @@
-"""What a run does next: its phases from training to the last evaluation. Pure; the driver does what it says.
+"""The state machine of a run: its phases from training to the last evaluation. Pure.
 
-Takes the stages' messages and the clock; returns messages to send, and marks (an evaluation came, a checkpoint is due).
-When a round opens and is committed is RoundOwner's decision (design §7); when the run ends, evaluates and saves is
-decided here. Knows no socket, no Ray and no file.
+In: messages of the stages, and the time. Out: instructions for the driver, such as messages to send, or a checkpoint
+that begins. `RoundOwner` decides when a round opens and is committed (design §7); this module decides when the run
+ends, evaluates and saves.
 
     TRAINING ──stop──► DRAINING ──all drained──► FINISHING ──last round merged and saved──► EVALUATING ──► DONE
 """
@@ -28,10 +28,15 @@ from ring_allreduce.transport import Message
 
 
 class RunPhase(Enum):
+    """Where a run is."""
+
     TRAINING = auto()
     DRAINING = auto()
+    """No micro-batch is injected any more; those in flight are finished."""
     FINISHING = auto()
+    """The last round is averaged, and its anchor saved."""
     EVALUATING = auto()
+    """The held-out set passes through the anchor."""
     DONE = auto()
 
 
@@ -45,28 +50,32 @@ class SendToStage:
 
 @dataclass(frozen=True)
 class EnterPhase:
+    """The run has entered another phase."""
+
     phase: RunPhase
 
 
 @dataclass(frozen=True)
 class BeginCheckpoint:
-    """The stages will send their state as of `round`."""
+    """The stages are going to send their state as of `round`."""
 
     round: int
-    samples: int  # behind the round's anchor
-    updates: Mapping[str, int]  # by cluster, at its snapshot for the round
+    samples: int
+    """Samples of the fleet behind the round's anchor."""
+    updates: Mapping[str, int]
+    """The updates of each cluster at its snapshot for the round."""
 
 
 @dataclass(frozen=True)
 class CommitCheckpoint:
-    """Every stage has sent its state for `round`."""
+    """Every stage has sent its state as of `round`: the checkpoint is to be committed."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class RecordRoundOpened:
-    """A round has been opened. `final`: the one that ends the run."""
+    """A round has been opened. `final` says whether it is the one that ends the run."""
 
     round: int
     final: bool
@@ -74,13 +83,18 @@ class RecordRoundOpened:
 
 @dataclass(frozen=True)
 class RecordRoundCommitted:
+    """A round has been committed, when the fleet had trained on so many samples."""
+
     round: int
     samples: int
 
 
 @dataclass(frozen=True)
 class RecordEvaluation:
-    """The sums as the last stage reported them. `final`: of the anchor. `samples`: when it was ordered."""
+    """An evaluation has come, as sums that the last stage reported.
+
+    `final` says whether it is of the last anchor. `samples` is what the fleet had trained on when it was ordered.
+    """
 
     samples: int
     evaluated: m.EvaluationFinished
@@ -100,34 +114,47 @@ Instruction = (
 
 @dataclass(frozen=True)
 class RunShape:
-    """The run as control sees it. Samples are the fleet's, counted from the run's first start."""
+    """What the control needs to know of a run. Samples are the fleet's, counted from the run's first start."""
 
-    clusters: Mapping[str, int]  # name → number of stages
-    evaluator: str  # the cluster that evaluates: the fastest
+    clusters: Mapping[str, int]
+    """By name: the number of stages."""
+    evaluator: str
+    """The cluster that evaluates: the fastest."""
     samples_per_update: int
+    """Samples that one cluster takes for one update."""
     stop_samples: int | None
+    """The run ends when the fleet has made so many samples; None: it ends by time."""
     stop_s: float | None
+    """The run ends after so many seconds of training; None: it ends by samples."""
     evaluate_every: int
+    """Samples between two evaluations, and between two checkpoints."""
     held_out_batches: int
-    start_samples: int = 0  # made before a resume
+    """Batches of the held-out set; 0: nothing is evaluated."""
+    start_samples: int = 0
+    """Samples that were made before a resume."""
     start_updates: Mapping[str, int] = field(default_factory=dict)
+    """Updates that each cluster had made before a resume."""
 
     @property
     def stages(self) -> list[str]:
+        """The names of all stages."""
         return [stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
 
 
 class RunControl:
-    """One run's course. `rounds` must own rings named by their number: the plan's, then those of averaged copies."""
+    """The course of one run: `handle`, `tick` and `stop` tell it what happens, and return what is to be done."""
 
     def __init__(self, shape: RunShape, rounds: RoundOwner) -> None:
+        """`rounds` owns rings that are named by their numbers: the plan's rings, then those of averaged copies."""
         self._shape = shape
         self._rounds = rounds
         self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
         self._snapshots: dict[int, dict[str, int]] = {}
         self._drained: dict[str, m.Drained] = {}
-        self._rounds_finished: dict[str, int] = {}  # stage → the newest round it has finished with
-        self._saving: dict[int, set[str]] = {}  # round → stages that still send
+        self._rounds_finished: dict[str, int] = {}
+        """By stage: the newest round that it has finished."""
+        self._saving: dict[int, set[str]] = {}
+        """By round: the stages that still send their state."""
         self._next_save = shape.start_samples
         self._next_evaluation = shape.start_samples + shape.evaluate_every
         self._evaluation = 0
@@ -136,20 +163,21 @@ class RunControl:
         self._last_round = 0
         self._abandon = False
         self.stopped_early = False
-        """Whether an order to stop, and not the job's own `stop`, cut something off."""
+        """Whether an order to stop has ended the run before the job's own `stop`, or kept it from its evaluation."""
         self.phase = RunPhase.TRAINING
 
     @property
     def samples(self) -> int:
-        """What the fleet has trained on, earlier sessions of the run included."""
+        """Samples that the fleet has trained on, earlier sessions of the run included."""
         return self._shape.start_samples + self.session_samples
 
     @property
     def session_samples(self) -> int:
+        """Samples that the fleet has trained on in this session."""
         return self._samples_of(self._updates) - self._shape.start_samples
 
     def _samples_of(self, updates: Mapping[str, int]) -> int:
-        """What the fleet has trained on when each cluster has made so many `updates`."""
+        """Samples that the fleet has trained on when each cluster has made so many `updates`."""
         made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
         return self._shape.start_samples + made * self._shape.samples_per_update
 
@@ -160,16 +188,17 @@ class RunControl:
 
     @property
     def rounds_committed(self) -> int:
-        """In this session."""
+        """How many rounds were committed in this session."""
         return self._rounds.committed
 
     @property
     def saving(self) -> bool:
-        """Whether a checkpoint is on its way."""
+        """Whether stages are still sending their state for a checkpoint."""
         return bool(self._saving)
 
     def stop(self, *, evaluate: bool) -> list[Instruction]:
-        """End the run: drain, one last round, save. `evaluate`: and pass the held-out set through the anchor."""
+        """End the run: drain, average one last round, and save. With `evaluate` the held-out set passes through the
+        anchor afterwards."""
         self._abandon = self._abandon or not evaluate
         if self.phase is not RunPhase.TRAINING:
             return []
@@ -183,16 +212,16 @@ class RunControl:
         return [stage_name(name, 0) for name in self._shape.clusters]
 
     def tick(self, elapsed_s: float) -> list[Instruction]:
-        """The clock's part: stop by time."""
+        """Stop the run when its time is over. `elapsed_s` counts from the beginning of training."""
         limit_s = self._shape.stop_s
         return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
 
     def handle(self, sender: str, message: Message) -> list[Instruction]:
-        """What follows from a stage's message. Raises RunFailed for one that contradicts the run's state."""
+        """Take a message of the stage `sender`. Raises RunFailed for one that contradicts the state of the run."""
         cluster, index = _parse(sender)
         match message:
             case m.Updated() if index == self._shape.clusters[cluster] - 1:
-                # Drained may have come first: it travels from another stage.
+                # Drained may have come earlier, because another stage sends it.
                 self._updates[cluster] = max(self._updates[cluster], message.update + 1)
                 return self._after_update(cluster)
             case m.ContributionFinishedMessage():
@@ -225,7 +254,7 @@ class RunControl:
                 return []
 
     def _count(self, cluster: str) -> list[Instruction]:
-        """Tell the rounds' owner what the cluster has made by now."""
+        """Tell the owner of the rounds how many samples the cluster has made by now."""
         made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
         event = OwnerSamples(cluster, made * self._shape.samples_per_update)
         return self._follow(self._rounds.handle(event, 0.0))
@@ -265,7 +294,7 @@ class RunControl:
                 case OpenRound(final=False):
                     out.append(RecordRoundOpened(order.round, final=False))
                     for name, count in self._shape.clusters.items():
-                        if name in self._drained:  # no gradient flows there that could carry a stamp
+                        if name in self._drained:  # no gradient flows there any more that could carry the stamp
                             out += self._finish_rounds(name)
                         else:
                             last = stage_name(name, count - 1)
@@ -303,7 +332,7 @@ class RunControl:
         self.phase = RunPhase.FINISHING
         out: list[Instruction] = [EnterPhase(self.phase)]
         before = self._rounds.opened
-        self._rounds.handle(FinishRequested(), 0.0)  # opens the last round, which every stage hears of here
+        self._rounds.handle(FinishRequested(), 0.0)  # opens the last round; the stages hear of it below
         self._last_round = self._rounds.opened
         if self._last_round > before:
             out.append(RecordRoundOpened(self._last_round, final=True))

@@ -1,7 +1,7 @@
-"""Who is in the run. An interface with one implementation so far: fail-stop, where any loss ends the run.
+"""Fail-stop, the membership of a run in its smallest form: the loss of any stage ends the run. Pure.
 
-Decides from news of deaths and from silence who is lost. Pure: the news and the time are passed in. A successor that
-replaces a stage or lets a cluster go implements the same two methods (design §9).
+In: which stage was heard, which process has ended, and the time. Out: a `NodeLost` that names the stage and its node.
+The rule follows an interface, so that another one can replace a stage or let a cluster go (design §9).
 """
 
 from collections.abc import Mapping
@@ -15,27 +15,36 @@ _STALL_FACTOR = 50.0
 
 
 class FailurePolicy(Protocol):
-    """Told what was heard and who ended; answers by raising, or not."""
+    """Decides whether a run goes on. It is told what was heard and who has ended, and raises where the run ends."""
 
     def heard(self, stage: str, now_s: float, *, progress: bool) -> None:
-        """A message came; `progress` when it says that work was done, and not only that the stage lives."""
+        """A message of `stage` has come. `progress`: it says that work was done, not only that the stage lives."""
         ...
 
     def ended(self, stage: str, reason: str) -> None:
-        """The stage's process is gone though the run goes on. Raises NodeLost where that ends the run."""
+        """The process of `stage` has ended before the run was over. Raises NodeLost where that ends the run."""
         ...
 
     def check(self, now_s: float) -> None:
-        """Raises NodeLost for a stage that was silent past its deadline, or a run that stands still."""
+        """Raises NodeLost for a stage that was silent past its deadline, or for a run that makes no progress."""
         ...
 
 
 class FailStop:
-    """Any death, silence or stall ends the run, named."""
+    """The end of a process, silence past a deadline, or a run without progress raises NodeLost.
+
+    Silence is measured against SilenceDeadline, which follows the gaps between a stage's messages. A run makes no
+    progress when no stage has done any work for 50 times the usual gap, or at least STALL_FLOOR_S.
+    """
 
     def __init__(self, nodes: Mapping[str, str], now_s: float, *, round_trip_s: float = 0.0) -> None:
-        """`nodes`: stage → the name of the node that runs it. `round_trip_s`: the slowest cluster's, as planned: until
-        something was measured, it says how long one computation may take."""
+        """
+        Arguments:
+            nodes: by stage, the name of the node that runs it.
+            now_s: the time, on the clock that all later times are of.
+            round_trip_s: the planned round trip of the slowest cluster. Until anything is measured, it says how long
+                one computation may take.
+        """
         self._nodes = nodes
         self._silence = {stage: SilenceDeadline(now_s) for stage in nodes}
         self._progress = SilenceDeadline(

@@ -1,7 +1,7 @@
-"""What of the plan's machines is imitated here, and how fast: what each stage is told of its node and its links.
+"""Which of the plan's machines are imitated, and how fast: what each stage is told of its node and its links. Pure.
 
-Decides how a plan's figures become what a stage pads and shapes. Deadlines stay real, whatever the speed. Pure: knows
-no clock and no socket.
+In: a plan, and an `Imitation`. Out: an `ImitatedNode` for each stage, from the plan's speeds, links and memory sizes.
+Deadlines are those of a real run, whatever the speed.
 """
 
 import math
@@ -18,16 +18,16 @@ from ring_allreduce.transport import LinkShape, NodeShape
 
 @dataclass(frozen=True)
 class Imitation:
-    """What is imitated. Raises InvalidInput for a `speed` that is no finite number above 0."""
+    """What is imitated. Raises InvalidInput for a `speed` that is not a finite number above 0."""
 
     compute: bool = True
     """Pad each stage's work to its node's speed."""
     links: bool = True
     """Rates, latency and jitter of links; uplinks and downlinks of nodes."""
     memory: bool = True
-    """A stage that takes more than its node has ends the run."""
+    """A stage that takes more memory than its node has ends the run."""
     speed: float = 1.0
-    """Everything that is imitated goes so many times as fast."""
+    """Machines and links are imitated so many times as fast as they are."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speed) and self.speed > 0):
@@ -55,10 +55,10 @@ def imitated_node(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitati
 
 
 def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
-    """From this node to every other stage. The driver stands beside each: it is no node.
+    """The links from this node to every stage of another one. The driver is not a node, so no link to it is shaped.
 
-    A flow never goes faster than the receiver's downlink alone would let it, so that what is too much waits where it is
-    sent: there the pipeline still goes first.
+    A flow never goes faster than the receiver's downlink alone would let it, so that messages wait where they are sent.
+    There the pipeline still goes first.
     """
     links = {}
     for name, other in stages_elsewhere(plan, node):
@@ -70,7 +70,7 @@ def _links(plan: Plan, node: str, speed: float) -> dict[str, LinkShape]:
 
 
 def _node(plan: Plan, node: str, speed: float) -> NodeShape:
-    """Stages of one host have equal parts of its uplink and downlink: each imitates its own, and they do not confer."""
+    """The stages of one host have equal parts of its uplink and downlink, since each imitates its own by itself."""
     fleet, this = plan.fleet, plan.fleet.node(node)
     others = list(stages_elsewhere(plan, node))
     beyond = [(name, other) for name, other in others if not fleet.same_host(node, other)]
@@ -80,7 +80,7 @@ def _node(plan: Plan, node: str, speed: float) -> NodeShape:
 
 
 def stages_elsewhere(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
-    """Every stage of another node, by transport name, and that node."""
+    """Yields the name and the node of every stage that runs on another node."""
     for cluster in plan.clusters:
         for index, stage in enumerate(cluster.stages):
             if stage.node != node:

@@ -39,7 +39,7 @@ from ring_timing import divide
 
 @dataclass(frozen=True)
 class TiedCopies:
-    """Parameters that the same stages use."""
+    """Tied parameters that the same stages use: `names`, of so many `elements` together, in the stages `members`."""
 
     members: tuple[RingMember, ...]
     names: tuple[str, ...]
@@ -47,7 +47,10 @@ class TiedCopies:
 
 
 def tied_copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[TiedCopies]:
-    """`clusters`: the programs of each cluster's stages, in order. Frozen parameters need no averaging."""
+    """The tied parameters that several stages hold copies of. Frozen ones are left out: they need no averaging.
+
+    `clusters` gives by name the programs of each cluster's stages, in order.
+    """
     users: dict[str, list[RingMember]] = {}
     sizes: dict[str, int] = {}
     lent: set[str] = set()
@@ -66,13 +69,15 @@ def tied_copies(clusters: Mapping[str, Sequence[StageProgram]]) -> list[TiedCopi
 
 
 MARGIN = 2.0
+"""The factor by which a buffer is larger than what the link holds."""
 SPARE_BYTES = 64 << 10
-"""More than the link holds: a full buffer takes more only once a third of it is free, and packets count with their
-overhead. With little more than the link holds it would be idle between two fillings."""
+"""What is added to that. A full buffer takes more only once a third of it is free, and packets count with their
+overhead; a buffer of little more than the link holds would leave it idle between two fillings."""
 
 
 def in_flight(plan: Plan, node: str) -> dict[str, int]:
-    """Bytes by transport name of the receiving stage: rate × round trip (jitter included), with a margin."""
+    """How many bytes may be on their way to each stage of another node, by its name: rate × round trip (jitter
+    included), with a margin. Only links that were measured are bounded."""
     fleet = plan.fleet
     measured = {end for link in fleet.links if node in (link.a, link.b) for end in (link.a, link.b)}
     bounds = {}
@@ -99,12 +104,12 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
 
 
 def evaluation_batch(job: Job, captured: CapturedModel) -> int:
-    """Samples of one held-out batch."""
+    """How many samples of the held-out set a stage evaluates at once."""
     return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
 
 
 def evaluating_cluster(plan: Plan) -> Cluster:
-    """The fastest by the plan."""
+    """The cluster that evaluates: the fastest by the plan's prediction."""
     rates = [predicted.samples_per_s for predicted in plan.predicted.clusters]
     return plan.clusters[rates.index(max(rates))]
 
@@ -122,10 +127,16 @@ def stage_setups(
     imitate: Imitation | None = None,
     timeline: bool = False,
 ) -> dict[str, StageSetup]:
-    """One setup per stage, by transport name. `threads` by node name; `total_samples` of the fleet, None if unknown.
+    """The setup of every stage, by name.
 
-    `token`: the run's secret, by which its messages are known. `keys`: of an encrypted run, by transport name.
-    `imitate`: what of the plan's machines; None: nothing.
+    Arguments:
+        search_dirs: the folders in which the user's code is looked for.
+        threads: torch threads, by node name.
+        total_samples: samples of the fleet at which the job ends; None where it is not known.
+        token: the secret of the run, by which its messages are recognised.
+        keys: of an encrypted run, by stage.
+        imitate: which of the plan's machines are imitated; None imitates nothing.
+        timeline: each stage reports its timeline.
     """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
@@ -198,9 +209,9 @@ def stage_setups(
 def _segment(
     plan: Plan, job: Job, ring: Ring, stage: RingMember, captured: CapturedModel, apart: Collection[str]
 ) -> SegmentSetup:
-    """`apart`: tied parameters that have a ring of their own."""
+    """What the stage is told of a segment. The tied parameters in `apart` have a ring of their own."""
     program = captured.span(*ring.units)
-    # Only persistent buffers learn: the others are constants of the model that every stage has already.
+    # Only persistent buffers learn. The others are constants of the model, which every stage has already.
     learning = [spec for spec in program.buffers if spec.persistent]
     trained = [spec for spec in program.parameters if spec.requires_grad and spec.name not in apart]
     buffers = [spec for spec in learning if spec.dtype.is_floating_point]
@@ -217,7 +228,7 @@ def _segment(
 
 
 def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: RingMember) -> SegmentSetup:
-    """One of the copies of tied parameters, averaged as a segment is."""
+    """Copies of tied parameters, which are averaged as a segment is."""
     return SegmentSetup(
         ring=ring,
         parameters=copied.names,
@@ -232,7 +243,7 @@ def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: 
 
 
 def _keeper(plan: Plan, members: Sequence[RingMember]) -> RingMember:
-    """The first of those with the fastest uplink."""
+    """The member with the fastest uplink: the first of them where several are equally fast."""
 
     def uplink(member: RingMember) -> float:
         return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
@@ -259,8 +270,8 @@ def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec
 
 
 def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
-    """The ring that averages a segment's buffers. They travel as they are: a variance that was rounded beside larger
-    numbers could come out below zero.
+    """The ring that averages a segment's buffers. They travel without compression, because a variance that was rounded
+    beside larger numbers could come out below zero.
     """
     return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.buffers", elements, "exact")
 

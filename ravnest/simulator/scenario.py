@@ -101,7 +101,7 @@ class Scenario:
     def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
         """Raises InvalidInput for a node that is not `known`, or that runs no stage (`idle`).
 
-        A stage that is named in place of a node, as in `c0.s1`, gets a message that says so.
+        A stage that is named in place of a node, as in `c0.s1`, gets a hint that says so.
         """
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
@@ -110,12 +110,10 @@ class Scenario:
             if name in idle:
                 raise InvalidInput(f"{name!r} runs no stage in this plan: it is a spare", key=key)
             if name not in known:
-                hint = ""
+                hint = None
                 if _STAGE.fullmatch(name):
-                    hint = (
-                        ": it looks like a stage, which is written as in c0.s1; a scenario names the node that runs it"
-                    )
-                raise InvalidInput(f"no node of the plan is named {name!r}{hint}", key=key)
+                    hint = "a stage is written as in c0.s1 everywhere, and a scenario names the node that runs it"
+                raise InvalidInput(f"no node of the plan is named {name!r}", key=key, hint=hint)
 
 
 def _require(value: float, key: str, *, least: float | None = None) -> None:

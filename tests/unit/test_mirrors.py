@@ -101,7 +101,6 @@ TO_MEND: set[str] = {
     "tests/integration/test_rendezvous.py",
     "tests/integration/test_threaded_stages.py",
     "tests/integration/test_transport_shared.py",
-    "tests/unit/ravnest/driver/test_stage_setups_tied_copies.py",
     "tests/unit/ravnest/splitting/models.py",
     "tests/unit/ravnest/stage/test_memory.py",
 }

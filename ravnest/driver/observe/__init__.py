@@ -1,4 +1,4 @@
-"""What is recorded of a run while it goes: events, metrics, times and traces.
+"""What is recorded of a run while it goes: events, metrics, times and timelines.
 
-In: what stages report. Out: events for an observer, metrics.jsonl and trace.json.
+In: what the stages report. Out: events for an observer, metrics.jsonl and trace.json.
 """

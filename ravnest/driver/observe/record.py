@@ -39,7 +39,10 @@ class _ClusterTally:
 
 
 class RunRecord:
-    """Listens to the run and tells the observer."""
+    """Hears what happens in a run, writes it to metrics.jsonl, and tells the observer.
+
+    Every method that takes a message or an instruction records it as of the moment that `at` or `tick` last named.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,15 @@ class RunRecord:
         metrics: Sequence[Metric],
         rounds_before: int = 0,
     ) -> None:
-        """`last_stages`: those that compute the loss, and their clusters. `rounds_before`: of earlier sessions."""
+        """
+        Arguments:
+            stages: the names of all stages.
+            last_stages: by name of the stages that compute the loss, their clusters.
+            samples_per_update: samples that one cluster takes for one update.
+            total_samples: samples of the fleet at which the job ends; None where it ends by time.
+            metrics: the job's metrics, in the order in which evaluations report them.
+            rounds_before: rounds of the sessions before a resume.
+        """
         self.stages = tuple(stages)
         self.evaluations: list[report.EvaluatedEvent] = []
         self.checkpoint_path: Path | None = None
@@ -63,20 +74,21 @@ class RunRecord:
         self.staleness_count = 0
         self.staleness_max = 0
         self.staleness: dict[str, list[int]] = {}
-        """Of each stage: how many of its gradients were 0, 1, 2… updates old."""
+        """By stage: how many of its gradients were 0, 1, 2… updates old."""
         self.rounds_s: list[float] = []
-        """How long each round took from being opened to its commit, but for the one that ends the run."""
+        """How long each round took from its opening to its commit, except the one that ends the run."""
         self.windows: dict[str, int] = {}
-        """Of each cluster whose window was tuned: the last."""
+        """By cluster whose window was tuned: the last window."""
         self.largest_windows: dict[str, int] = {}
-        """The same: the largest, which its stages' memory had to hold. One that began with a larger one has that."""
+        """By cluster whose window was tuned: the largest that it was tuned to. The stages had to hold this one, or the
+        planned one where that is larger."""
         self.splits: dict[str, bool] = {}
-        """Of each stage that has tried to split its backward: whether it does."""
+        """By stage that has tried to split its backward: whether it does so now."""
         self.times = StageTimes()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
-        """The most that each stage's tensors took, by part."""
+        """By stage: the most bytes that its tensors took, by part."""
         self.imitated: dict[str, m.ImitationLateness] = {}
-        """How late this machine was, by stage, where anything was imitated."""
+        """By stage, where anything was imitated: how late this machine was."""
         self.drawn = False
         """Whether the run's timeline has been written."""
         self._out_dir = out_dir
@@ -96,27 +108,31 @@ class RunRecord:
         self._last_round: int | None = None
 
     def at(self, elapsed_s: float) -> None:
-        """What is told from now on happened at this moment, in seconds since the training began."""
+        """What is recorded from now on happened at this moment, in seconds since training began."""
         self._now_s = elapsed_s
 
     def started(self, stage: str, message: m.StageStarted) -> None:
+        """A stage has its weights and its data, and waits for the others."""
         cluster, _, index = stage.rpartition(".s")
         self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
 
     def training(self) -> None:
+        """All stages have started, and training begins."""
         self._emit(report.PhaseEvent("training"))
 
     def phase(self, phase: c.RunPhase) -> None:
+        """The run has entered another phase."""
         if phase is c.RunPhase.DRAINING:
             self.times.draining()
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.PhaseEvent(name, detail))
 
     def stopping(self) -> None:
+        """The user has asked for an end."""
         self._emit(report.NoticeEvent("stopping with a checkpoint; Ctrl-C once more ends it at once"))
 
     def updated(self, stage: str, message: m.Updated) -> None:
-        """Each stage's update: its gradients' staleness, and from a last stage the losses."""
+        """A stage has made an update: the staleness of its gradients, and from a last stage the losses."""
         self.times.told(stage, message.spent, message.update)
         cluster, _, index = stage.rpartition(".s")
         tally = self._tallies[cluster]
@@ -142,20 +158,23 @@ class RunRecord:
         self._writer.write("update", self._now_s, **fields)
 
     def held(self, stage: str, message: m.MemoryPeaks) -> None:
-        """A stage's tensors take more than ever before."""
+        """The tensors of a stage take more memory than ever before."""
         self.tensor_bytes[stage] = message.tensor_bytes
         cluster, _, index = stage.rpartition(".s")
         self._writer.write("memory", self._now_s, cluster=cluster, stage=int(index), tensor_bytes=message.tensor_bytes)
 
     def finished(self, stage: str, message: m.RoundsFinished) -> None:
+        """A stage has merged all rounds that it was told to finish."""
         self.times.told(stage, message.spent)
 
     def merged(self, stage: str, message: m.RoundMerged) -> None:
+        """A stage has merged a round."""
         cluster = self._last_stages.get(stage)
         if cluster is not None:
             self._tallies[cluster].rounds_merged = self._rounds_before + message.round
 
     def window_tuned(self, stage: str, message: m.WindowTuned) -> None:
+        """A first stage has given its cluster another window."""
         cluster, _, _ = stage.rpartition(".s")
         self.windows[cluster] = message.window
         self.largest_windows[cluster] = max(self.largest_windows.get(cluster, 0), message.window)
@@ -163,6 +182,7 @@ class RunRecord:
         self._writer.write("window", self._now_s, cluster=cluster, **fields)
 
     def backward_split(self, stage: str, message: m.BackwardSplit) -> None:
+        """A stage has decided whether it splits its backward, and tells the times that it measured."""
         cluster, _, index = stage.rpartition(".s")
         self.splits[stage] = message.splits
         fields: dict[str, object] = {"cluster": cluster, "stage": int(index), "splits": message.splits}
@@ -172,12 +192,14 @@ class RunRecord:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
-    def round_opened(self, begun: c.RecordRoundOpened) -> None:
-        self._opened_s[begun.round] = self._now_s
-        if begun.final:
-            self._last_round = begun.round
+    def round_opened(self, opened: c.RecordRoundOpened) -> None:
+        """A round has been opened."""
+        self._opened_s[opened.round] = self._now_s
+        if opened.final:
+            self._last_round = opened.round
 
     def round_committed(self, done: c.RecordRoundCommitted) -> None:
+        """A round has been committed."""
         opened_s = self._opened_s.pop(done.round, None)
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
@@ -185,11 +207,13 @@ class RunRecord:
         self._emit(report.RoundCommittedEvent(self._rounds_before + done.round, done.samples, seconds))
 
     def checkpoint(self, path: Path, round_: int) -> None:
+        """The checkpoint of a round is complete on disk."""
         self.checkpoint_path = path
         self.times.saved()
         self._emit(report.CheckpointWrittenEvent(path, self._rounds_before + round_))
 
     def evaluated(self, done: c.RecordEvaluation) -> None:
+        """The held-out set has passed through the stages."""
         loss = Measure(*done.evaluated.loss).mean
         metrics = {
             metric.name: metric.finish(Measure(*sums).mean)
@@ -200,7 +224,7 @@ class RunRecord:
         self._emit(event)
 
     def tick(self, control: c.RunControl, elapsed_s: float) -> None:
-        """Tell the progress, once a second and at the end. `elapsed_s` since the training began."""
+        """Tell the progress, once a second and at the end. `elapsed_s` counts from the beginning of training."""
         self._now_s = elapsed_s
         self.training_s = elapsed_s
         done = control.phase is c.RunPhase.DONE
@@ -211,21 +235,21 @@ class RunRecord:
         span_s = elapsed_s - before_s if before_s is not None else 0.0
         self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
         clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
-        if before_s is not None:  # the first time there are no rates yet
+        if before_s is not None:  # the first time, no rates are known yet
             self._emit(report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters))
         shares = {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}
         if shares:
             self._writer.write("time", self._now_s, stages=shares)
 
     def timeline(self, dropped: int) -> None:
-        """The timeline is written, without `dropped` spans."""
+        """The timeline has been written, without `dropped` spans that were beyond its limit."""
         self.drawn = True
         if dropped:
             text = f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit"
             self._emit(report.NoticeEvent(text))
 
     def write_log(self, stage: str, text: str) -> Path:
-        """Keep what a failed stage said."""
+        """Write the traceback of a failed stage to a file, and return its path."""
         folder = self._out_dir / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{stage}.log"
@@ -250,17 +274,18 @@ class RunRecord:
 _DIGITS = 5
 
 Spent = Mapping[str, float]
-"""Seconds by the ledger's states, since the stage began."""
+"""A stage's ledger: seconds by state since the stage began."""
 
 
 class StageTimes:
-    """The ledgers of one run's stages."""
+    """Where the time of the stages went, as shares, from the ledgers that they report."""
 
     def __init__(self) -> None:
         self._first: dict[str, Spent] = {}
         self._filled: dict[str, Spent] = {}
         self._updates: dict[str, list[int]] = {}
-        """Of each stage: the numbers of its update at the steady state's two beginnings, and of the last one in it."""
+        """By stage: the numbers of the updates with which the steady state begins (at the start, and after the first
+        checkpoint), and of the last update in it."""
         self._latest: dict[str, Spent] = {}
         self._steady: dict[str, Spent] = {}
         self._shown: dict[str, Spent] = {}
@@ -268,7 +293,7 @@ class StageTimes:
         self._draining = False
 
     def told(self, stage: str, spent: Spent, update: int | None = None) -> None:
-        """A stage's ledger as of now, and the number of the update that it has just made."""
+        """Take a stage's ledger as of now, with the number of the update that it has just made."""
         self._latest[stage] = spent
         if self._draining:
             return
@@ -282,16 +307,16 @@ class StageTimes:
         self._updates[stage][2] = update or 0
 
     def saved(self) -> None:
-        """A checkpoint is written, as the first round has one. The update that was under way meanwhile shared its links
-        with state that is sent once: the steady state begins at its end."""
+        """A checkpoint has been written. The update that was under way meanwhile shared its links with state that is
+        sent once, so the steady state begins at the end of that update."""
         self._saved = True
 
     def draining(self) -> None:
-        """What comes from now on is no longer the steady state."""
+        """The run drains: the steady state has ended."""
         self._draining = True
 
     def steady(self, stage: str) -> TimeShares | None:
-        """None where no second update came before the drain."""
+        """A stage's shares in the steady state; None where it made no second update before the drain."""
         until, first = self._steady.get(stage, {}), self._first.get(stage, {})
         return (_shares(until, self._filled[stage]) if self._went_on(stage) else None) or _shares(until, first)
 
@@ -309,10 +334,11 @@ class StageTimes:
         return stage in self._filled and self._updates[stage][2] > self._updates[stage][1]
 
     def overall(self, stage: str) -> TimeShares | None:
+        """A stage's shares from its start to its last report; None where it has reported nothing."""
         return _shares(self._latest.get(stage, {}), {})
 
     def since_last(self, stages: Iterable[str]) -> dict[str, TimeShares]:
-        """Of each stage that has told anything since the last call: what it did meanwhile."""
+        """By stage that has reported since the last call: its shares since then."""
         news = {}
         for stage in stages:
             latest = self._latest.get(stage, {})
@@ -324,7 +350,7 @@ class StageTimes:
 
 
 def _shares(until: Spent, since: Spent) -> TimeShares | None:
-    # A first stage that was not let go yet, or any before it was told anything, has not been part of the pipeline.
+    # Until a first stage may begin, and until another stage has got its first message, it is not part of the pipeline.
     seconds = {state: until[state] - since.get(state, 0.0) for state in until if state != "start"}
     total_s = sum(seconds.values())
     if total_s <= 0:

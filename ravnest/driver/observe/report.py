@@ -21,15 +21,15 @@ from ravnest.formatting import json_value
 
 @dataclass(frozen=True)
 class RunLimit:
-    """Where a run ends that is to end before its job says: whichever comes first. None: no such limit.
+    """An earlier end than the job's own: whichever limit is reached first. None: there is no such limit.
 
-    The job's own end still counts for its schedule of learning rates. A run that this limit has ended can be resumed.
+    The schedule of learning rates still counts with the job's own end. A run that this limit has ended can be resumed.
     """
 
     samples: int | None = None
-    """Of the whole fleet."""
+    """Samples of the whole fleet."""
     seconds: float | None = None
-    """Of training, by this machine's clock."""
+    """Seconds of training, by this machine's clock."""
 
 
 NO_LIMIT = RunLimit()
@@ -37,7 +37,9 @@ NO_LIMIT = RunLimit()
 
 @dataclass(frozen=True)
 class PhaseEvent:
-    """The run has entered a phase: "starting Ray", "placing 6 stages", "training", "draining", "saving"."""
+    """The run has entered a phase: "preparing", "starting Ray", "placing stages", "handing out weights", "training",
+    "draining", "last round", "evaluating" or "saving". `detail` says more about it in words.
+    """
 
     name: str
     detail: str = ""
@@ -45,8 +47,10 @@ class PhaseEvent:
 
 @dataclass(frozen=True)
 class ClusterProgress:
-    """One cluster so far. `loss`: mean training loss since the event before. `max_staleness`: updates,
-    highest seen.
+    """How far one cluster has come.
+
+    `samples`, `updates` and `rounds_merged` count from the run's first start; `samples_per_s` is since the last event.
+    `loss` is the mean training loss since the event before, and `max_staleness` the highest that was seen, in updates.
     """
 
     name: str
@@ -60,7 +64,10 @@ class ClusterProgress:
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Where the fleet is. `total_samples` is None for a run that stops by time."""
+    """How far the fleet has come; it is sent once a second and at the end.
+
+    `elapsed_s` counts from the beginning of training. `total_samples` is None for a run that ends by time.
+    """
 
     elapsed_s: float
     samples: int
@@ -70,7 +77,11 @@ class ProgressEvent:
 
 @dataclass(frozen=True)
 class EvaluatedEvent:
-    """The held-out data has passed through the stages. `final`: with the anchor, after the last round."""
+    """The held-out set has been evaluated: its mean loss, and the job's metrics by name.
+
+    `samples` is what the fleet had trained on when the evaluation was ordered. `final` says whether the anchor after
+    the last round was evaluated; otherwise it is the weights of the evaluating cluster.
+    """
 
     samples: int
     loss: float
@@ -80,17 +91,20 @@ class EvaluatedEvent:
 
 @dataclass(frozen=True)
 class RoundCommittedEvent:
-    """A round of averaging has been committed: every member merges it."""
+    """A round of averaging has been committed, and every member merges it.
+
+    `round` counts from the run's first start, and `samples` is what the fleet had trained on.
+    """
 
     round: int
     samples: int
     seconds: float | None = None
-    """Since it was opened."""
+    """Seconds since the round was opened."""
 
 
 @dataclass(frozen=True)
 class CheckpointWrittenEvent:
-    """A checkpoint is complete on disk, as of a committed round."""
+    """A checkpoint is complete on disk: the folder `path`, with the state as of the committed `round`."""
 
     path: Path
     round: int
@@ -98,7 +112,7 @@ class CheckpointWrittenEvent:
 
 @dataclass(frozen=True)
 class NoticeEvent:
-    """Something the user should know and need not act on at once."""
+    """Something that the user should know, but need not act on at once."""
 
     text: str
 
@@ -107,15 +121,18 @@ RunEvent = PhaseEvent | ProgressEvent | EvaluatedEvent | RoundCommittedEvent | C
 
 
 class Observer(Protocol):
-    """Whoever watches a run. `on` is called from the driver's thread and must return soon."""
+    """Whoever watches a run."""
 
-    def on(self, event: RunEvent) -> None: ...
+    def on(self, event: RunEvent) -> None:
+        """Is called with each event, in the thread that called `run`, and must return soon."""
+        ...
 
 
 @dataclass(frozen=True)
 class TimeShares:
-    """Where a stage's time went, as shares of `seconds`. `compute`, `averaging`, `evaluation`, `handoff` and `bubble`
-    make the whole.
+    """Where a stage's time went, as shares of `seconds`.
+
+    `compute`, `averaging`, `evaluation`, `handoff` and `bubble` add up to 1.
     """
 
     seconds: float
@@ -125,32 +142,32 @@ class TimeShares:
     backward: float
     update: float
     averaging: float
-    """Taking snapshots and merging; the rings themselves move beside the computing."""
+    """Taking snapshots and merging. The rings themselves move while the stage computes."""
     evaluation: float
     handoff: float
-    """Between the stage's threads: neither computing nor waiting for anybody."""
+    """Time between the stage's threads, when it neither computes nor waits for another stage."""
     bubble: float
-    """Waiting, whatever for."""
+    """Waiting, for any cause."""
     waiting: Mapping[str, float]
     """The bubble by cause, as in ravnest/pipeline/time_ledger.py: input, window, staleness, lag, norm, drain."""
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage's tensors took at most, beside what the plan's arithmetic says. Both without the process itself."""
+    """The most memory that a stage's tensors took, and what the plan predicts. Both are without the process itself."""
 
     planned_bytes: int
-    """With `window` micro-batches in flight."""
+    """The prediction for `window` micro-batches in flight."""
     tensor_bytes: int
     parts: Mapping[str, int]
-    """Each at its own peak, as in ravnest/stage/memory.py; `tensor_bytes` is their sum."""
+    """By part, as in ravnest/stage/memory.py: the bytes at that part's own peak. `tensor_bytes` is their sum."""
     window: int | None = None
-    """The largest that the run used, the plan's or one that it was tuned to. None: not known."""
+    """The largest window that the run used, planned or tuned; None where it is not known."""
 
 
 @dataclass(frozen=True)
 class StageFigures:
-    """What one stage came to. `steady`: between its first update and the drain, None where that was too short."""
+    """The figures of one stage: overall, and in the steady state, which is None where the run was too short."""
 
     stage: str
     node: str
@@ -161,17 +178,21 @@ class StageFigures:
     """Seconds per micro-batch in the steady state, by the stage's own clock."""
     mean_staleness: float | None = None
     max_staleness: int | None = None
-    """Of all gradients of the stage, in updates."""
+    """The highest staleness of all gradients of the stage, in updates."""
     late_share: float | None = None
-    """By how much this machine was late, of the computing that it imitated; None where it imitated none."""
+    """How late this machine was, as a share of the computing that it imitated; None where it imitated none."""
     link_late_s: float | None = None
-    """How much later than it should a message was handed on by emulated links, in the mean; None without these."""
+    """By how many seconds emulated links handed a message on too late, in the mean; None without emulated links."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to. `baselines`: held-out losses to compare with. `stopped_early`: by Ctrl-C, and
-    resumable. `encrypted`: the mode in which its speed was measured.
+    """What came of a run.
+
+    Counts are of the run from its first start. `held_out_loss` and `metrics` are of the final weights, on the held-out
+    set; `baselines` are losses on the same set to compare with. `seconds` is the training time of this session, and
+    `samples_per_s` its rate. Staleness is in updates. `stopped_early` says that the user ended the run, which can then
+    be resumed. `encrypted` names the mode in which its speed was measured.
     """
 
     out_dir: Path
@@ -195,11 +216,12 @@ class RunResult:
     trace_path: Path | None = None
     encrypted: bool = False
     windows: Mapping[str, int] = field(default_factory=dict)
-    """Of each cluster, as it was at the end."""
+    """By cluster: the window at the end of the run."""
     averaging_s: float | None = None
-    """From the opening of a round to its commit, mean over this session's rounds but the last, which ends the run."""
+    """Seconds from the opening of a round to its commit: the mean of this session's rounds, except the last one, which
+    ends the run. None where there was no other."""
     session_samples: int | None = None
-    """Of a run that was resumed: how many of `samples` were made since, in `seconds`."""
+    """Of a run that was resumed: how many of `samples` were made since then, in `seconds`. None for a new run."""
 
 
 _KINDS = {
@@ -218,12 +240,12 @@ def kind_of(event: RunEvent) -> str:
 
 
 def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
-    """The fields as JSON takes them: paths are strings, and a number that is not finite is null."""
+    """The fields as JSON has them: paths become strings, and numbers that are not finite become null."""
     return {name: json_value(item) for name, item in asdict(value).items()}
 
 
 class MetricsWriter:
-    """Appends lines to a file, which may be a resumed run's."""
+    """Appends lines to metrics.jsonl, which may be that of a run which is resumed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +261,7 @@ class MetricsWriter:
         self.close()
 
     def write(self, kind: str, at_s: float, **fields: object) -> None:
-        """One line, flushed. JSON has no NaN or infinity: such numbers become null."""
+        """Write one line and flush it. JSON has no NaN or infinity, so such numbers become null."""
         record = {"kind": kind, "at_s": round(at_s, 3), **fields}
         self._file.write(json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n")
         self._file.flush()
@@ -249,10 +271,10 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, object]]:
-    """All whole lines. Raises InvalidInput, naming the line, for one that is not a record."""
+    """All whole lines of a metrics.jsonl. Raises InvalidInput, naming the line, for one that is not a record."""
     text = path.read_text(encoding="utf-8")
     records = []
-    # What follows the last newline is a line still being written, or torn by a crash.
+    # What follows the last newline is a line that is still being written, or that a crash has torn.
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             record = json.loads(line)

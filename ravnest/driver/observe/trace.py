@@ -1,8 +1,9 @@
-"""The timeline of a run as a picture: trace.json, which ui.perfetto.dev and chrome://tracing open.
+"""The timeline of a run as trace.json, which ui.perfetto.dev and chrome://tracing draw.
 
-Decides how spans are drawn: a process row for each stage, in it a thread for what it computed or waited for, one for
-what it sent and received, and one for each of its rings; arrows follow a micro-batch through the stages and back. Keeps
-the spans in columns of some 30 bytes a span until the end, when each stage's clock is known best.
+In: pieces of timelines from the stages, and pairs of clock readings. Out: events in Chrome's trace format. Each stage
+is a process row, with a thread for what it computed or waited for, one for what it sent and received, and one for each
+of its rings; arrows follow a micro-batch through the stages and back. Spans are kept in columns of some 30 bytes a span
+until the end, when the offset of each stage's clock is known best.
 """
 
 import json
@@ -19,8 +20,8 @@ from ravnest.stage.reports import COMPUTE, NETWORK, NUMBERLESS, RINGS, ClockOffs
 
 _MICRO = 1e6
 _RING_THREADS = 100
-"""Threads of ring r have the numbers r · 100 and up, after those of compute and network: rounds in flight at one time
-lie side by side."""
+"""How many thread numbers a ring has. Rounds that are in flight at one time lie side by side, each in a thread of its
+own."""
 
 Event = dict[str, object]
 
@@ -36,16 +37,16 @@ class _Rows:
 
 
 class RunTrace:
-    """What the stages say of their time, until it is written. One thread calls it."""
+    """The timelines of all stages, until they are written. Only one thread may use it."""
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
-        """`nodes`: of each stage, in the order of the rows."""
+        """`nodes` gives the node of each stage, in the order of the rows."""
         self._nodes = nodes
         self._rows = {stage: _Rows() for stage in nodes}
         self._kinds: dict[str, int] = {}
 
     def take(self, stage: str, piece: m.Spans) -> None:
-        """Raises RunFailed for a piece that is no table."""
+        """Add a piece of a stage's timeline. Raises RunFailed for a piece whose columns differ in length."""
         rows = self._rows[stage]
         columns = (piece.lanes, piece.kinds, piece.numbers, piece.began_s, piece.ended_s)
         if len({len(column) for column in columns}) != 1:
@@ -58,17 +59,17 @@ class RunTrace:
         rows.dropped = piece.dropped
 
     def heard(self, stage: str, alive: m.Alive, now_s: float) -> None:
-        """Compare clocks."""
+        """Compare the clock of a stage with the driver's, where its message carries the readings for it."""
         if alive.sent_s is not None and alive.echo_s is not None and alive.heard_s is not None:
             self._rows[stage].clock.exchanged(alive.echo_s, alive.heard_s, alive.sent_s, now_s)
 
     @property
     def dropped(self) -> int:
-        """Spans that were beyond the limit of their stages."""
+        """How many spans the stages have dropped, because they were beyond the limit."""
         return sum(rows.dropped for rows in self._rows.values())
 
     def write(self, path: Path) -> None:
-        """All there is, one event a line."""
+        """Write everything as one JSON document, with one event a line."""
         with path.open("w", encoding="utf-8") as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[')
             for number, event in enumerate(self.events()):
@@ -76,7 +77,8 @@ class RunTrace:
             file.write("\n]}\n")
 
     def events(self) -> Iterator[Event]:
-        """In Chrome's trace format; times are in microseconds since the earliest span, by the driver's clock."""
+        """Yields events in Chrome's trace format, with times in microseconds since the earliest span, by the driver's
+        clock."""
         names = list(self._kinds)
         starts = [min(rows.began_s) - rows.clock.offset_s for rows in self._rows.values() if rows.began_s]
         zero_s = min(starts, default=0.0)
@@ -101,7 +103,7 @@ class RunTrace:
         yield from self._arrows(zero_s)
 
     def _arrows(self, zero_s: float) -> Iterator[Event]:
-        """Each micro-batch's way: its forwards along the stages of its cluster, then its backwards."""
+        """Yields the arrows of each micro-batch: along the forwards in its cluster, then the backwards."""
         ways: defaultdict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         forth = list(enumerate(self._rows.items(), start=1))
         for kind, order in (("forward", forth), ("backward", forth[::-1])):
@@ -130,7 +132,7 @@ def _named(what: str, process: int, thread: int, **args: object) -> Event:
 
 
 def _clock(clock: ClockOffset) -> Event:
-    """How the stage's times were moved, and how wrong that can be."""
+    """By how many seconds the stage's times were moved, and how wrong that can be."""
     error_s = clock.error_s if math.isfinite(clock.error_s) else None
     return {"clock_offset_s": clock.offset_s, "clock_error_s": error_s}
 
@@ -144,7 +146,7 @@ def _words(lane: int, kind: str, number: int) -> Event:
 
 
 def _ring_threads(rows: _Rows) -> dict[tuple[int, int], int]:
-    """(lane, round) → its thread: the first of the ring's that no other round holds at the time."""
+    """By (lane, round): its thread, the first of the ring's threads that no other round has at the time."""
     spans: dict[tuple[int, int], tuple[float, float]] = {}
     for lane, number, began_s, ended_s in zip(rows.lanes, rows.numbers, rows.began_s, rows.ended_s, strict=True):
         if lane >= RINGS:

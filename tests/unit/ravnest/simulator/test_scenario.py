@@ -29,6 +29,14 @@ def test_nodes_have_to_be_in_the_plan_and_at_work() -> None:
         scenario.require_nodes({"n1", "n2"}, {"n0"})
 
 
+def test_a_stage_in_place_of_a_node_gets_a_hint() -> None:
+    for name in ("c0.1", "c0.s1"):
+        with pytest.raises(InvalidInput) as caught:
+            Scenario(stalls=(Stall(name, 1.0, 1.0),)).require_nodes({"n0"}, set())
+        assert caught.value.hint is not None
+        assert "c0.s1" in caught.value.hint
+
+
 def test_what_comes_after_the_end_is_named() -> None:
     scenario = Scenario(
         stalls=(Stall("n0", 1.0, 1.0), Stall("n1", 60.0, 5.0)),
