@@ -2,10 +2,10 @@
 
 
 def format_rate(samples_per_s: float) -> str:
-    """A speed with three figures and all digits before the point: `12,346`, `99.6`, `0.123`."""
+    """Write a speed with three figures and all digits before the point: `12,346`, `99.6`, `0.123`."""
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
 def format_count(number: int, word: str) -> str:
-    """A number of things: `1 cluster`, `2 clusters`."""
+    """Write a number of things: `1 cluster`, `2 clusters`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -20,7 +20,7 @@ from cluster_planner.inputs.spans import SpanCosts
 
 
 def common_refinement(clusters: Sequence[Sequence[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:
-    """The largest spans that lie inside one stage in every cluster.
+    """Return the largest spans that lie inside one stage in every cluster.
 
     `clusters`: for each cluster its stages' half-open spans, which cover the same units, in order.
     """
@@ -29,7 +29,7 @@ def common_refinement(clusters: Sequence[Sequence[tuple[int, int]]]) -> tuple[tu
 
 
 def holder(spans: Sequence[tuple[int, int]], segment: tuple[int, int]) -> int:
-    """The index of the stage (of one cluster's `spans`) that holds the segment."""
+    """Return the index of the stage (of one cluster's `spans`) that holds the segment."""
     for index, (start, end) in enumerate(spans):
         if start <= segment[0] and segment[1] <= end:
             return index
@@ -133,7 +133,7 @@ class Plan:
     seed: int
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster of that name. Raises `InvalidInput` for a name nobody has."""
+        """Return the cluster of that name. Raises `InvalidInput` for a name nobody has."""
         if name in self._cluster_of:
             return self._cluster_of[name]
         known = ", ".join(cluster.name for cluster in self.clusters)
@@ -144,20 +144,19 @@ class Plan:
         return {cluster.name: cluster for cluster in self.clusters}
 
     def stage_segments(self, cluster_name: str, stage_index: int) -> tuple[tuple[int, int], ...]:
-        """The segments that a stage holds, in the order of the model."""
+        """Return the segments that a stage holds, in the order of the model."""
         start, end = self.cluster(cluster_name).stages[stage_index].units
         return tuple(ring.units for ring in self.rings if start <= ring.units[0] and ring.units[1] <= end)
 
     def ring_of(self, segment: tuple[int, int]) -> Ring:
-        """The ring of a segment. Raises `InvalidInput` for a span that is no segment."""
+        """Return the ring of a segment. Raises `InvalidInput` for a span that is no segment."""
         for ring in self.rings:
             if ring.units == tuple(segment):
                 return ring
         raise InvalidInput(f"no ring averages the units {segment[0]} to {segment[1]}")
 
     def share(self, cluster_name: str) -> tuple[float, float]:
-        """The part of each epoch's samples that a cluster reads, as [start, end) fractions, by predicted
-        speed.
+        """Return the part of each epoch's samples that a cluster reads, as [start, end) fractions, by predicted speed.
 
         Neighbouring clusters' ends are the same number, the first starts at 0.0 and the last ends at 1.0.
         """

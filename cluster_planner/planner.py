@@ -54,12 +54,12 @@ def make_plan(
     trained_s: float = math.inf,
     progress: Callable[[Step], None] | None = None,
 ) -> Plan:
-    """The best plan found. The same input gives the same plan, whatever the hash seed.
+    """Return the best plan found. The same input gives the same plan, whatever the hash seed.
 
-    `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one
-    node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or
-    seconds, training ends; the advice goes by them. `progress` is told of each step of the search. Raises
-    `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
+    `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one node may
+    always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or seconds,
+    training ends; the advice goes by them. `progress` is told of each step of the search. Raises `InvalidInput`, and
+    `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
@@ -151,12 +151,12 @@ def without_constraints(
 
 
 def has_constraints(constraints: Constraints) -> bool:
-    """Whether there are any to drop: groups by themselves demand nothing."""
+    """Say whether there are any to drop: groups by themselves demand nothing."""
     return any(True for _ in _each(constraints))
 
 
 def _without(plan: Plan, words: str, constraints: Constraints, min_stages: int) -> Suggestion:
-    """What the fleet makes, and is worth, under these."""
+    """Return what the fleet makes, and is worth, under these."""
     fleet = replace(plan.fleet, constraints=constraints)
     given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": min_stages}
     try:
@@ -167,7 +167,7 @@ def _without(plan: Plan, words: str, constraints: Constraints, min_stages: int) 
 
 
 def _each(stated: Constraints) -> Iterator[tuple[str, Constraints]]:
-    """(words, the constraints without it) of each that is stated, as nodes.yaml names it."""
+    """Return (words, the constraints without it) of each that is stated, as nodes.yaml names it."""
     for i, pin in enumerate(stated.pins):
         pins = stated.pins[:i] + stated.pins[i + 1 :]
         yield f"without constraints.pin[{i}] ({_pinned(pin)})", replace(stated, pins=pins)

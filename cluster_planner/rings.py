@@ -42,7 +42,7 @@ RingMember = tuple[str, int]
 
 
 def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> tuple[Ring, ...]:
-    """One ring per segment of the clusters' common refinement, in the order of the model."""
+    """Return one ring per segment of the clusters' common refinement, in the order of the model."""
     rings = []
     units = [[stage.units for stage in cluster.stages] for cluster in clusters]
     held = [0] * len(clusters)
@@ -64,14 +64,14 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
 
 
 def best_tour(costs: HopCosts) -> tuple[int, ...]:
-    """The order (starting with 0) around a ring in which the dearest hop is cheapest. `costs[i][j]`: hop from
-    i to j.
+    """Return the order (starting with 0) around a ring in which the dearest hop is cheapest. `costs[i][j]`: hop from i
+    to j.
     """
     return _exact(costs) if len(costs) <= EXACT_MEMBERS else _improved(costs)
 
 
 def tour_cost(costs: HopCosts, tour: Sequence[int]) -> tuple[float, float]:
-    """(dearest hop, sum of hops) of a closed tour."""
+    """Return (dearest hop, sum of hops) of a closed tour."""
     hops = [costs[a][b] for a, b in zip(tour, (*tour[1:], tour[0]), strict=True)]
     return max(hops), sum(hops)
 
@@ -96,7 +96,7 @@ def _improved(costs: HopCosts) -> tuple[int, ...]:
 
 
 def _chained(hops: Floats) -> tuple[int, ...]:
-    """The nearest-neighbour tour from 0."""
+    """Return the nearest-neighbour tour from 0."""
     tour, left = [0], np.ones(len(hops), dtype=bool)
     for _ in range(len(hops) - 1):
         left[tour[-1]] = False
@@ -105,7 +105,9 @@ def _chained(hops: Floats) -> tuple[int, ...]:
 
 
 def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
-    """The tour after reversing stretches as long as that lowers the sum of `hops`, which are the same both ways."""
+    """Return the tour after reversing stretches as long as that lowers the sum of `hops`, which are the same both
+    ways.
+    """
     at = np.array(tour)
     for _ in range(4 * len(at)):
         onward = np.roll(at, -1)
@@ -128,14 +130,14 @@ class RingTraffic:
 
     @property
     def hops(self) -> list[tuple[RingMember, RingMember]]:
-        """Who sends to whom; nobody in a ring of one."""
+        """Return who sends to whom; nobody in a ring of one."""
         if len(self.members) == 1:
             return []
         return list(zip(self.members, (*self.members[1:], self.members[0]), strict=True))
 
 
 def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> list[RingTraffic]:
-    """The traffic of the segments' rings, and of tied parameters where they are averaged."""
+    """Return the traffic of the segments' rings, and of tied parameters where they are averaged."""
     found = [RingTraffic(ring.members, spans.parameter_bytes(*ring.units)) for ring in rings]
     spread = [
         (cluster.name, index)
@@ -195,7 +197,7 @@ def exchange_of(fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes
 
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:
-    """(one-way latency, bytes/s of one flow) from each node to each, shapes (nodes, nodes)."""
+    """Return (one-way latency, bytes/s of one flow) from each node to each, shapes (nodes, nodes)."""
     numbers = [fleet.arrays.number_of[name] for name in nodes]
     return fleet.arrays.between(numbers, numbers)
 

@@ -43,10 +43,10 @@ class InvalidInput(RavnestError):
 
     @classmethod
     def several(cls, problems: Sequence[tuple[str | None, str]], *, path: str | None = None) -> Self:
-        """One error for several mistakes in one file.
+        """Return one error for several mistakes in one file.
 
-        Each problem is a pair of key and message and becomes one line of the text. `key` and `message` of the error
-        are those of the first problem.
+        Each problem is a pair of key and message and becomes one line of the text. `key` and `message` of the error are
+        those of the first problem.
         """
         first_key, first_message = problems[0]
         error = cls(first_message, path=path, key=first_key)
@@ -54,7 +54,9 @@ class InvalidInput(RavnestError):
         return error
 
     def located(self, path: str, key: str | None = None) -> Self:
-        """The same error with a file, and with `key` where it had none. An error that names a file is unchanged."""
+        """Return the same error with a file, and with `key` where it had none. An error that names a file is
+        unchanged.
+        """
         if self.path is not None:
             return self
         return type(self)(self.message, path=path, key=self.key or key, hint=self.hint)

@@ -71,10 +71,10 @@ class RingRound:
 
 
 def divide(elements: int, element_bytes: float, links: RingLinks) -> Division:
-    """The division of a vector of `elements` numbers, each of which takes `element_bytes` on the wire.
+    """Return the division of a vector of `elements` numbers, each of which takes `element_bytes` on the wire.
 
-    `element_bytes` may be broken, since int8 travels with scales beside it. Raises InvalidInput for a rate that is
-    not above 0.
+    `element_bytes` may be broken, since int8 travels with scales beside it. Raises InvalidInput for a rate that is not
+    above 0.
     """
     vector_bytes, members = int(elements * element_bytes), max(1, len(links.hop_bytes_per_s))
     slowest = min(links.hop_bytes_per_s, default=None)
@@ -110,7 +110,8 @@ def direct_is_faster(
 def shares_that_pay(
     vector_bytes: float, chunk_bytes: float, hop_bytes_per_s: Sequence[float], hop_latency_s: Sequence[float]
 ) -> tuple[float, ...] | None:
-    """The shares of `shares_from_hops` where they make a round of `vector_bytes` shorter; else None: equal blocks.
+    """Return the shares of `shares_from_hops` where they make a round of `vector_bytes` shorter; else None: equal
+    blocks.
 
     Latency is no part of the program that finds the shares. But a large block takes longer around the ring, hop after
     hop, in pieces of a chunk: where rounds are bound by that way and not by the busiest hop, blocks stay equal.
@@ -132,7 +133,9 @@ def ring_round(
     hop_bytes_per_s: Sequence[float],
     hop_latency_s: Sequence[float],
 ) -> RingRound:
-    """One round of `vector_bytes` around a ring, in chunks of at most `chunk_bytes` and blocks of these shares."""
+    """Return one round of `vector_bytes` around a ring, in chunks of at most `chunk_bytes` and blocks of these
+    shares.
+    """
     n = len(hop_bytes_per_s)
     carried = hop_bytes(vector_bytes, n, shares)
     piece = min(chunk_bytes, vector_bytes * (1 / n if shares is None else max(shares)))

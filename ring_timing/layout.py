@@ -53,7 +53,9 @@ class Layout:
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
-        """Where the blocks begin, and `elements`. Equal blocks differ by at most one element, the larger ones first."""
+        """Return where the blocks begin, and `elements`. Equal blocks differ by at most one element, the larger ones
+        first.
+        """
         if self.shares is None:
             size, larger = divmod(self.elements, self.members)
             return tuple(index * size + min(index, larger) for index in range(self.members + 1))
@@ -71,7 +73,7 @@ class Layout:
         return [(edge, min(edge + self.chunk_elements, stop)) for edge in edges] or [(start, stop)]
 
     def has_chunk(self, index: int, start: int, stop: int) -> bool:
-        """Whether (start, stop) is a chunk of that block. False for any integers that are none."""
+        """Say whether (start, stop) is a chunk of that block; it is False for any integers that are not."""
         if not 0 <= index < self.members:
             return False
         first, last = self.edges[index], self.edges[index + 1]
@@ -81,7 +83,7 @@ class Layout:
         return on_grid and stop == min(start + self.chunk_elements, last)
 
     def chunk_count(self, index: int | None = None) -> int:
-        """Chunks of one block, or of all together."""
+        """Return the number of chunks of one block, or of all together."""
         if index is None:
             return sum(map(self.chunk_count, range(self.members)))
         start, stop = self.block(index)
@@ -90,17 +92,15 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def layout_of(elements: int, members: int, chunk_elements: int, shares: tuple[float, ...] | None = None) -> Layout:
-    """The same layout for every round of a ring. Raises InvalidInput as Layout does."""
+    """Return the same layout for every round of a ring. Raises InvalidInput as Layout does."""
     return Layout(elements, members, chunk_elements, shares)
 
 
 def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:
-    """Elements of a chunk for the slowest hop of a ring (bytes/s, None: not known) and a vector (None: not known).
+    """Return the number of elements of a chunk.
 
-    A hop carries V bytes in chunks of c bytes in V/rate + V/c · HANDLING_S seconds, and the ring ends c/rate after its
-    last link was busy. The sum is least at c = √(V · HANDLING_S · rate). The result lies between LEAST_CHUNK_BYTES and
-    MOST_CHUNK_BYTES, takes at most CHUNK_SECONDS of the link where that is more than the least, and is a multiple of
-    CHUNK_GRAIN elements. Raises InvalidInput for a rate that is not above 0.
+    `bytes_per_s` is the rate of the slowest hop of the ring and `vector_bytes` the size of the vector; each is None if
+    it is not known.
     """
     if bytes_per_s is not None and not bytes_per_s > 0:
         raise InvalidInput(f"a link's bytes_per_s must be above 0, got {bytes_per_s}")

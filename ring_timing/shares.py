@@ -29,7 +29,7 @@ _SLACK = 1e-6
 
 
 def hops_from_links(up_bytes_per_s: Sequence[float], down_bytes_per_s: Sequence[float]) -> tuple[float, ...]:
-    """Rate of each hop i → i + 1 (bytes/s) where only the members' own uplinks and downlinks limit it."""
+    """Return the rate of each hop i → i + 1 (bytes/s) where only the members' own uplinks and downlinks limit it."""
     if len(up_bytes_per_s) != len(down_bytes_per_s):
         raise InvalidInput(f"{len(up_bytes_per_s)} uplinks and {len(down_bytes_per_s)} downlinks for one ring")
     following = [*down_bytes_per_s[1:], *down_bytes_per_s[:1]]
@@ -37,7 +37,9 @@ def hops_from_links(up_bytes_per_s: Sequence[float], down_bytes_per_s: Sequence[
 
 
 def hop_bytes(n_bytes: float, members: int, shares: Sequence[float] | None = None) -> tuple[float, ...]:
-    """Bytes over each hop i → i + 1 in one round of a vector of `n_bytes`. Without `shares` blocks are equal."""
+    """Return the bytes over each hop i → i + 1 in one round of a vector of `n_bytes`. Without `shares` blocks are
+    equal.
+    """
     if members == 1:
         return (0.0,)
     blocks = [1 / members] * members if shares is None else shares
@@ -45,7 +47,7 @@ def hop_bytes(n_bytes: float, members: int, shares: Sequence[float] | None = Non
 
 
 def round_s(n_bytes: float, hop_bytes_per_s: Sequence[float], shares: Sequence[float] | None = None) -> float:
-    """Seconds for which the busiest hop sends in one round of `n_bytes`, latency left out."""
+    """Return the seconds for which the busiest hop sends in one round of `n_bytes`, latency left out."""
     carried = hop_bytes(n_bytes, len(hop_bytes_per_s), shares)
     return max(n / rate for n, rate in zip(carried, hop_bytes_per_s, strict=True))
 
@@ -79,7 +81,7 @@ def _shares_from_hops(hop_bytes_per_s: tuple[float, ...]) -> tuple[float, ...] |
 
 
 def _no_faster_than_s(rates: Sequence[float]) -> float:
-    """A time for a vector of one byte that no division beats, in closed form.
+    """Return a time for a vector of one byte that no division beats, in closed form.
 
     The k slowest hops carry 2 k − 2 at least, since two blocks of each are carried once only and each block is so on
     two hops; k hops of which no two are neighbours carry 2 k − 1 at least, since all their blocks are different.
@@ -98,7 +100,7 @@ def _no_faster_than_s(rates: Sequence[float]) -> float:
 
 
 def _fastest_s(rates: Sequence[float]) -> float:
-    """The least T of b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
+    """Return the least T of b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
     rows = [{**_pair(i, n), n: -rates[i]} for i in limited]
@@ -106,7 +108,9 @@ def _fastest_s(rates: Sequence[float]) -> float:
 
 
 def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ...]:
-    """The shares with the least D of |b_j − 1/n| <= D for every block, where no hop is busy longer than `limit_s`."""
+    """Return the shares with the least D of |b_j − 1/n| <= D for every block, where no hop is busy longer than
+    `limit_s`.
+    """
     n = len(rates)
     limited = [i for i in range(n) if math.isfinite(rates[i])]
     rows = [_pair(i, n) for i in limited]
@@ -120,7 +124,7 @@ def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ..
 
 
 def _pair(hop: int, n: int) -> dict[int, float]:
-    """The coefficient −1 for each of the two blocks that a hop carries once only."""
+    """Return the coefficient −1 for each of the two blocks that a hop carries once only."""
     return {(hop + 1) % n: -1.0, (hop + 2) % n: -1.0}
 
 

@@ -39,7 +39,7 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: 
 
 
 def no_fit(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[str], least: int) -> str:
-    """Why these nodes together hold no model."""
+    """Return why these nodes together hold no model."""
     if len(able) < least:
         return (
             f"a cluster needs {least} nodes at the least, and {format_count(len(able), 'node')} of "
@@ -105,7 +105,7 @@ def _require_partners(fleet: Fleet, able: Sequence[str], least: int) -> None:
 
 
 def _least_bytes(spans: SpanCosts, stage: int | str) -> int:
-    """What a stage of one unit needs there, with one micro-batch in flight."""
+    """Return what a stage of one unit needs there, with one micro-batch in flight."""
     work = spans.workload
     in_flight = work.update_every if work.schedule == "gpipe" else 1
     table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
@@ -117,7 +117,7 @@ def _least_bytes(spans: SpanCosts, stage: int | str) -> int:
 
 
 def no_fit_for_constraints(fleet: Fleet) -> str:
-    """What to try where a search with constraints found no plan."""
+    """Return what to try where a search with constraints found no plan."""
     demanded, given = fleet.constraints, []
     for key, states in (
         ("min_clusters", demanded.min_clusters > 1),
@@ -134,7 +134,7 @@ def no_fit_for_constraints(fleet: Fleet) -> str:
 
 
 def no_common_hours() -> str:
-    """What to say where hours are all that keeps nodes apart."""
+    """Return what to say where hours are all that keeps nodes apart."""
     return (
         "no cluster that holds the model has an hour of the day at which all its nodes are there (hours): let more "
         "nodes be there at the same time"

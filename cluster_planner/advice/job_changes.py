@@ -77,14 +77,14 @@ def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
 
 
 def most_of_a_round(trained_samples: float, trained_s: float, samples_per_s: float) -> float:
-    """The largest average_every to suggest, in samples, for training that ends after so many samples or seconds;
+    """Return the largest average_every to suggest, in samples, for training that ends after so many samples or seconds;
     infinite where neither is.
     """
     return min(trained_samples, trained_s * samples_per_s) / FEWEST_ROUNDS
 
 
 def is_round_capped(work: Workload, clusters: int, most_round: float) -> bool:
-    """Whether no larger average_every may be tried."""
+    """Say whether no larger average_every may be tried."""
     return TIMES["average_every"][0] * work.round_samples(clusters) > most_round
 
 
@@ -96,8 +96,8 @@ def job_changes(
     forecast: Forecast,
     most_round: float = math.inf,
 ) -> list[Suggestion]:
-    """All that are worthwhile: of each key the least value that brings most of what can be had by it. `most_round`: no
-    larger average_every is tried, in samples.
+    """Return all that are worthwhile: of each key the least value that brings most of what can be had by it.
+    `most_round`: no larger average_every is tried, in samples.
     """
     waiting = [i for i, limit in enumerate(forecast.limits) if limit.kind in KEYS]
     waiting = [i for i in waiting if _has_its_window(spans, clusters[i], forecast, i)]
@@ -118,8 +118,8 @@ def job_changes(
 
 
 def _has_its_window(spans: SpanCosts, cluster: Cluster, forecast: Forecast, index: int) -> bool:
-    """Whether a cluster waits for what the job says, and not for a window that its memory, or an edit, keeps smaller
-    than it wants; give or take one, for what averaging takes.
+    """Say whether a cluster waits for what the job says, and not for a window that its memory, or an edit, keeps
+    smaller than it wants; give or take one, for what averaging takes.
     """
     now = forecast.prediction.clusters[index]
     wanted = wanted_window(now.bottleneck_s, now.round_trip_s, spans.workload)
@@ -129,8 +129,8 @@ def _has_its_window(spans: SpanCosts, cluster: Cluster, forecast: Forecast, inde
 def _most_gained(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, waiting: Iterable[int]
 ) -> float:
-    """What the plan would be worth more if these clusters waited for nothing but their slowest stage or link, with
-    nothing averaged: where averaging starves, the links are full of it whatever the pipelines leave.
+    """Return what the plan would be worth more if these clusters waited for nothing but their slowest stage or link,
+    with nothing averaged: where averaging starves, the links are full of it whatever the pipelines leave.
     """
     work, gained = spans.workload, 0.0
     for i in waiting:
@@ -163,7 +163,7 @@ def _least(
 
 
 def _values(key: str, work: Workload, clusters: int, most_round: float) -> Iterable[tuple[str, Workload]]:
-    """(words, the workload with it), from small to large."""
+    """Return (words, the workload with it), from small to large."""
     if key == "schedule":
         yield (
             f"schedule async with max_staleness 1 instead of {work.schedule}",
@@ -182,7 +182,7 @@ def _values(key: str, work: Workload, clusters: int, most_round: float) -> Itera
 
 
 def _with_windows(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast) -> Sequence[Cluster]:
-    """The clusters with the windows that they want under that workload, as far as they have memory."""
+    """Return the clusters with the windows that they want under that workload, as far as they have memory."""
     work, found = spans.workload, []
     for cluster, now in zip(clusters, forecast.prediction.clusters, strict=True):
         if work.is_synchronous:

@@ -41,8 +41,8 @@ class SingleNodePlan:
 def better_single_node(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], objective: float
 ) -> SingleNodePlan | None:
-    """The node that makes most by itself, if that is worth more than `objective` samples/s; None where none does, and
-    where a node trains alone already.
+    """Return the node that makes most by itself, if that is worth more than `objective` samples/s, or None where none
+    does, and where a node trains alone already.
     """
     if len(clusters) == 1 and len(clusters[0].stages) == 1:
         return None
@@ -64,13 +64,13 @@ def better_single_node(
 
 
 def _most(spans: SpanCosts, node: Node) -> float:
-    """What the node could be worth at most, if it had memory for everything."""
+    """Return what the node could be worth at most, if it had memory for everything."""
     there = 1.0 if node.hours == ALL_DAY else part_of_day(node.hours)
     return there * spans.workload.micro_batch * node.flops_per_s / max(spans.flops(0, spans.count), 1e-9)
 
 
 def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
-    """The plan of this node alone; None where it has no memory for the whole model."""
+    """Return the plan of this node alone, or None where it has no memory for the whole model."""
     fleet = Fleet((replace(node, host=None, region=None),))
     pipeline = plan_pipeline(fleet, spans, [node.name], 0.0, 1)
     if pipeline is None:
@@ -81,7 +81,7 @@ def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
 
 
 def predicted_again(plan: Plan) -> Plan:
-    """The plan, with the figures of the plan as it stands; the same object where they are what it says."""
+    """Return the plan, with the figures of the plan as it stands; the same object where they are what it says."""
     made = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings).prediction
     if _agree(plan.predicted, made):
         return plan
@@ -90,7 +90,7 @@ def predicted_again(plan: Plan) -> Plan:
 
 
 def outdated(plan: Plan, again: Plan) -> str | None:
-    """What to tell of a plan whose figures `again` has as they are now; None where they are the same."""
+    """Return what to tell of a plan whose figures `again` has as they are now, or None where they are the same."""
     if again is plan:
         return None
     before, now = plan.predicted.samples_per_s, again.predicted.samples_per_s
@@ -103,7 +103,7 @@ def outdated(plan: Plan, again: Plan) -> str | None:
 
 
 def assumed_links(plan: Plan) -> list[tuple[str, str]]:
-    """The pairs of nodes that exchange messages in `plan`, and whose link nodes.yaml does not describe.
+    """Return the pairs of nodes that exchange messages in `plan`, and whose link nodes.yaml does not describe.
 
     A link is described by itself or by the regions of its two nodes.
     """
@@ -116,7 +116,7 @@ def assumed_links(plan: Plan) -> list[tuple[str, str]]:
 
 
 def capped_links(plan: Plan) -> list[tuple[str, str]]:
-    """The pairs of nodes whose link is stated to be faster than the uplinks and downlinks of both nodes allow.
+    """Return the pairs of nodes whose link is stated to be faster than the uplinks and downlinks of both nodes allow.
 
     No flow between such a pair reaches the stated rate in either direction. A difference of up to the factor SAME_RATE
     does not count.

@@ -145,7 +145,7 @@ def advise(
     forecast: Forecast,
     most_round: float = math.inf,
 ) -> Advice:
-    """The change that helps most, in one line; where none does, what the fleet waits for."""
+    """Return the change that helps most, in one line; where none does, what the fleet waits for."""
     waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
     capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
     rest = TOO_FEW_ROUNDS if capped else ""
@@ -169,8 +169,8 @@ def _line(best: Suggestion, forecast: Forecast) -> str:
 
 
 def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, index: int) -> bool:
-    """Whether a cluster could gain enough: were everything in it twice as good, it would be at most twice as fast as
-    it is without averaging.
+    """Say whether a cluster could gain enough: were everything in it twice as good, it would be at most twice as fast
+    as it is without averaging.
     """
     cluster, now = clusters[index], forecast.prediction
     if any(fleet.node(stage.node).host is not None for stage in cluster.stages):
@@ -260,7 +260,7 @@ def _faster_link(fleet: Fleet, a: str, b: str) -> tuple[Fleet, str]:
 def longer_hours(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], predicted: Prediction
 ) -> list[Suggestion]:
-    """All suggestions of longer hours that are worthwhile."""
+    """Return all suggestions of longer hours that are worthwhile."""
     if not fleet.rules.count_hours:
         return []
     work, found = spans.workload, []
@@ -287,19 +287,19 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_memory(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
-    """The fleet with that much memory at this node."""
+    """Return the fleet with that much memory at this node."""
     nodes = tuple(replace(n, memory_bytes=memory_bytes) if n.name == name else n for n in fleet.nodes)
     return replace(fleet, nodes=nodes)
 
 
 def with_speed(fleet: Fleet, name: str, flops_per_s: float) -> Fleet:
-    """The fleet with that speed at this node."""
+    """Return the fleet with that speed at this node."""
     nodes = tuple(replace(n, flops_per_s=flops_per_s) if n.name == name else n for n in fleet.nodes)
     return replace(fleet, nodes=nodes)
 
 
 def with_host(fleet: Fleet, name: str, *, up: float = 1.0, down: float = 1.0) -> Fleet:
-    """The fleet with the links of that node, and of all that share its host, `up` and `down` times as fast."""
+    """Return the fleet with the links of that node, and of all that share its host, `up` and `down` times as fast."""
     key = host_key(fleet, name)
     nodes = tuple(
         replace(n, up_bytes_per_s=n.up_bytes_per_s * up, down_bytes_per_s=n.down_bytes_per_s * down)
@@ -311,7 +311,7 @@ def with_host(fleet: Fleet, name: str, *, up: float = 1.0, down: float = 1.0) ->
 
 
 def with_link(fleet: Fleet, a: str, b: str, *, latency: float = 1.0, rate: float = 1.0) -> Fleet:
-    """The fleet with `latency` times the latency, and `rate` times the rate, between these two nodes."""
+    """Return the fleet with `latency` times the latency, and `rate` times the rate, between these two nodes."""
     old = fleet.link(a, b)
     new = Link(old.a, old.b, old.latency_s * latency, old.bytes_per_s * rate)
     others = tuple(link for link in fleet.links if {link.a, link.b} != {a, b})

@@ -24,7 +24,7 @@ RATES_APART = " (rounds of averaging apart)"
 
 
 def too_small(fleet: Fleet, holding: MemoryFit) -> tuple[Spare, ...]:
-    """The nodes that have memory for no unit at all."""
+    """Return the nodes that have memory for no unit at all."""
     need = holding.smallest_unit_bytes / 1e9
     return tuple(
         Spare(node.name, f"its {node.memory_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
@@ -41,7 +41,9 @@ def left_out(
     least: int,
     objective: float,
 ) -> tuple[Spare, ...]:
-    """The `idle` nodes, each with what it would do to the nearest cluster that it may join. `objective`: the plan's."""
+    """Return the `idle` nodes, each with what it would do to the nearest cluster that it may join. `objective`: the
+    plan's.
+    """
     if len(idle) > MOST_REASONS:
         price = price_of_a_cluster(objective, len(clusters), spans.workload)
         reason = (
@@ -70,7 +72,7 @@ def left_out(
 
 
 def _broken(fleet: Fleet, name: str, cluster: Cluster) -> str | None:
-    """Why the node may not join the cluster, after its name; None where it may."""
+    """Return why the node may not join the cluster, after its name, or None where it may."""
     number_of = fleet.arrays.number_of
     return fleet.rules.broken([*(number_of[stage.node] for stage in cluster.stages), number_of[name]])
 

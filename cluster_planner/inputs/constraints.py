@@ -35,7 +35,7 @@ FEW_NAMES = 8
 
 
 def hours_from(text: str) -> int:
-    """The hours that a text names. Raises `ValueError` with what was expected."""
+    """Return the hours that a text names. Raises `ValueError` with what was expected."""
     hours = 0
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -47,7 +47,7 @@ def hours_from(text: str) -> int:
 
 
 def hours_to(hours: int) -> str:
-    """The text that `hours_from` reads as these hours, as short as can be."""
+    """Return the text that `hours_from` reads as these hours, as short as can be."""
     if hours == ALL_DAY:
         return "0-24"
     starts = [hour for hour in range(DAY) if hours >> hour & 1 and not hours >> (hour - 1) % DAY & 1]
@@ -61,12 +61,12 @@ def hours_to(hours: int) -> str:
 
 
 def common_hours(several: Iterable[int]) -> int:
-    """The hours that all of them have."""
+    """Return the hours that all of them have."""
     return reduce(and_, several, ALL_DAY)
 
 
 def part_of_day(hours: int) -> float:
-    """How much of a day they are: from 0 to 1."""
+    """Return how much of a day they are: from 0 to 1."""
     return hours.bit_count() / DAY
 
 
@@ -195,7 +195,7 @@ def _check_node(name: str, known: Mapping[str, object], key: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that this one resembles, or all where they are few, as the end of a sentence."""
+    """Return the known name that this one resembles, or all where they are few, as the end of a sentence."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1) or [one for one in known if name in one]
     if len(close) == 1:
@@ -224,23 +224,23 @@ class GroupingRules:
 
     @cached_property
     def are_any(self) -> bool:
-        """Whether there is any rule for groups."""
+        """Say whether there is any rule for groups."""
         return bool(self._sides or self.pinned or self.count_hours)
 
     @cached_property
     def count_hours(self) -> bool:
-        """Whether any node is not there all day."""
+        """Say whether any node is not there all day."""
         return any(hours != ALL_DAY for hours in self._hours)
 
     def atoms(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
-        """These nodes, in parts that stay together: those pinned to one cluster, and everyone else alone."""
+        """Return these nodes, in parts that stay together: those pinned to one cluster, and everyone else alone."""
         together: dict[object, list[int]] = {}
         for i in nodes:
             together.setdefault(self._label.get(self._names[i], i), []).append(i)
         return [tuple(part) for part in together.values()]
 
     def broken(self, nodes: Sequence[int]) -> str | None:
-        """Why these nodes may not be one cluster, after "the cluster"; None where they may."""
+        """Return why these nodes may not be one cluster, after "the cluster", or None where they may."""
         if not self.are_any:
             return None
         names = [self._names[i] for i in nodes]
@@ -259,11 +259,11 @@ class GroupingRules:
         return None
 
     def allows(self, nodes: Sequence[int]) -> bool:
-        """Whether these nodes may be one cluster, if only some of them run stages too."""
+        """Say whether these nodes may be one cluster, if only some of them run stages too."""
         return self.broken(nodes) is None
 
     def label(self, names: Iterable[str]) -> str | None:
-        """The cluster that these nodes are pinned to."""
+        """Return the cluster that these nodes are pinned to."""
         return next((self._label[name] for name in names if name in self._label), None)
 
     def required(self, names: Iterable[str]) -> frozenset[str]:
@@ -271,11 +271,11 @@ class GroupingRules:
         return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
 
     def presence(self, nodes: Iterable[int]) -> float:
-        """The part of a day at which all these nodes are there."""
+        """Return the part of a day at which all these nodes are there."""
         return part_of_day(common_hours(self._hours[i] for i in nodes)) if self.count_hours else 1.0
 
     def presence_of(self, names: Iterable[str]) -> float:
-        """The part of a day at which all these nodes are there, by name."""
+        """Return the part of a day at which all these nodes are there, by name."""
         return self.presence(self._number_of[name] for name in names) if self.count_hours else 1.0
 
     def _labelled(self, label: str) -> set[str]:

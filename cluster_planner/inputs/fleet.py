@@ -96,25 +96,25 @@ class Fleet:
 
     @cached_property
     def arrays(self) -> "FleetArrays":
-        """The nodes and their links as arrays, in the order of `nodes`."""
+        """Return the nodes and their links as arrays, in the order of `nodes`."""
         return FleetArrays(self)
 
     @cached_property
     def rules(self) -> GroupingRules:
-        """What any group of nodes must keep to."""
+        """Return what any group of nodes must keep to."""
         return GroupingRules(
             self.names, [node.region for node in self.nodes], [node.hours for node in self.nodes], self.constraints
         )
 
     def node(self, name: str) -> Node:
-        """The node of that name. Raises `InvalidInput` for a name nobody has."""
+        """Return the node of that name. Raises `InvalidInput` for a name nobody has."""
         try:
             return self._node_of[name]
         except KeyError:
             raise InvalidInput(f"no node is named {name!r}{did_you_mean(name, self.names)}") from None
 
     def link(self, a: str, b: str) -> Link:
-        """What joins two different nodes: measured, else of one host, else by region, else estimated, else
+        """Return what joins two different nodes: measured, else of one host, else by region, else estimated, else
         default.
         """
         key = _pair(a, b)
@@ -123,18 +123,18 @@ class Fleet:
         return self._known_links[key]
 
     def knows(self, a: str, b: str) -> bool:
-        """Whether anything tells of the link between two different nodes; else it is the stated default."""
+        """Say whether anything tells of the link between two different nodes; else it is the stated default."""
         regions = self.node(a).region, self.node(b).region
         by_region = None not in regions and _pair(*map(str, regions)) in self._by_region
         return by_region or self.same_host(a, b) or b in self._estimates_from(a)
 
     def same_host(self, a: str, b: str) -> bool:
-        """Whether the two nodes share a host, so that what passes between them leaves no uplink."""
+        """Say whether the two nodes share a host, so that what passes between them leaves no uplink."""
         first, second = self.node(a), self.node(b)
         return first.host is not None and first.host == second.host
 
     def flow_bytes_per_s(self, sender: str, receiver: str) -> float:
-        """The most that one flow can carry: min(sender's uplink, receiver's downlink, link)."""
+        """Return the most that one flow can carry: min(sender's uplink, receiver's downlink, link)."""
         rate = self.link(sender, receiver).bytes_per_s
         if self.same_host(sender, receiver):
             return rate
@@ -290,8 +290,8 @@ class FleetArrays:
         self._known = self._linked | np.array([node.region in joined for node in nodes])
 
     def between(self, rows: Numbers, columns: Numbers) -> tuple[Floats, Floats]:
-        """(one-way latency, the most that one flow from row to column carries), shapes (rows, columns). A node reaches
-        itself at once.
+        """Return (one-way latency, the most that one flow from row to column carries), shapes (rows, columns). A node
+        reaches itself at once.
         """
         rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
         if len(self.host) > DENSE_NODES:

@@ -39,7 +39,7 @@ Graph: TypeAlias = "nx.DiGraph[Vertex]"
 
 
 def latency_graph(region_of: Mapping[str, str | None], links: Iterable[Edge], regions: Iterable[Edge]) -> Graph:
-    """The graph of all that is known: measured links, and links between (or within) regions."""
+    """Return the graph of all that is known: measured links, and links between (or within) regions."""
     import networkx as nx  # here: stages read plans and never measure a path, and it is 370 modules
 
     graph: Graph = nx.DiGraph()

@@ -148,16 +148,18 @@ class Workload:
             )
 
     def activation_bytes(self, unit: Unit) -> int:
-        """Bytes that a cut at the unit's end sends forward for each micro-batch."""
+        """Return the bytes that a cut at the unit's end sends forward for each micro-batch."""
         saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
         return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
 
     def gradient_bytes(self, unit: Unit) -> int:
-        """Bytes that a cut at the unit's end sends back for each micro-batch."""
+        """Return the bytes that a cut at the unit's end sends back for each micro-batch."""
         return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
 
     def tied_bytes(self, unit: Unit) -> int:
-        """A micro-batch's share of the tied weights that such a cut sends forward, and of their gradients back."""
+        """Return a micro-batch's share of the tied weights that such a cut sends forward, and of their gradients
+        back.
+        """
         return math.ceil(unit.tied_bytes / self.update_every) if self.tied == "exact" else 0
 
     def round_samples(self, clusters: float) -> float:
@@ -166,7 +168,7 @@ class Workload:
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether forwards and backwards have a fixed order, with a flush at each update."""
+        """Say whether forwards and backwards have a fixed order, with a flush at each update."""
         return self.schedule in SYNCHRONOUS
 
     def held(self, stages: int, index: int) -> int:
@@ -175,10 +177,10 @@ class Workload:
 
     @property
     def largest_window(self) -> int:
-        """The most micro-batches that `max_staleness` lets a cluster have in flight.
+        """Return the most micro-batches that `max_staleness` lets a cluster have in flight.
 
-        The first stage admits a micro-batch of update u only when update u − max_staleness − 1 is done, so at
-        most (max_staleness + 1) updates' micro-batches are on their way.
+        The first stage admits a micro-batch of update u only when update u − max_staleness − 1 is done, so at most
+        (max_staleness + 1) updates' micro-batches are on their way.
         """
         return (self.max_staleness + 1) * self.update_every
 

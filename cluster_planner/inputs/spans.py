@@ -58,20 +58,20 @@ class SpanCosts:
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
 
     def under(self, workload: Workload) -> "SpanCosts":
-        """The costs of the same model under another workload."""
+        """Return the costs of the same model under another workload."""
         return SpanCosts(self._costs, workload, self._most_positions)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
-        """FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
+        """Return the FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
         passes = 3.0 + recomputes
         return passes * self.forward_flops(start, end) + self.step_flops(start, end) / self.workload.update_every
 
     def forward_flops(self, start: int, end: int) -> float:
-        """FLOPs of one micro-batch's forward."""
+        """Return the FLOPs of one micro-batch's forward."""
         return float(self._flops[end] - self._flops[start]) * self.workload.micro_batch
 
     def step_flops(self, start: int, end: int) -> float:
-        """FLOPs of one update's optimizer step."""
+        """Return the FLOPs of one update's optimizer step."""
         return UPDATE_FLOPS * self.parameter_bytes(start, end)
 
     def parameter_bytes(self, start: int, end: int) -> int:
@@ -88,7 +88,7 @@ class SpanCosts:
         return 0.0 if self._is_exact else max(self.borrowed_bytes(start, end), lent)
 
     def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
-        """What a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
+        """Return what a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self._arriving[start])
         if recomputes:
@@ -105,14 +105,16 @@ class SpanCosts:
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
     ) -> int:
-        """What a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no window."""
+        """Return what a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no
+        window.
+        """
         index, stages = place
         work = self.workload
         in_flight = work.held(stages, index) if work.is_synchronous else window
         return self.memory_bytes(start, end, in_flight, recomputes=recomputes)
 
     def split_bytes(self, start: int, end: int) -> int:
-        """What a split backward keeps in a stage of that span, beside `memory_bytes`."""
+        """Return what a split backward keeps in a stage of that span, beside `memory_bytes`."""
         return round(SPLIT_KEEPS * float(self._saved[end] - self._saved[start]) * self.workload.micro_batch)
 
     def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
@@ -131,7 +133,7 @@ class SpanCosts:
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
-        """The cut positions that a search considers, 0 and the number of units included."""
+        """Return the cut positions that a search considers, 0 and the number of units included."""
         if self.count < self._most_positions:
             return np.arange(self.count + 1)
         return self._few_positions(self._most_positions)
@@ -186,8 +188,8 @@ class SpanCosts:
         return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
 
     def _copies(self, *, last: bool) -> float:
-        """How many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the anchor;
-        of each round on its way the contribution and its average).
+        """Return how many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the
+        anchor; of each round on its way the contribution and its average).
         """
         work = self.workload
         versions = 1 if last else work.max_staleness + 1
@@ -196,9 +198,9 @@ class SpanCosts:
         return weights + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
 
     def _borrowed_copies(self, *, last: bool) -> float:
-        """How many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one that
-        arrives, a gradient; a copy of its own takes what any parameter does. With `tied: exact` all before the last
-        borrower hold one more gradient, of those behind.
+        """Return how many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one
+        that arrives, a gradient; a copy of its own takes what any parameter does. With `tied: exact` all before the
+        last borrower hold one more gradient, of those behind.
         """
         if not self._is_exact:
             return self._copies(last=last)

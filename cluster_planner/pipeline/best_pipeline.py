@@ -84,7 +84,7 @@ def plan_pipeline(
     *,
     in_order: bool = False,
 ) -> Pipeline | None:
-    """The most valuable pipeline of `least` or more stages among these nodes; None where none fits in memory.
+    """Return the most valuable pipeline of `least` or more stages among these nodes, or None where none fits in memory.
 
     `averaging_per_s`: bytes that averaging moves each way a second per parameter byte. `required`: a node that must run
     a stage, beside those that are pinned. `in_order`: only pipelines in the order of `names`.
@@ -133,8 +133,8 @@ def plan_pipeline(
 def _shorter_trips(
     tables: Tables, seconds: Tables, least_s: float, period: Callable[[float, float], float], find: Find
 ) -> Iterator[Solution]:
-    """The shortest round trips with bottlenecks of at most SLACKS times the least, then of what lies between: at the
-    best limit the round trip is waited for just as long as the bottleneck takes.
+    """Return the shortest round trips with bottlenecks of at most SLACKS times the least, then of what lies between: at
+    the best limit the round trip is waited for just as long as the bottleneck takes.
     """
 
     def within(limit_s: float) -> Solution | None:
@@ -168,8 +168,8 @@ def _worth(pipeline: Pipeline) -> tuple[float, int]:
 
 
 def _best_walked(fleet: Fleet, spans: SpanCosts, found: Sequence[Pipeline]) -> Pipeline | None:
-    """The most valuable one as it is predicted: those that wait for their round trip are slower than the formulas say,
-    and never faster.
+    """Return the most valuable one as it is predicted: those that wait for their round trip are slower than the
+    formulas say, and never faster.
     """
     best: Pipeline | None = None
     for one in sorted(found, key=_worth, reverse=True):
@@ -219,7 +219,7 @@ def _pinned(fleet: Fleet, names: Sequence[str], needed: frozenset[str]) -> Pinne
 
 
 def _arranged(order: tuple[int, ...], pinned: Pinned, ends: Sequence[int]) -> tuple[int, ...]:
-    """The order with pinned nodes in their places."""
+    """Return the order with pinned nodes in their places."""
     arranged = [i for i in order if i not in pinned.stage_of and i not in ends]
     for node, stage in sorted(pinned.stage_of.items(), key=lambda item: item[1]):
         arranged.insert(stage, node)
@@ -272,7 +272,7 @@ def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: floa
 
 
 def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tables:
-    """Seconds that each stage and each hop adds to a round trip."""
+    """Return the seconds that each stage and each hop adds to a round trip."""
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     rate = group.flow_bytes_per_s
     hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
@@ -289,11 +289,13 @@ def ending(tables: Tables, ends: Sequence[int]) -> Tables:
 
 
 def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
-    """`tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
+    """Return `tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
     return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
 
 
 def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """The tables of the first way in which each span fits. `fits`: [way, node, i, j], see SpanCosts.ways_that_fit."""
+    """Return the tables of the first way in which each span fits. `fits`: [way, node, i, j], see
+    SpanCosts.ways_that_fit.
+    """
     keep, again = both
     return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)

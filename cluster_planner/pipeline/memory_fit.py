@@ -41,24 +41,24 @@ class MemoryFit:
 
     @property
     def smallest_unit_bytes(self) -> int:
-        """Bytes that the least demanding unit needs as a stage."""
+        """Return the bytes that the least demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).min())
 
     @property
     def largest_unit_bytes(self) -> int:
-        """Bytes that the most demanding unit needs as a stage."""
+        """Return the bytes that the most demanding unit needs as a stage."""
         return int(np.diagonal(self._table, offset=1).max())
 
     @property
     def whole_model_bytes(self) -> int:
-        """Bytes that the whole model needs as one stage."""
+        """Return the bytes that the whole model needs as one stage."""
         return int(self._table[0, -1])
 
     def holds_a_unit(self, name: str) -> bool:
         return self._fleet.node(name).memory_bytes >= self.smallest_unit_bytes
 
     def holds(self, names: Sequence[str]) -> bool:
-        """Whether these nodes can hold the whole model, in at least the least number of stages."""
+        """Say whether these nodes can hold the whole model, in at least the least number of stages."""
         key = tuple(sorted(names))
         if key not in self._known:
             reaches = [self._reach_of(self._fleet.node(name).memory_bytes) for name in key]
@@ -93,8 +93,8 @@ def _by_size(reaches: Sequence[Sequence[int]]) -> int:
 
 
 def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> tuple[Stage, ...] | None:
-    """The same stages, each in the first way that fits with `window` micro-batches in flight (or what a synchronous
-    schedule holds); None where one fits in no way.
+    """Return the same stages, each in the first way that fits with `window` micro-batches in flight (or what a
+    synchronous schedule holds), or None where one fits in no way.
     """
     mode = spans.workload.activation_checkpointing
     ways = [way for way in (False, True) if mode == "auto" or way == (mode == "always")]
@@ -111,7 +111,9 @@ def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window:
 
 
 def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -> bool:
-    """Whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule holds."""
+    """Say whether every stage has memory for `window` micro-batches in flight, or for what a synchronous schedule
+    holds.
+    """
     return all(
         spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
         <= fleet.node(stage.node).memory_bytes
@@ -120,7 +122,7 @@ def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -
 
 
 def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
-    """The largest window up to `wanted` that every stage has memory for; at least 1."""
+    """Return the largest window up to `wanted` that every stage has memory for; at least 1."""
     if _fit(fleet, spans, stages, wanted):
         return wanted
     return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))

@@ -31,7 +31,7 @@ ROUND_COST = 0.015
 
 
 def staleness_factor(window: int, stages: int, workload: Workload) -> float:
-    """What a sample of a cluster is worth, for its staleness. A lone stage has none: backward follows
+    """Return what a sample of a cluster is worth, for its staleness. A lone stage has none: backward follows
     forward.
     """
     if stages == 1:
@@ -41,29 +41,32 @@ def staleness_factor(window: int, stages: int, workload: Workload) -> float:
 
 
 def averaging_factor(clusters: float, workload: Workload) -> float:
-    """What a sample is worth, for being made by one of so many clusters."""
+    """Return what a sample is worth, for being made by one of so many clusters."""
     update = clusters * workload.micro_batch * workload.update_every
     apart = (1 + workload.max_lag) * workload.round_samples(clusters) / update
     return 1.0 / (1.0 + ROUND_COST * (clusters - 1) * math.log2(1.0 + apart))
 
 
 def price_of_a_cluster(objective: float, clusters: int, workload: Workload) -> float:
-    """What one cluster more must be worth (samples/s, discounted for staleness) to make up for what its being there
-    takes off the samples of all others.
+    """Return what one cluster more must be worth (samples/s, discounted for staleness) to make up for what its being
+    there takes off the samples of all others.
     """
     return objective / averaging_factor(clusters + 1, workload) - objective / averaging_factor(clusters, workload)
 
 
 @dataclass(frozen=True)
 class AveragingLimits:
-    """`sending_s`: what a round takes of the busiest link; `hop_s`: latency of one hop of a ring."""
+    """The limits that averaging sets.
+
+    `sending_s` is what a round takes of the busiest link; `hop_s` is the latency of one hop of a ring.
+    """
 
     samples_per_s: float = 0.0
     sending_s: float = 0.0
     hop_s: float = 0.0
 
     def carried(self, clusters: float, work: Workload) -> float:
-        """The most samples/s with which the rings of so many clusters keep up."""
+        """Return the most samples/s with which the rings of so many clusters keep up."""
         trip_s = 2 * (clusters - 1) * self.hop_s
         interval_s = max(self.sending_s, (self.sending_s + trip_s) / work.max_lag)
         if clusters <= 1 or interval_s <= 0:
@@ -71,7 +74,7 @@ class AveragingLimits:
         return work.round_samples(clusters) / interval_s
 
     def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
-        """The approximate objective of so many clusters, from their samples/s and their value."""
+        """Return the approximate objective of so many clusters, from their samples/s and their value."""
         if samples_per_s <= 0:
             return 0.0
         kept = min(1.0, self.carried(clusters, work) / samples_per_s)
@@ -79,6 +82,6 @@ class AveragingLimits:
 
 
 def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
-    """Bytes a second that averaging moves each way per parameter byte a stage holds."""
+    """Return the bytes a second that averaging moves each way per parameter byte a stage holds."""
     moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
     return moved * samples_per_s / work.round_samples(clusters)

@@ -117,7 +117,7 @@ def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
 def _exchanges(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
 ) -> list[Exchange]:
-    """The exchanges of all rings in which anything is sent."""
+    """Return the exchanges of all rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
     element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
     return [
@@ -171,7 +171,7 @@ def _alone(exchanges: Sequence[Exchange]) -> RoundTimes | None:
 
 
 def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
-    """(seconds of one round on idle links, the part of them that is latency)."""
+    """Return (seconds of one round on idle links, the part of them that is latency)."""
     if alone is None:
         return 0.0, 0.0
     up_s = stages.through_host(stages.averaged_up) / stages.up_bytes_per_s
@@ -193,7 +193,7 @@ def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[
 def _waits(
     stages: PipelineArrays, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
 ) -> tuple[ClusterLimit, str] | None:
-    """What all clusters wait for, and in words; None where none waits."""
+    """Return what all clusters wait for, and in words, or None where none waits."""
     if not pace.waits:
         return None
     waiting = "waits for the averaging between clusters"
@@ -253,8 +253,8 @@ def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: _Pipe) -
 def no_faster_than_walked(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays
 ) -> PipelineArrays:
-    """`stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same object
-    if there are none.
+    """Return `stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same
+    object if there are none.
     """
     work = spans.workload
     bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)

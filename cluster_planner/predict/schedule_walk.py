@@ -31,7 +31,7 @@ SAME = 1e-3
 """Two states are the same if their times differ by no more than this part of the time between them."""
 
 CYCLES = 12
-"""How many cycles are walked at most. A cycle is as many updates as may be in flight at once."""
+"""The largest number of cycles that are walked. A cycle is as many updates as may be in flight at once."""
 
 REMEMBERED = 4096
 """The number of walks whose results this process caches."""
@@ -41,7 +41,7 @@ _ACTIVATION, _GRADIENT, _FORWARD, _BACKWARD, _UPDATE = range(5)
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Seconds of one micro-batch at a stage, and of its optimizer step."""
+    """The seconds that one micro-batch takes at a stage, forward and backward, and those of its optimizer step."""
 
     forward_s: float
     backward_s: float
@@ -50,7 +50,7 @@ class PassTimes:
 
 @dataclass(frozen=True)
 class Hop:
-    """From a stage to the next: seconds that its messages take to leave, either way, and then travel."""
+    """A boundary from a stage to the next: the seconds that its messages take to leave, either way, and then travel."""
 
     forward_s: float
     gradient_s: float
@@ -63,7 +63,10 @@ class _At(NamedTuple):
 
 
 def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -> float:
-    """Seconds from one update's first forward to the next one's. `hops`: one less than stages."""
+    """Return the seconds from one update's first forward to the next one's.
+
+    `hops` has one entry less than `stages`.
+    """
     count, last = work.update_every, len(stages) - 1
     limits = [work.held(len(stages), index) for index in range(len(stages))]
     at = [_At(0, 0) for _ in stages]
@@ -107,7 +110,7 @@ def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -
 
 @dataclass(frozen=True)
 class Uplink:
-    """What a stage sends for one micro-batch, in seconds of its uplink. Stages of one `host` share it."""
+    """The seconds for which a stage's messages of one micro-batch fill its uplink. Stages of one `host` share it."""
 
     host: tuple[bool, str]
     activation_s: float = 0.0

@@ -27,7 +27,9 @@ from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.schedule_walk import SHORTEST_S, Hop, PassTimes, Uplink, update_s, walked_s
 
 NEAR = 0.85
-"""Of the bottleneck: where what timing.period_s counts for waiting is less, bunches dissolve and nothing is walked."""
+"""If waiting, as period_s counts it, takes less than this part of the bottleneck, bunches dissolve and nothing is
+walked.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def work_times(fleet: Fleet, spans: SpanCosts, stage: Stage) -> WorkTimes:
 
 @dataclass(frozen=True)
 class Load:
-    """What one stage does per micro-batch, averaging apart. Bytes count what leaves or enters its host."""
+    """The work of one stage per micro-batch, averaging apart. Bytes count what leaves or enters its host."""
 
     compute_s: float
     up_bytes: float
@@ -70,7 +72,7 @@ class Load:
 
 
 def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[Load, ...]:
-    """The load of each stage of a pipeline, in order."""
+    """Return the load of each stage of a pipeline, in order."""
     loads = []
     for index, stage in enumerate(stages):
         start, end = stage.units
@@ -93,7 +95,7 @@ def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[L
 
 
 def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
-    """From a micro-batch's injection to its gradient at the first stage, in an idle pipeline."""
+    """Return the seconds from a micro-batch's injection to its gradient at the first stage, in an idle pipeline."""
     total = sum(
         spans.flops(*stage.units, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s for stage in stages
     )
@@ -106,7 +108,9 @@ def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> flo
 
 
 def flushed_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
-    """Seconds per micro-batch of a synchronous schedule, with its bubble and latencies; 0 for an asynchronous one."""
+    """Return the seconds per micro-batch of a synchronous schedule, with its bubble and latencies; 0 for an
+    asynchronous one.
+    """
     work = spans.workload
     if not work.is_synchronous:
         return 0.0
@@ -132,13 +136,13 @@ def by_host(fleet: Fleet, amounts: Sequence[tuple[str, float]]) -> Mapping[str, 
 
 
 def host_key(fleet: Fleet, name: str) -> tuple[bool, str]:
-    """What nodes that share an uplink have in common."""
+    """Return what nodes that share an uplink have in common."""
     host = fleet.node(name).host
     return (False, name) if host is None else (True, host)
 
 
 def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], averaging_per_s: float) -> float:
-    """The largest occupancy, when averaging moves `averaging_per_s` bytes a second each way per parameter byte;
+    """Return the largest occupancy, when averaging moves `averaging_per_s` bytes a second each way per parameter byte;
     infinite where it leaves nothing of a link.
     """
     names = [stage.node for stage in stages]
@@ -158,28 +162,30 @@ def bottleneck_s(fleet: Fleet, stages: Sequence[Stage], loads: Sequence[Load], a
 
 
 def wanted_window(bottleneck: float, round_trip: float, workload: Workload) -> int:
-    """The window that keeps the bottleneck of an asynchronous pipeline busy, as far as `max_staleness` admits."""
+    """Return the window that keeps the bottleneck of an asynchronous pipeline busy, as far as `max_staleness`
+    admits.
+    """
     if bottleneck <= 0:
         return workload.largest_window
     return max(1, min(math.ceil(round_trip / bottleneck) + 2, workload.largest_window))
 
 
 def period_s(bottleneck: float, round_trip: float, window: int, workload: Workload) -> float:
-    """Seconds per micro-batch in the steady state."""
+    """Return the seconds per micro-batch of an asynchronous pipeline in the steady state."""
     per_update = workload.update_every
     admitted = ((per_update - 1) * bottleneck + round_trip) / workload.largest_window
     return max(bottleneck, round_trip / window, admitted, SHORTEST_S)
 
 
 def is_near(work: Workload, bottleneck_s: Floats, round_trip_s: Floats, window: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether pipelines have to be walked: those without flushes that wait for their round trip, or nearly."""
+    """Say whether pipelines have to be walked: those without flushes that wait for their round trip, or nearly."""
     admitted = ((work.update_every - 1) * bottleneck_s + round_trip_s) / work.largest_window
     near: NDArray[np.bool_] = np.maximum(admitted, round_trip_s / window) >= NEAR * bottleneck_s
     return near & (not work.is_synchronous)
 
 
 def window_limited_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
-    """Seconds per micro-batch of a cluster by itself."""
+    """Return the seconds per micro-batch of a cluster by itself."""
     stages, last = cluster.stages, len(cluster.stages) - 1
     passes, hops, uplinks = [], [], []
     for index, stage in enumerate(stages):

@@ -30,7 +30,10 @@ from cluster_planner.predict.schedule_walk import SHORTEST_S
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Seconds per micro-batch of each stage, one entry each: computing, its slowest flow, its host's links."""
+    """The seconds per micro-batch for which each stage computes, sends its slowest flow and uses its host's links.
+
+    Each array has one entry per stage.
+    """
 
     compute_s: Floats
     send_s: Floats
@@ -44,8 +47,9 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """What rounds take beside the hosts' links, in seconds: the longest flow, the latency of the last hop, a chunk's
-    way around.
+    """What rounds take beside the hosts' links, in seconds.
+
+    `sending_s` is the longest flow, `last_hop_s` the latency of the last hop, and `way_s` a chunk's way around.
     """
 
     sending_s: float
@@ -55,9 +59,12 @@ class RoundTimes:
 
 @dataclass(frozen=True)
 class Pace:
-    """`rates`: samples/s of each cluster. `interval_s`: from one round to the next; infinite without rounds. Where
-    clusters wait for averaging, `waits_at` is the number of the stage whose host has too little room for it,
-    `joins_last` that of the cluster whose updates are too long; neither where a ring by itself takes too long.
+    """How fast the clusters run, and how far apart rounds are.
+
+    `rates` are the samples/s of each cluster. `interval_s` is the time from one round to the next; it is infinite
+    without rounds. Where clusters wait for averaging, `waits_at` is the number of the stage whose host has too little
+    room for it, and `joins_last` that of the cluster whose updates are too long; both are None where a ring by itself
+    takes too long.
     """
 
     rates: Floats
@@ -89,7 +96,7 @@ class PipelineArrays:
     window: NDArray[np.int64]
 
     def through_host(self, own: Floats) -> Floats:
-        """Each stage's sum over its host."""
+        """Return, for each stage, the sum over its host."""
         return np.bincount(self.host, weights=own).astype(np.float64)[self.host]
 
     def occupancy(self) -> Occupancy:
@@ -99,7 +106,9 @@ class PipelineArrays:
         return Occupancy(self.compute_s, self.send_s, up_s, down_s)
 
     def periods_s(self, work: Workload) -> Floats:
-        """Seconds per micro-batch of each cluster while none waits: timing.period_s, and what a flush costs."""
+        """Return the seconds per micro-batch of each cluster while none waits: stage_times.period_s, and what a flush
+        costs.
+        """
         bottleneck = np.maximum.reduceat(self.occupancy().most, self.first)
         others = (work.update_every - 1) * bottleneck if work.update_every > 1 else 0.0
         admitted = (others + self.round_trip_s) / work.largest_window
@@ -107,7 +116,7 @@ class PipelineArrays:
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 
     def pace(self, work: Workload, alone: RoundTimes | None) -> Pace:
-        """How fast the whole fleet runs. `alone`: None where nothing is averaged."""
+        """Return how fast the whole fleet runs. `alone` is None where nothing is averaged."""
         periods = self.periods_s(work)
         rates = work.micro_batch / periods
         if alone is None:
@@ -130,7 +139,7 @@ class PipelineArrays:
         return Pace(rates * (opened_s / interval_s), interval_s, True, waits_at, joins_last)
 
     def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
-        """How long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""
+        """Return how long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""
         micro_batches = np.repeat(trained_s / periods_s, np.diff(self.first, append=len(self.host)))
         up = self.through_host(self.up_bytes * micro_batches + self.averaged_up) / self.up_bytes_per_s
         down = self.through_host(self.down_bytes * micro_batches + self.averaged_down) / self.down_bytes_per_s

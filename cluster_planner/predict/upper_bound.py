@@ -32,7 +32,7 @@ STEPS = 30
 
 
 def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: int) -> float:
-    """An upper bound on the objective of any plan. `able`: the numbers of the nodes that can hold a unit."""
+    """Return an upper bound on the objective of any plan. `able`: the numbers of the nodes that can hold a unit."""
     work = spans.workload
     sites, nodes = fleet.arrays, np.array(able)
     per_micro_batch = spans.flops(0, spans.count)
@@ -53,7 +53,7 @@ def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: in
 
 
 def _relaxed(alone: Floats, part: Floats, sizes: Floats, clusters: int, spans: SpanCosts) -> float:
-    """The least Lagrangian found: what all nodes make, each sample counted for its staleness."""
+    """Return the least Lagrangian found: what all nodes make, each sample counted for its staleness."""
     work = spans.workload
     delay = np.minimum(np.maximum(sizes[:-1] - 1, 0) / (2 * work.update_every), work.max_staleness)
     if len(sizes) == 2:
@@ -117,7 +117,7 @@ def _least_transfer_s(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64]) 
 
 
 def _counts(most: int) -> list[int]:
-    """Where intervals of numbers of clusters begin."""
+    """Return where intervals of numbers of clusters begin."""
     counts, c = [], 1
     while c <= most:
         counts.append(c)

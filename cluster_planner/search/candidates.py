@@ -19,12 +19,17 @@ from cluster_planner.rings import make_rings
 
 PASSES = 3
 MANY = 24
-"""More clusters than this are planned once with the load expected of averaging, after once without where none is."""
+"""More clusters than this are planned once with the load expected of averaging, or twice, first without load, if none
+is known.
+"""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """`groups[i]`: the nodes among which `clusters[i]` was planned. `averaging_per_s`: see `plan_pipeline`."""
+    """A grouping that was worked out.
+
+    `groups[i]` has the nodes among which `clusters[i]` was planned. `averaging_per_s` is that of `plan_pipeline`.
+    """
 
     groups: tuple[tuple[str, ...], ...]
     clusters: tuple[Cluster, ...]
@@ -38,16 +43,16 @@ class Candidate:
 
 
 class Assembler:
-    """Works groupings out exactly, and remembers the pipelines of groups that it has seen."""
+    """An assembler works groupings out exactly, and caches the pipelines of groups that it has seen."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
-        """`few`: the same costs on few cut positions."""
+        """`few` has the same costs as `spans` on few cut positions."""
         self._fleet, self._spans, self._few, self._least = fleet, spans, few, least
         self._known: dict[tuple[tuple[str, ...], float], Pipeline | None] = {}
 
     def candidate(self, groups: Sequence[tuple[str, ...]], samples_per_s: float = 0.0) -> Candidate | None:
-        """The best plan with these clusters; None where one of them cannot hold the model. `samples_per_s`: what the
-        fleet is expected to make.
+        """Return the best plan with these clusters, or None where one of them cannot hold the model. `samples_per_s`:
+        what the fleet is expected to make.
         """
         best: Candidate | None = None
         passes = PASSES if len(groups) <= MANY else 1 + (samples_per_s <= 0)
@@ -61,7 +66,7 @@ class Assembler:
         return best
 
     def pipeline(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
-        """The best pipeline of these nodes."""
+        """Return the best pipeline of these nodes."""
         key = (group, averaging_per_s)
         if key not in self._known:
             self._known[key] = self._planned(group, averaging_per_s)
@@ -98,7 +103,7 @@ class Assembler:
 
 
 def averaging_limits_of(candidate: Candidate) -> AveragingLimits:
-    """The limits that the rings of this plan have."""
+    """Return the limits that the rings of this plan have."""
     hops, forecast = 2 * (len(candidate.clusters) - 1), candidate.forecast
     predicted = forecast.prediction
     hop_s = forecast.latency_s / hops if hops else 0.0

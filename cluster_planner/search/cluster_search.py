@@ -25,28 +25,31 @@ from cluster_planner.search.starting_groups import RESTARTS
 EVERY_K = 8
 
 LARGEST_MEAN = 12
-"""Numbers of clusters with more nodes each, on average, are tried only where fewer nodes cannot hold the model."""
+"""Numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot hold the model."""
 
 STARTS = 3
 
 FEW_NODES = 24
-"""Of fleets of more nodes, only the best k is searched from: splits and merges find the others."""
+"""In fleets of more nodes, only the best k is searched from: splits and merges find the others."""
 
 ROUNDS = 3
-"""Local searches in a row, each with the figures of the plan before."""
+"""The number of local searches in a row, each with the figures of the plan before."""
 
 PER_NODE = 40
-"""How many groups a local search may estimate for each node."""
+"""The number of groups that a local search may estimate for each node."""
 
 EXHAUSTIVE_NODES = 7
 
 KEPT = 3
-"""How many of the best divisions of each set are kept."""
+"""The number of best divisions of each set that are kept."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """`objective`: of the best plan worked out so far, 0 before there is one. `gained`: by this step."""
+    """One step of a search.
+
+    `objective` is that of the best plan worked out so far, 0 before there is one; `gained` is this step's part of it.
+    """
 
     phase: str
     words: str
@@ -62,7 +65,7 @@ Tell = Callable[[Step], None]
 
 
 class Search:
-    """One search for clusters. `best` runs it."""
+    """One search for clusters, which `best` runs."""
 
     def __init__(self, problem: SearchProblem, spans: SpanCosts, holding: MemoryFit, tell: Tell) -> None:
         self._problem, self._tell = problem, tell
@@ -72,7 +75,7 @@ class Search:
         self._best: Candidate | None = None
 
     def best(self) -> Candidate | None:
-        """The best plan found; None where none is."""
+        """Return the best plan found, or None where none is."""
         able = self._problem.able
         if len(able) > LARGEST and by_blocks(self._ground, self._work_out) is not None:
             return self._best
@@ -87,7 +90,7 @@ class Search:
         return self._best
 
     def _starts(self, nodes: Group, counts: Iterator[int]) -> list[tuple[float, tuple[Group, ...]]]:
-        """(score, groups) for each number of clusters that is feasible, best first."""
+        """Return (score, groups) for each number of clusters that is feasible, best first."""
         found: list[tuple[float, tuple[Group, ...]]] = []
         estimator = self._ground.estimator(1, AveragingLimits())
         score = self._ground.score(AveragingLimits(), Totals())
@@ -171,7 +174,7 @@ def _outcome(before: Candidate | None, found: Candidate | None) -> str:
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:
-    """Numbers of clusters to try, from many to few."""
+    """Return the numbers of clusters to try, from many to few."""
     counts, k = [], 1
     while k <= nodes // least:
         counts.append(k)
@@ -186,8 +189,8 @@ def best_partitions(
     value_of: Callable[[Group], float],
     optional: Collection[int] = (),
 ) -> tuple[tuple[Group, ...], ...]:
-    """Up to KEPT divisions of all nodes, but for some that are `optional`, into so many groups of `least` or more, best
-    first; groups worth 0 are none.
+    """Return up to KEPT divisions of all nodes, but for some that are `optional`, into so many groups of `least` or
+    more, best first; groups worth 0 are none.
     """
     everyone = (1 << len(nodes)) - 1
     groups = {

@@ -24,13 +24,13 @@ NOBODY = -1
 
 
 FAR = 1e300
-"""A distance larger than that of any node; NOBODY is there."""
+"""A distance that is larger than that of any node. NOBODY is there."""
 
 Numbers = NDArray[np.int64]
 
 
 def mates(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[node, row]: how many of the group's nodes are on its host, itself among them."""
+    """Return [node, row]: how many of the group's nodes are on its host, itself among them."""
     hosts = _hosts(sites, at)
     if (hosts < 0).all():
         return np.ones(at.shape, dtype=np.int64)
@@ -38,8 +38,8 @@ def mates(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shares(sites: FleetArrays, at: NDArray[np.int64], together: NDArray[np.int64]) -> Floats:
-    """The part of its host's links that a node has together with its mates. `together`: how many they are, as `mates`
-    says, with itself.
+    """Return the part of its host's links that a node has together with its mates. `together`: how many they are, as
+    `mates` says, with itself.
     """
     everyone = np.bincount(sites.host[sites.host >= 0], minlength=1)
     hosts = _hosts(sites, at)
@@ -48,7 +48,9 @@ def shares(sites: FleetArrays, at: NDArray[np.int64], together: NDArray[np.int64
 
 
 def shared_rates(sites: FleetArrays, at: NDArray[np.int64]) -> Floats:
-    """[i, j, row]: bytes/s from i to j of the part of their hosts' links that the group has; infinite within a host."""
+    """Return [i, j, row]: bytes/s from i to j of the part of their hosts' links that the group has; infinite within a
+    host.
+    """
     hosts, part = _hosts(sites, at), shares(sites, at, mates(sites, at))
     up, down = sites.up_bytes_per_s[at] * part, sites.down_bytes_per_s[at] * part
     apart = (hosts[:, None] != hosts) | (hosts < 0)
@@ -61,8 +63,9 @@ def _hosts(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class EntryTables:
-    """Seconds by cut positions and entry [i, j, entry]: `compute`, recomputing `again`, and `uplinks`. Of each entry
-    its `memory_bytes`, endless for nobody.
+    """Seconds by cut positions and entry, [i, j, entry]: `compute`, recomputing `again`, and `uplinks`.
+
+    `memory_bytes` is that of each entry, endless for nobody.
     """
 
     compute: Floats
@@ -73,8 +76,11 @@ class EntryTables:
 
 @dataclass(frozen=True)
 class GroupCosts:
-    """`entry` and `speed` (FLOP/s; infinite for nobody): [node, row]; `latency_s`, `flow_bytes_per_s` and what the
-    group's part of hosts' links carries, `shared_bytes_per_s` (None without hosts): [node, node, row].
+    """The costs of groups, one group a row.
+
+    `entry` and `speed` (FLOP/s; infinite for nobody) are [node, row]. `latency_s`, `flow_bytes_per_s` and
+    `shared_bytes_per_s` are [node, node, row]; the last is what the group's part of hosts' links carries, or None
+    without hosts.
     """
 
     spans: SpanCosts
@@ -86,7 +92,7 @@ class GroupCosts:
     shared_bytes_per_s: Floats | None
 
     def of(self, rows: NDArray[np.bool_]) -> "GroupCosts":
-        """The costs of these rows only. `rows`: a mask."""
+        """Return the costs of these rows only. `rows`: a mask."""
         if rows.all():
             return self
         shared = self.shared_bytes_per_s
@@ -101,22 +107,22 @@ class GroupCosts:
 
     @property
     def fastest(self) -> Floats:
-        """[row]: FLOP/s of the fastest node."""
+        """Return [row]: the FLOP/s of the fastest node."""
         fastest: Floats = np.where(np.isinf(self.speed), 0.0, self.speed).max(axis=0)
         return fastest
 
     def fits(self, window: int) -> NDArray[np.bool_]:
-        """[way, i, j, entry]: see `SpanCosts.ways_that_fit`; with `window` micro-batches in flight."""
+        """Return [way, i, j, entry] as `SpanCosts.ways_that_fit` does, with `window` micro-batches in flight."""
         return self.spans.ways_that_fit(self.tables.memory_bytes, window).transpose(0, 2, 3, 1)
 
     def stages(self, fits: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """(seconds of computing, seconds until the next micro-batch), [i, j, entry]."""
+        """Return (seconds of computing, seconds until the next micro-batch), [i, j, entry]."""
         compute = np.where(fits[0], self.tables.compute, np.where(fits[1], self.tables.again, np.inf))
         return compute, np.maximum(compute, self.tables.uplinks)
 
     def hops(self, before: Numbers, after: Numbers) -> tuple[Floats, Floats]:
-        """(seconds of a round trip, of the longer way) from nodes to nodes, [..., position, row]. `before` and `after`
-        (…, row, or 1 for all rows): which nodes of each group.
+        """Return (seconds of a round trip, of the longer way) from nodes to nodes, [..., position, row]. `before` and
+        `after` (…, row, or 1 for all rows): which nodes of each group.
         """
         rows = np.arange(self.entry.shape[1])
         there, back = (before, after, rows), (after, before, rows)
@@ -131,7 +137,7 @@ class GroupCosts:
         return trips, np.maximum(sending, coming)
 
     def distances(self) -> Floats:
-        """[i, j, row]: a hop's round trip, on average over the cuts."""
+        """Return [i, j, row]: a hop's round trip, on average over the cuts."""
         forward = float(self.spans.forward_bytes[self.spans.positions].mean())
         gradient = float(self.spans.gradient_bytes[self.spans.positions].mean())
         rate = self.flow_bytes_per_s
@@ -140,7 +146,7 @@ class GroupCosts:
 
 
 def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s: float) -> GroupCosts:
-    """The costs of the groups `at` [node, row], whose nodes are given by number."""
+    """Return the costs of the groups `at` [node, row], whose nodes are given by number."""
     together = mates(sites, at)
     cases, entry = np.unique(at * (len(at) + 1) + together, return_inverse=True)
     node, shared = np.divmod(cases, len(at) + 1)
@@ -193,15 +199,16 @@ def _links(sites: FleetArrays, at: Numbers) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class CheapestPipelines:
-    """The least cost in each row, and the nodes that run stages then, as bits; −1 for all."""
+    """The least cost in each row, and the nodes that run stages then, as bits; −1 stands for all."""
 
     cost: Floats
     used: NDArray[np.int64]
 
 
 def chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
-    """[step, row]: each row's nodes in the order of a nearest-neighbour tour that starts with its slowest. `distance`
-    (nodes, nodes, rows), `alone_s` (nodes, rows).
+    """Return [step, row]: each row's nodes in the order of a nearest-neighbour tour that starts with its slowest.
+
+    `distance` has shape (nodes, nodes, rows), `alone_s` (nodes, rows).
     """
     nodes, rows = alone_s.shape
     every = np.arange(rows)
@@ -215,8 +222,10 @@ def chains(distance: Floats, alone_s: Floats) -> NDArray[np.int64]:
 
 
 def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> CheapestPipelines:
-    """Of pipelines of all nodes in their order: the `stages` of one node after the other (P, P, rows), which are
-    written over; `hop` (nodes − 1, P, rows) to the next.
+    """Return the cheapest pipelines of all nodes in their order.
+
+    `stages` yields (P, P, rows) of one node after the other, which is written over; `hop` (nodes − 1, P, rows) leads to
+    the next.
     """
     given = iter(stages)
     best = next(given)[0].copy()
@@ -227,8 +236,10 @@ def in_order(stages: Iterable[Floats], hop: Floats, combine: np.ufunc) -> Cheape
 
 
 def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> CheapestPipelines:
-    """node_order.py's exact search for every row at once: `stage` (nodes, P, P, rows), `hop` (nodes, nodes, P,
-    rows)."""
+    """Search every row at once as order_and_cuts.py's exact search does for one.
+
+    `stage` has shape (nodes, P, P, rows), `hop` (nodes, nodes, P, rows).
+    """
     nodes, positions, _, rows = stage.shape
     best = np.full((1 << nodes, nodes, positions, rows), np.inf)
     for node in range(nodes):

@@ -1,7 +1,8 @@
-"""What every search for clusters uses: k-means groups that hold the model, estimates, a score, and a local search.
+"""The means of every search for clusters: k-means groups that hold the model, estimates, a score, and a local search.
 
-A search within some of the nodes sees the rest of the fleet as totals that stay as they are. The phases of a search are
-in cluster_search.py and large_fleets.py.
+In: a problem (fleet, costs, workload, seed). Out: groups, and what was done in words. A search within some of the nodes
+sees the rest of the fleet as totals that stay as they are. The phases of a search are in cluster_search.py and
+large_fleets.py.
 """
 
 from dataclasses import dataclass
@@ -17,15 +18,18 @@ from cluster_planner.search.local_search import LocalSearch, Score, Totals
 from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
 
 TOO_FEW = 100.0
-"""How much less groupings count for each cluster that they lack of the number demanded."""
+"""Groupings count for this much less for each cluster that they lack of the number demanded."""
 
 REMEMBERED = 10_000
-"""Groups whose estimates are kept, about: for a search, and for the next with the same load."""
+"""About this many groups' estimates are kept, for a search and for the next one with the same load."""
 
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What a search is given. `able`: the numbers of the nodes that can hold a unit; `least`: stages of a cluster."""
+    """The input of a search.
+
+    `able` has the numbers of the nodes that can hold a unit; `least` is the least number of stages of a cluster.
+    """
 
     fleet: Fleet
     costs: ModelCosts
@@ -36,7 +40,7 @@ class SearchProblem:
 
 
 class SearchContext:
-    """The means by which one problem is searched: points, estimates, scores and local search."""
+    """The context of one problem: its points, estimates, scores and local search."""
 
     def __init__(self, problem: SearchProblem, holding: MemoryFit) -> None:
         self.problem = problem
@@ -48,7 +52,10 @@ class SearchContext:
         self._estimators: dict[float, Estimator] = {}
 
     def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
-        """k groups by the best of so many k-means, repaired (more where rules divide them); None if there are none."""
+        """Return k groups by the best of `restarts` k-means, repaired, or None if there are none.
+
+        There are more than k where rules divide them.
+        """
         names, rules = self.problem.fleet.names, self.rules
 
         def holds(group: Group) -> bool:
@@ -70,8 +77,9 @@ class SearchContext:
         return regrouped(self.points, chosen, *given, holds)
 
     def estimator(self, clusters: float, conditions: AveragingLimits) -> Estimator:
-        """With averaging's load as it is with so many clusters. The last one is given again as long as the load is the
-        same, about, and it has not too much to remember.
+        """Return an estimator under the load of averaging with so many clusters.
+
+        The last one is given again as long as the load is about the same and it has not too much to remember.
         """
         problem = self.problem
         load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
@@ -80,7 +88,7 @@ class SearchContext:
         return self._estimators[load]
 
     def score(self, conditions: AveragingLimits, others: Totals) -> Score:
-        """A function that gives the approximate objective of clusters beside those others."""
+        """Return a function that gives the approximate objective of clusters beside those others."""
         work, least = self.problem.work, self.rules.min_clusters
 
         def score(totals: Totals) -> float:
@@ -93,8 +101,8 @@ class SearchContext:
     def searched(
         self, nodes: Group, groups: tuple[Group, ...], conditions: AveragingLimits, others: Totals, per_node: int
     ) -> tuple[tuple[Group, ...], str]:
-        """The groups after a local search within `nodes`, and what it did in words. `per_node`: how many groups it may
-        estimate for each.
+        """Return the groups after a local search within `nodes`, and what it did in words. `per_node`: how many groups
+        it may estimate for each.
         """
         estimator = self.estimator(len(groups) + others.clusters, conditions)
         known, rules = estimator.asked, self.rules

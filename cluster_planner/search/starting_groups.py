@@ -45,7 +45,7 @@ Answer = Callable[[Group], bool]
 
 
 def embed(fleet: Fleet, names: Sequence[str]) -> Floats:
-    """One row per node, shape (nodes, LATENCY_DIMENSIONS + 2), standardised."""
+    """Return one row per node, shape (nodes, LATENCY_DIMENSIONS + 2), standardised."""
     nodes = [fleet.node(name) for name in names]
     numbers = np.array([fleet.arrays.number_of[name] for name in names])
     if len(names) <= LANDMARKED:
@@ -76,7 +76,7 @@ def _by_landmarks(fleet: Fleet, numbers: NDArray[np.int64]) -> Floats:
 
 
 def classical_scaling(distance: Floats, dimensions: int) -> Floats:
-    """Points whose mutual distances come nearest to `distance` (n, n), in the sense of Torgerson.
+    """Return the points whose mutual distances come nearest to `distance` (n, n), in the sense of Torgerson.
 
     Returns shape (n, dimensions). Columns are 0 where the distances need fewer dimensions.
     """
@@ -88,12 +88,12 @@ def classical_scaling(distance: Floats, dimensions: int) -> Floats:
 
 
 def largest_eigenvectors(matrix: Floats, wanted: int) -> tuple[Floats, Floats]:
-    """The `wanted` largest eigenvalues of a symmetric matrix (n, n), and their eigenvectors (n, wanted).
+    """Return the `wanted` largest eigenvalues of a symmetric matrix (n, n), and their eigenvectors (n, wanted).
 
     Vectors of equal eigenvalues may be rotated among each other at will, and LAPACK's choice depends on the processor:
     three regions at equal distances are such a case. Here the projections of fixed vectors onto the space of equal
-    eigenvalues are orthonormalised instead, and the result is rounded. So the same fleet gives the same points, and
-    the same plan, on every machine.
+    eigenvalues are orthonormalised instead, and the result is rounded. So the same fleet gives the same points, and the
+    same plan, on every machine.
     """
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -146,7 +146,7 @@ def group_nodes(
 
 @cache
 def _threads() -> ThreadpoolController:
-    """The thread pools of the libraries that are loaded: scikit-learn's must be among them."""
+    """Return the thread pools of the libraries that are loaded: scikit-learn's must be among them."""
     return ThreadpoolController()
 
 
@@ -181,7 +181,7 @@ def regrouped(
     allows: Answer,
     holds: Answer,
 ) -> tuple[Group, ...] | None:
-    """The groups after mending; None where some of the `needed` nodes find no group.
+    """Return the groups after mending, or None where some of the `needed` nodes find no group.
 
     `atoms`: of the nodes in `groups`.
     """
@@ -216,7 +216,7 @@ def regrouped(
 
 
 def _gathered(groups: Sequence[Group], atoms: Sequence[Group]) -> list[list[Group]]:
-    """The atoms of each group: each atom is with most of its nodes."""
+    """Return the atoms of each group: each atom is with most of its nodes."""
     group_of = {node: i for i, group in enumerate(groups) for node in group}
     gathered: list[list[Group]] = [[] for _ in groups]
     for atom in atoms:
@@ -251,7 +251,7 @@ def _spared(
     holds: Answer,
     nearer: Callable[[Group], tuple[float, Group]],
 ) -> tuple[Group, Group] | None:
-    """(who gives, the atom given): of a group that holds the model without it, else of one that need not be."""
+    """Return (who gives, the atom given): of a group that holds the model without it, else of one that need not be."""
     offers = [
         (giver, atom_of[node])
         for giver in parts

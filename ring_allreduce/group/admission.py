@@ -1,6 +1,7 @@
-"""Who may join a group: what a JoinMessage from the network has to say before anyone uses it. It knows no socket.
+"""Rules that decide who may join a group: what a JoinMessage from the network has to say before anyone uses it.
 
-In: the message, the members there are, and the rendezvous's allow-list. Out: the reason of a refusal, or None.
+In: the message, the members there are, and the rendezvous's allow-list. Out: the reason of a refusal, or None. No
+socket is used.
 """
 
 import ipaddress
@@ -11,13 +12,13 @@ from ring_allreduce.group.control_messages import MOST_MEMBERS, JoinMessage
 from ring_allreduce.transport.endpoint import PeerAddress
 
 MAX_NAME_CHARACTERS = 100
-"""All names and addresses of a group travel in one control frame."""
+"""The longest name, since all names and addresses of a group travel in one control frame."""
 
 COMPLETE = "the group is complete"
 
 
 def require_size(size: object) -> None:
-    """Raises InvalidInput for what cannot be the size of a group."""
+    """Raise InvalidInput for what cannot be the size of a group."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST_MEMBERS:
         raise InvalidInput(f"a group's size is a whole number from 1 to {MOST_MEMBERS}, got {size!r}")
 
@@ -25,7 +26,7 @@ def require_size(size: object) -> None:
 def why_not(
     join: JoinMessage, size: int, members: Mapping[str, JoinMessage], allowed: Mapping[str, str] | None = None
 ) -> str | None:
-    """Why `join` is refused by a group of `size` that has `members` now; None when it is welcome.
+    """Return why `join` is refused by a group of `size` that has `members` now, or None when it is welcome.
 
     `allowed`: the rendezvous's allow-list, as a JoinMessage has it; None without keys.
     """
@@ -46,7 +47,7 @@ def why_not(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` means the machine that uses it, whichever that is."""
+    """Say whether `host` means the machine that uses it, whichever that is."""
     if host == "localhost":
         return True
     try:
@@ -56,7 +57,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _unreachable(join: JoinMessage, members: Mapping[str, JoinMessage]) -> str | None:
-    """Why some member could not connect to who joins, or it to that one: what each says of its machine is compared."""
+    """Return why some member could not connect to who joins, or it to that one: what each says of its machine is
+    compared.
+    """
     local = f"its host {join.address.host!r} means each machine itself"
     advice = "give join() host=, this machine's address as the others reach it"
     if is_loopback(join.address.host) and join.comes_from:
@@ -73,7 +76,7 @@ def _unreachable(join: JoinMessage, members: Mapping[str, JoinMessage]) -> str |
 
 
 def _other_list(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
-    """The difference between two allow-lists, in words; None where there is none."""
+    """Return the difference between two allow-lists, in words, or None if there is none."""
     differences = {
         "lacks": sorted(ours.keys() - theirs.keys()),
         "has besides": sorted(theirs.keys() - ours.keys()),

@@ -18,10 +18,12 @@ from ring_allreduce.ring.executor import Empty, ordinary
 from ring_allreduce.ring.uncommitted_rounds import RingResult
 
 OVERTIME = 2.0
-"""A call of one who goes on without the lost ends after so many times its time-out: by then they are left out."""
+"""A call of a group that goes on without the lost ends after this many times its time-out: by then they are left
+out.
+"""
 
 VERDICT_SIGNS = 6
-"""So many signs of life after its time-out at the latest a member has heard who was late (liveness.py)."""
+"""A member has heard who was late after this many signs of life beyond its time-out at the latest (liveness.py)."""
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Call:
     weight: float
     limit_s: float
     overdue_at_s: float = math.inf
-    """When to say that others are late; never again once it was said."""
+    """The time at which to say that others are late; it is infinite once that was said."""
     most_s: float = math.inf
     deadline_s: float = math.inf
     round: int = 0
@@ -41,7 +43,7 @@ class Call:
     merged: bool = False
 
     def begin(self, now_s: float, *, patient: bool, alive_every_s: float) -> None:
-        """From now on its time runs."""
+        """Start the call's time."""
         least_s = self.limit_s + VERDICT_SIGNS * alive_every_s
         self.most_s = max(least_s, OVERTIME * self.limit_s) if patient else least_s
         self.deadline_s = now_s + self.most_s
@@ -49,7 +51,9 @@ class Call:
 
     @cached_property
     def form(self) -> str:
-        """What must be the same at all members: the shape and dtype of each tensor, in order; the first in words."""
+        """Return what must be the same at all members: the shape and dtype of each tensor, in order; the first in
+        words.
+        """
         each = [f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in self.tensors]
         digest = hashlib.blake2b("; ".join(each).encode(), digest_size=8).hexdigest()
         words = "; ".join([*each[:2], *(["..."] if len(each) > 2 else [])])
@@ -57,7 +61,7 @@ class Call:
 
 
 def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """`tensors` as a list: an iterator would be empty when it is looked at again.
+    """Return `tensors` as a list: an iterator would be empty when it is looked at again.
 
     Raises InvalidInput for what is no collection of dense tensors with numbers in them.
     """
@@ -73,7 +77,7 @@ def listed(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def flatten(tensors: Sequence[Tensor], empty: Empty = ordinary) -> Tensor:
-    """All numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
+    """Return all numbers in a row: float32, or float64 when a tensor is. One tensor may come back as a view of itself.
 
     `empty`: makes the vector that several are put into.
 
@@ -102,7 +106,7 @@ def unflatten(vector: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether two indices of `tensor` may mean one place in memory, as far as strides tell."""
+    """Say whether two indices of `tensor` may mean one place in memory, as far as strides tell."""
     reach = 0
     for stride, size in sorted(
         (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1

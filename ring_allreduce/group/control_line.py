@@ -33,7 +33,7 @@ PROBE_S = 1.0
 
 
 def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> socket.socket:
-    """A connection to a rendezvous, which may start after its members; encrypted when there are keys.
+    """Return a connection to a rendezvous, which may start after its members; encrypted when there are keys.
 
     Raises DeadlinePassed; InvalidInput when the rendezvous refuses the key.
     """
@@ -53,7 +53,7 @@ def reach(host: str, port: int, timeout_s: float, keys: Keys | None = None) -> s
 
 
 def _why_no_handshake(host: str, port: int) -> str:
-    """What an ordinary connection shows of who listens there."""
+    """Return what an ordinary connection shows of who listens there."""
     try:
         with socket.create_connection((host, port), timeout=PROBE_S) as probe:
             first = probe.recv(1)
@@ -87,7 +87,7 @@ class ControlLine:
         self._readable.register(connection, select.POLLIN)
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there may be something to hear."""
+        """Return the descriptor that is readable when there may be something to hear."""
         return self._connection.fileno()
 
     def give_signs(self, every_s: float) -> None:
@@ -96,7 +96,9 @@ class ControlLine:
         self._signs.start()
 
     def next(self, timeout_s: float = 0.0) -> Message | None:
-        """The next message; None when none came within `timeout_s`. Raises PeerLost at every call on a dead line."""
+        """Return the next message, or None when none came within `timeout_s`. Raises PeerLost at every call on a dead
+        line.
+        """
         deadline_s = time.monotonic() + timeout_s if timeout_s else 0.0
         while not self._inbox:
             if self._dead is not None:
@@ -120,7 +122,7 @@ class ControlLine:
             self._send(message)
 
     def close(self) -> None:
-        """Hang up, and leave no thread behind. Idempotent."""
+        """Hang up, and leave no thread behind. A second call has no effect."""
         self._over.set()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)

@@ -69,17 +69,17 @@ class Group:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Who takes part, this member included, as this one last heard: in join() or in the last average()."""
+        """Return who takes part, this member included, as this one last heard: in join() or in the last average()."""
         return self._member.members
 
     @property
     def epoch(self) -> int:
-        """The epoch of membership; it rises each time that a member is left out or joins."""
+        """Return the epoch of membership; it rises each time that a member is left out or joins."""
         return self._member.epoch
 
     @property
     def rounds(self) -> int:
-        """How many rounds the group has committed, those before this member joined among them."""
+        """Return how many rounds the group has committed, those before this member joined among them."""
         return self._member.rounds
 
     def average(self, tensors: Iterable[Tensor], *, weight: float = 1.0, timeout_s: float | None = None) -> float:
@@ -123,7 +123,7 @@ class Group:
 
 
 def host_and_port(rendezvous: object) -> tuple[str, int]:
-    """The host and port of "host:port"; an IPv6 address may stand in brackets. Raises InvalidInput."""
+    """Return the host and port of "host:port"; an IPv6 address may stand in brackets. Raises InvalidInput."""
     host, _, port = rendezvous.rpartition(":") if isinstance(rendezvous, str) else ("", "", "")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
@@ -135,7 +135,7 @@ def host_and_port(rendezvous: object) -> tuple[str, int]:
 
 
 def weight_of(weight: object) -> float:
-    """A plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too.
+    """Return a plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too.
 
     Raises InvalidInput for anything else, and for what is not finite or below 0.
     """

@@ -46,7 +46,7 @@ OnLoss = Literal["continue", "fail"]
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """What `Group.join` was asked for."""
+    """The arguments of `Group.join`."""
 
     name: str
     size: int
@@ -58,18 +58,18 @@ class GroupOptions:
 
     @property
     def patient(self) -> bool:
-        """Whether the group goes on without those who are lost."""
+        """Say whether the group goes on without those who are lost."""
         return self.on_loss == "continue"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a member that has asked to come in has; it waits for the first epoch."""
+    """The line and the endpoint of a member that has asked to come in and waits for the first epoch."""
 
     line: ControlLine
     endpoint: ZmqEndpoint
     alive_every_s: float
-    """How often it gives a sign of life."""
+    """The member gives a sign of life this often, in seconds."""
 
 
 def enter(options: GroupOptions, rendezvous: tuple[str, int], deadline_s: float) -> Entry:
@@ -95,7 +95,7 @@ def enter(options: GroupOptions, rendezvous: tuple[str, int], deadline_s: float)
 
 
 def next_message(line: ControlLine, options: GroupOptions, deadline_s: float, waited_for: str) -> Message:
-    """What the rendezvous says next. Raises DeadlinePassed."""
+    """Return what the rendezvous says next. Raises DeadlinePassed."""
     message = line.next(max(0.0, deadline_s - time.monotonic()))
     if message is None:
         raise DeadlinePassed(waited_for, options.timeout_s)
@@ -103,7 +103,10 @@ def next_message(line: ControlLine, options: GroupOptions, deadline_s: float, wa
 
 
 def address_towards(host: str, port: int) -> str:
-    """This machine's address on the way to `host`; empty when that is this machine, or unknown. Sends nothing."""
+    """Return this machine's address on the way to `host`; it is empty when that is this machine, or unknown.
+
+    Nothing is sent.
+    """
     try:
         family, *_, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -118,7 +121,7 @@ class GroupMember:
     """A member, from the moment that the group has met."""
 
     def __init__(self, options: GroupOptions, rendezvous: tuple[str, int]) -> None:
-        """Joins. Raises what `Group.join` raises."""
+        """Join the group. Raises what `Group.join` raises."""
         self._options = options
         self._machine = EpochMember(options.name)
         self._call: Call | None = None
@@ -154,7 +157,7 @@ class GroupMember:
         return self._endpoint is None
 
     def flat(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector for a call's numbers. The next call has it again: when one has ended well, nobody reads it.
+        """Return a vector for a call's numbers. The next call has it again: when one has ended well, nobody reads it.
 
         Raises InvalidInput where the group was closed.
         """
@@ -165,7 +168,10 @@ class GroupMember:
         return self._flat
 
     def run(self, call: Call) -> float:
-        """Carry `call` through; the total weight. Raises what `Group.average` raises, and is closed then."""
+        """Carry `call` through and return the total weight.
+
+        Raises what `Group.average` raises; the member is closed then.
+        """
         call.begin(time.monotonic(), patient=self._options.patient, alive_every_s=self._alive_every_s)
         self._call = call
         self._line.report = Report(epoch=self.epoch, round=self._machine.committed + 1)
@@ -179,7 +185,7 @@ class GroupMember:
             self._line.report = Report(epoch=self.epoch)
 
     def close(self) -> None:
-        """Leave the group. Idempotent."""
+        """Leave the group. A second call has no effect."""
         if self._endpoint is not None:
             self._endpoint.wake_on(None)
         self._line.close()
@@ -190,7 +196,7 @@ class GroupMember:
             self._endpoint = None
 
     def statistics(self) -> RingStatistics:
-        """What all calls together cost."""
+        """Return what all calls together cost."""
         return self._ring.statistics()
 
     def _average(self, call: Call) -> float:
@@ -211,7 +217,7 @@ class GroupMember:
     # Waiting.
 
     def _wait(self, call: Call) -> None:
-        """Until something came, or a sign of life is due. Raises DeadlinePassed."""
+        """Wait until something came, or a sign of life is due. Raises DeadlinePassed."""
         assert self._endpoint is not None
         if self._hear():
             return
@@ -267,7 +273,9 @@ class GroupMember:
     # The rendezvous.
 
     def _hear(self) -> bool:
-        """Take what the rendezvous has said; whether there was anything. What follows a commit is for the next call."""
+        """Take what the rendezvous has said, and say whether there was anything. What follows a commit is for the next
+        call.
+        """
         heard, call = False, self._call
         while not (call and call.merged) and (message := self._line.next()) is not None:
             heard = True

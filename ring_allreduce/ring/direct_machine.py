@@ -59,19 +59,21 @@ class DirectMachine:
 
     @property
     def expected(self) -> int:
-        """Chunks that are to arrive in all."""
+        """Return the number of chunks that are to arrive in all."""
         return len(self._others) * self._layout.chunk_count()
 
     @property
     def waits_for(self) -> str | None:
-        """The first member of whom a chunk is missing; None when it finished or I have not contributed."""
+        """Return the first member of whom a chunk is missing, or None when it finished or I have not contributed."""
         if self.finished or self._own is None:
             return None
         spans = [start for start, _ in self._layout.chunks(0)]
         return next(who for who in self._others if any((who, start) not in self._here for start in spans))
 
     def handle(self, event: RingEvent, now_s: float) -> list[RingInstruction]:
-        """The instructions that answer `event`, in order. Chunks that are duplicated, stale or wrong change nothing."""
+        """Return the instructions that answer `event`, in order. Chunks that are duplicated, stale or wrong change
+        nothing.
+        """
         if isinstance(event, ContributionReady):
             return self._contribute(event)
         verdict = self._judge(event)
@@ -124,7 +126,7 @@ class DirectMachine:
         return [SumChunks(start, stop, total), FinishRing(total, counters)]
 
     def _judge(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
-        """Why a chunk has no effect; None when it is one that was waited for."""
+        """Return why a chunk has no effect, or None when it is one that was waited for."""
         if chunk.epoch != self.epoch:
             return DropChunk(chunk.sender, f"epoch {chunk.epoch}, not {self.epoch}")
         if chunk.round != self.round:

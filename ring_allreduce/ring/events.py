@@ -185,7 +185,8 @@ RingInstruction = (
 
 
 def parse_line(line: str, kinds: Sequence[type[T]]) -> T:
-    """The event that prints as `line`, such as `OpenRound(round=1, epoch=0, final=False)`; only literals are read.
+    """Return the event that prints as `line`, such as `OpenRound(round=1, epoch=0, final=False)`; only literals are
+    read.
 
     Raises InvalidInput unless it is one of `kinds` with fields of their types.
     """

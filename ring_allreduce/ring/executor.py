@@ -58,7 +58,7 @@ class RingSpec:
     """Everyone sends its part to everyone (direct_machine.py), as ring_timing.divide chooses."""
 
     def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
-        """A new machine for one round. Raises InvalidInput for a ring that cannot be."""
+        """Return a new machine for one round. Raises InvalidInput for a ring that cannot be."""
         if self.direct:
             return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch)
         return RingMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
@@ -95,7 +95,7 @@ class BufferPool:
         self._out: dict[int, Tensor] = {}
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector (elements,) of any content."""
+        """Return a vector (elements,) of any content."""
         free = self._free.get((elements, dtype))
         vector = free.pop() if free else self._empty(elements, dtype)
         if elements:
@@ -125,7 +125,7 @@ class Payload:
 
 
 def checked(delivery: Delivery, message: Chunk | HandedOn, wire: Wire, dtype: torch.dtype, weight: float) -> Payload:
-    """The numbers of the span [start, stop) that `delivery` brought, in `dtype`, with `weight` behind them.
+    """Return the numbers of the span [start, stop) that `delivery` brought, in `dtype`, with `weight` behind them.
 
     Raises ContributionRefused, which names the sender, unless they have the form of `wire`, that length, and are
     finite.
@@ -172,7 +172,7 @@ class RingExecutor:
         self._payload = payload
 
     def room(self) -> Tensor:
-        """The average, made when the first number needs it."""
+        """Return the average, made when the first number needs it."""
         if self.average is None:
             self.average = self._spare.take(self.spec.elements, self.spec.dtype)
         return self.average
@@ -182,7 +182,7 @@ class RingExecutor:
         _DO[type(instruction)](self, instruction)
 
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
-        """The tensors that carry the payload on the wire."""
+        """Return the tensors that carry the payload on the wire."""
         payload = self._payload
         if payload.encoded is None:
             residual = None if self.residual is None else self.residual[send.start : send.stop]
@@ -270,7 +270,7 @@ _DO: dict[type[Arithmetic], Callable[[RingExecutor, Any], None]] = {
 
 
 def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:
-    """The rings of one member by name. Raises InvalidInput for one that it cannot be in, or two of one name."""
+    """Return the rings of one member by name. Raises InvalidInput for one that it cannot be in, or two of one name."""
     for spec in rings:
         check_wire(spec.wire, spec.dtype)
         if me not in spec.members:

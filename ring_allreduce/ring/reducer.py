@@ -137,7 +137,7 @@ class RingReducer:
         self._outbox.flush()
 
     def finished(self) -> list[RingResult]:
-        """The averages that became whole since the last call, in the order in which they did."""
+        """Return the averages that became whole since the last call, in the order in which they did."""
         results, self._results = self._results, []
         return results
 
@@ -173,7 +173,7 @@ class RingReducer:
         self._abandon(self._unfinished())
 
     def holding(self) -> list[RoundKey]:
-        """(ring, round) of the whole averages that were not committed: what this member can hand on."""
+        """Return (ring, round) of the whole averages that were not committed: what this member can hand on."""
         return self._kept.holding()
 
     def restart(self, round: int) -> None:  # noqa: A002 - our word
@@ -217,11 +217,11 @@ class RingReducer:
 
     @property
     def stats(self) -> Mapping[str, RingStatistics]:
-        """What each ring has cost since this reducer was made."""
+        """Return what each ring has cost since this reducer was made."""
         return self._stats
 
     def progress(self) -> dict[RoundKey, RingProgress]:
-        """How far every unfinished ring and round is, for telling a slow member from a stalled one."""
+        """Return how far every unfinished ring and round is, for telling a slow member from a stalled one."""
         waiting = Counter(
             (message.ring, message.round) for message in self._outbox.waiting if isinstance(message, Chunk | HandedOn)
         )
@@ -346,7 +346,7 @@ class RingReducer:
             raise InvalidInput(f"round {round} of ring {ring!r} is {reason}")
 
     def _admitted(self, delivery: Delivery, message: Chunk | HandedOn) -> RoundKey | None:
-        """Where an arrival belongs; None when its round or its epoch is over. Raises ContributionRefused."""
+        """Return where an arrival belongs, or None when its round or its epoch is over. Raises ContributionRefused."""
         sender, key = delivery.sender, (message.ring, message.round)
         if message.ring not in self._specs:
             raise ContributionRefused(sender, *key, "this member is not in the ring")

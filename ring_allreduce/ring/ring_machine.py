@@ -72,7 +72,10 @@ class RingMachine:
 
     @property
     def expected(self) -> int:
-        """Chunks that are to arrive in all: partial sums of every block but mine, final ones of all but one."""
+        """Return the number of chunks that are to arrive in all.
+
+        These are partial sums of every block but mine, and final sums of all blocks but one.
+        """
         if self._size == 1:
             return 0
         count = self._layout.chunk_count
@@ -84,7 +87,7 @@ class RingMachine:
         return None if self.finished or self._own is None else self._before
 
     def handle(self, event: RingEvent, now_s: float) -> list[RingInstruction]:
-        """What to do about `event`, in order. Duplicated, stale or wrong chunks change nothing."""
+        """Return what to do about `event`, in order. Duplicated, stale or wrong chunks change nothing."""
         if isinstance(event, ContributionReady):
             return self._contribute(event)
         verdict = self._judge(event)
@@ -160,7 +163,7 @@ class RingMachine:
         return SendChunk(self._after, phase, block, start, stop, weight, counters)
 
     def _judge(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
-        """Why a chunk has no effect; None when it is the one that was waited for."""
+        """Return why a chunk has no effect, or None when it is the one that was waited for."""
         if chunk.epoch != self.epoch:
             return DropChunk(chunk.sender, f"epoch {chunk.epoch}, not {self.epoch}")
         if chunk.round != self.round:

@@ -33,12 +33,14 @@ class RingStatistics:
         self._counted_until_s = now_s
 
     def share_of(self, bytes_per_s: float) -> float:
-        """The share of a link of `bytes_per_s` that sending took while rounds were under way; 0 before the first."""
+        """Return the share of a link of `bytes_per_s` that sending took while rounds were under way; 0 before the
+        first.
+        """
         return self.bytes_sent / (self.under_way_s * bytes_per_s) if self.under_way_s else 0.0
 
 
 def added(before: RingStatistics, after: RingStatistics) -> RingStatistics:
-    """The sum of both; of each hop it has the newer rate."""
+    """Return the sum of both; of each hop it has the newer rate."""
     return RingStatistics(
         before.rounds + after.rounds,
         before.seconds + after.seconds,
@@ -57,7 +59,7 @@ class Burst:
         self._bytes = -1
 
     def add(self, n_bytes: int, now_s: float) -> float | None:
-        """Bytes per second from the end of the first chunk to the end of this one; None after the first."""
+        """Return the bytes per second from the end of the first chunk to the end of this one; None after the first."""
         if self._bytes < 0:
             self._first_s, self._bytes = now_s, 0
             return None

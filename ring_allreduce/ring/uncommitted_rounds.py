@@ -45,7 +45,7 @@ class UncommittedRounds:
         self._carry: dict[str, Tensor] = {}
 
     def take_carry(self, ring: str) -> Tensor | None:
-        """What compression took from the committed rounds of a ring; it is given once. None: nothing is left."""
+        """Return what compression took from the committed rounds of a ring; it is given once. None: nothing is left."""
         return self._carry.pop(ring, None)
 
     def add(self, result: RingResult, epoch: int) -> None:
@@ -53,37 +53,37 @@ class UncommittedRounds:
         self._whole[result.ring, result.round] = result, epoch
 
     def whole(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
-        """The average, when it is whole here and not committed."""
+        """Return the average, when it is whole here and not committed."""
         found = self._whole.get((ring, round))
         return found[0] if found else None
 
     def forget(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
-        """The average, if there was one, is not whole any more: its round starts again."""
+        """Forget the average of a round that starts again; return it, or None if there was none."""
         found = self._whole.pop((ring, round), None)
         return found[0] if found else None
 
     def holding(self) -> list[RoundKey]:
-        """The keys of the whole averages, in order."""
+        """Return the keys of the whole averages, in order."""
         return sorted(self._whole)
 
     def closed(self, ring: str, round: int, epoch: int) -> bool:  # noqa: A002 - our word
-        """Whether nothing can come for a round in `epoch` any more.
+        """Say whether nothing can come for a round in `epoch` any more.
 
-        A round that was whole in an older epoch is not closed: another member may already have been told that it
-        starts again.
+        A round that was whole in an older epoch is not closed: another member may already have been told that it starts
+        again.
         """
         found = self._whole.get((ring, round))
         return round <= self.committed or (found is not None and found[1] == epoch)
 
     def finished_to(self, ring: str) -> int:
-        """The round up to which all of them are whole or committed."""
+        """Return the round up to which all of them are whole or committed."""
         last = self.committed
         while (ring, last + 1) in self._whole:
             last += 1
         return last
 
     def too_far(self, ring: str, round: int) -> str | None:  # noqa: A002 - our word
-        """Why a round cannot have begun anywhere; None when it may.
+        """Return why a round cannot have begun anywhere, or None when it may.
 
         A round is committed only when all have finished it, and nobody contributes max_rounds beyond a commit.
         """
@@ -105,7 +105,7 @@ class UncommittedRounds:
 
 
 def pieces(result: RingResult, chunk_elements: int) -> Iterator[tuple[HandedOn, Tensor]]:
-    """The messages that carry `result`, each with its span of the average, which is not copied."""
+    """Return the messages that carry `result`, each with its span of the average, which is not copied."""
     for start, stop in Layout(result.average.numel(), 1, chunk_elements).chunks(0):
         yield (
             HandedOn(
@@ -133,16 +133,16 @@ class Handover:
 
     @property
     def received(self) -> int:
-        """Chunks that are here."""
+        """Return the number of chunks that are here."""
         return len(self._here)
 
     @property
     def expected(self) -> int:
-        """Chunks in all."""
+        """Return the number of chunks in all."""
         return self._layout.chunk_count()
 
     def why_not(self, piece: HandedOn) -> str | None:
-        """Why a piece contradicts the ring or the pieces before it; None when it fits."""
+        """Return why a piece contradicts the ring or the pieces before it, or None when it fits."""
         if not self._layout.has_chunk(0, piece.start, piece.stop):
             return f"[{piece.start}, {piece.stop}) is no chunk of {self._layout}"
         if not (math.isfinite(piece.total_weight) and piece.total_weight >= 0):
@@ -161,7 +161,7 @@ class Handover:
         return True
 
     def result(self) -> RingResult | None:
-        """The average, once it is whole."""
+        """Return the average, once it is whole."""
         if self._total is None or len(self._here) < self._layout.chunk_count():
             return None
         return RingResult(self._spec.name, self._round, self._average, *self._total)
@@ -183,7 +183,7 @@ class Handovers:
         return self._arriving[key][holder].result()
 
     def why_not(self, spec: RingSpec, sender: str, piece: HandedOn) -> str | None:
-        """Why a piece is refused; None when it can be taken."""
+        """Return why a piece is refused, or None when it can be taken."""
         key = spec.name, piece.round
         if sender not in spec.members or self._holders.get(key, sender) != sender:
             return f"this member takes the average from {self._holders.get(key, 'a member')!r}"
@@ -201,7 +201,7 @@ class Handovers:
         return new, handover.result() if new and key in self._holders else None
 
     def awaited(self) -> list[tuple[RoundKey, str, Handover]]:
-        """(key, holder, what is here of it) of every average that is awaited."""
+        """Return (key, holder, what is here of it) of every average that is awaited."""
         return [(key, holder, self._arriving[key][holder]) for key, holder in sorted(self._holders.items())]
 
     def forget(self, key: RoundKey) -> None:
@@ -210,7 +210,7 @@ class Handovers:
         self._holders.pop(key, None)
 
     def keys(self) -> set[RoundKey]:
-        """The keys of all averages of which anything is here or awaited."""
+        """Return the keys of all averages of which anything is here or awaited."""
         return {*self._arriving, *self._holders}
 
     def _handover(self, spec: RingSpec, sender: str, round: int) -> Handover:  # noqa: A002 - our word

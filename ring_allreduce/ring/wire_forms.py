@@ -47,13 +47,13 @@ def check_wire(wire: Wire, dtype: torch.dtype) -> None:
 
 
 def bytes_per_element(wire: Wire, dtype: torch.dtype = torch.float32) -> float:
-    """Bytes that one number of a vector of `dtype` takes on the wire, scales included, headers not."""
+    """Return the bytes that one number of a vector of `dtype` takes on the wire, scales included, headers not."""
     check_wire(wire, dtype)
     return {"exact": float(dtype.itemsize), "bfloat16": 2.0, "float16": 2.0, "int8": 1.0 + 4.0 / BLOCK}[wire]
 
 
 def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) -> list[Tensor]:
-    """The tensors that carry `partial` (elements,), a sum Σ n p with the weight Σ n = `weight` behind it.
+    """Return the tensors that carry `partial` (elements,), a sum Σ n p with the weight Σ n = `weight` behind it.
 
     `residual`, of the same shape, grows by partial − decode(…), bit by bit what the receiver will make of it; None:
     nobody keeps it. exact: `partial` itself, without a copy, and no residual. Numbers beyond the range of a float16
@@ -75,7 +75,8 @@ def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) 
 
 
 def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, dtype: torch.dtype) -> Tensor:
-    """The vector (elements,) of `dtype` that `tensors` carry, a sum with `weight` behind it. exact: the tensor itself.
+    """Return the vector (elements,) of `dtype` that `tensors` carry, a sum with `weight` behind it. exact: the tensor
+    itself.
 
     Raises InvalidInput that names what is wrong: how many tensors, a dtype, a shape, NaN or infinite numbers.
     """
@@ -95,13 +96,13 @@ def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, 
 
 
 def is_finite(vector: Tensor) -> bool:
-    """Whether `vector` holds neither NaN nor infinities."""
+    """Say whether `vector` holds neither NaN nor infinities."""
     # The sum of finite numbers is finite unless it overflows: one cheap pass decides nearly always.
     return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())
 
 
 def why_not_summed(vector: Tensor, weight: float, members: int) -> str | None:
-    """Why `weight` · `vector` (elements,) cannot be one of `members` parts of a sum; None when it can.
+    """Return why `weight` · `vector` (elements,) cannot be one of `members` parts of a sum, or None when it can.
 
     It must be finite, and so far from the end of its dtype's range that `members` such parts do not go beyond it: who
     gave too much is refused then, not who happens to add it to the others'.
@@ -128,7 +129,7 @@ def _mean_weight(weight: float) -> float:
 
 
 def _blocks(vector: Tensor) -> Iterator[Tensor]:
-    """`vector` in rows of BLOCK numbers, then what is left as one shorter row. Views."""
+    """Return `vector` in rows of BLOCK numbers, then what is left as one shorter row. Views."""
     whole = vector.numel() // BLOCK * BLOCK
     if whole:
         yield vector[:whole].view(-1, BLOCK)
@@ -137,7 +138,7 @@ def _blocks(vector: Tensor) -> Iterator[Tensor]:
 
 
 def _scales_of(scales: Tensor, elements: int) -> Iterator[Tensor]:
-    """The scales of each of `_blocks`, as columns. Views."""
+    """Return the scales of each of `_blocks`, as columns. Views."""
     rows = elements // BLOCK
     if rows:
         yield scales[:rows, None]

@@ -22,7 +22,7 @@ class Patience:
     """How long a group waits for signs of life, and for chunks, before it goes on without someone."""
 
     alive_every_s: float = 1.0
-    """How often a member says that it lives, and how far its rings are."""
+    """A member says this often that it lives, and how far its rings are."""
 
     silence_floor_s: float = 10.0
     """No member is given up for silence sooner than this."""
@@ -45,7 +45,7 @@ class SilenceDeadline:
         self._gaps_s: deque[float] = deque(maxlen=_GAPS_KEPT)
 
     def heard(self, now_s: float) -> None:
-        """A sign of life."""
+        """Take note of a sign of life."""
         self._gaps_s.append(max(0.0, now_s - self._last_s))
         self._last_s = now_s
 
@@ -57,7 +57,7 @@ class SilenceDeadline:
         return now_s - self._last_s
 
     def limit_s(self) -> float:
-        """How long a silence may last."""
+        """Return how long a silence may last."""
         if len(self._gaps_s) < 2:
             return self._floor_s
         median = statistics.median(self._gaps_s)

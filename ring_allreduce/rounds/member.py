@@ -45,11 +45,11 @@ class RoundMember:
 
     @property
     def merged(self) -> int:
-        """The newest round that this stage was told to merge, 0 before the first."""
+        """Return the newest round that this stage was told to merge, 0 before the first."""
         return self._merged
 
     def handle(self, event: MemberEvent, now_s: float) -> list[MergeRound]:
-        """The rounds to merge now, oldest first. Duplicates and rounds already merged have no effect."""
+        """Return the rounds to merge now, oldest first. Duplicates and rounds already merged have no effect."""
         if event.round > self._merged:
             if isinstance(event, RoundCommitted):
                 self._committed.add(event.round)
@@ -89,11 +89,13 @@ class EpochMember:
 
     @property
     def next_round(self) -> int | None:
-        """The round to contribute to after the last one that is committed; None while it is not this member's yet."""
+        """Return the round to contribute to after the last one that is committed; None while it is not this member's
+        yet.
+        """
         return None if self.paused or self.committed + 1 < self._first_round else self.committed + 1
 
     def handle(self, event: Event) -> list[EpochInstruction]:
-        """What to do about `event`, in order."""
+        """Return what to do about `event`, in order."""
         match event:
             case RoundContributed():
                 self._contributed.add(event.round)

@@ -39,10 +39,10 @@ from ring_allreduce.rounds.events import (
 
 RoundLossPolicy = Literal["fail", "reform"]
 Pairs = set[tuple[str, str]]
-"""(ring, member)."""
+"""A set of (ring, member)."""
 
 Finished = dict[tuple[str, str], str]
-"""(ring, member) that has finished → what it averages, in words; empty where that is given beforehand."""
+"""What each (ring, member) that has finished averages, in words; it is empty where that is given beforehand."""
 
 
 class RoundMembership:
@@ -57,11 +57,11 @@ class RoundMembership:
         on_loss: RoundLossPolicy = "reform",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
-        """`rings`: name → members, in passing order. `ahead`: so many rounds beyond the last commit are open by
-        themselves; others are when `opened` says so.
+        """`rings` has the members of each ring, in passing order.
 
-        `on_loss`: "fail" ends the run when anyone is lost. `clusters`: member → cluster; None: each is its own.
-        Raises InvalidInput.
+        This many rounds (`ahead`) beyond the last commit are open by themselves; others are when `opened` says so.
+        `on_loss` "fail" ends the run when anyone is lost. `clusters` has the cluster of each member; with None each is
+        its own. Raises InvalidInput.
         """
         for ring, members in rings.items():
             if not members or len(set(members)) != len(members):
@@ -86,17 +86,17 @@ class RoundMembership:
 
     @property
     def newest(self) -> int:
-        """The newest round that may be under way."""
+        """Return the newest round that may be under way."""
         return max(self.opened, self.committed + self._ahead)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of all who take part."""
+        """Return the names of all who take part."""
         return tuple(self._first_round)
 
     @property
     def forming(self) -> tuple[str, ...]:
-        """The members whose answer to the last Reform is missing; empty when the epoch is under way."""
+        """Return the members whose answer to the last Reform is missing; empty when the epoch is under way."""
         held = self._held
         return () if held is None else tuple(member for member in self._first_round if member not in held)
 
@@ -105,7 +105,9 @@ class RoundMembership:
         return self._reform({})
 
     def handle(self, event: MembershipEvent) -> list[MembershipInstruction]:
-        """The instructions that answer `event`, in order; none after a FailRun and for news of an older epoch."""
+        """Return the instructions that answer `event`, in order; none after a FailRun and for news of an older
+        epoch.
+        """
         if self.failed:
             return []
         match event:
@@ -266,7 +268,7 @@ class RoundMembership:
 
 
 def _odd_ones_out(forms: Mapping[str, str]) -> dict[str, str]:
-    """Who averages something else than most do, and in what it differs; all, when there is no such most."""
+    """Return who averages something else than most do, and in what it differs; all, when there is no such most."""
     counts = Counter(forms.values()).most_common()
     if len(counts) < 2:
         return {}

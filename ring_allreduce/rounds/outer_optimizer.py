@@ -40,7 +40,7 @@ class Nesterov:
         return (self._velocity * self._momentum).add_(average).mul_(self._lr)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint needs besides the anchor: live tensors, empty before the first round."""
+        """Return what a checkpoint needs besides the anchor: live tensors, empty before the first round."""
         return {} if self._velocity is None else {_MOMENTUM: self._velocity}
 
     def load(self, state: Mapping[str, Tensor]) -> None:

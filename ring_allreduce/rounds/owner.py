@@ -1,9 +1,9 @@
-"""When a round opens; who takes part, and when it is committed, membership.py decides. Sans-I/O.
+"""The decision when a round opens. Who takes part, and when it is committed, is decided by membership.py. Sans-I/O.
 
 In: events (samples reported, ring finished, member lost, end requested). Out: instructions (open, commit, fail). It
-knows no vectors, sockets or clocks (design §7). A `RoundOwner` runs where membership is owned, in the driver of
-a run. A round opens by samples. It is held back only where the members' lag limit would let nobody contribute, since
-rounds that nobody can reach would only queue up.
+knows no vectors, sockets or clocks (design §7). A `RoundOwner` runs where membership is owned, in the driver of a run.
+A round opens by samples. It is held back only where the members' lag limit would let nobody contribute, since rounds
+that nobody can reach would only queue up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,9 @@ from ring_allreduce.rounds.membership import RoundLossPolicy, RoundMembership
 
 
 class RoundOwner:
-    """Numbers the rounds from 1, opens them by samples, commits each over all rings at once and in order."""
+    """An owner numbers the rounds from 1, opens them by samples, and commits each over all rings at once and in
+    order.
+    """
 
     def __init__(
         self,
@@ -53,26 +55,26 @@ class RoundOwner:
 
     @property
     def epoch(self) -> int:
-        """The epoch of membership."""
+        """Return the epoch of membership."""
         return self._membership.epoch
 
     @property
     def opened(self) -> int:
-        """The newest round that was opened, 0 before the first."""
+        """Return the newest round that was opened, 0 before the first."""
         return self._opened
 
     @property
     def committed(self) -> int:
-        """The newest round that was committed, 0 before the first."""
+        """Return the newest round that was committed, 0 before the first."""
         return self._membership.committed
 
     @property
     def finished(self) -> bool:
-        """Whether the end was requested and every opened round is committed."""
+        """Say whether the end was requested and every opened round is committed."""
         return self._final and self.committed == self._opened and not self._membership.failed
 
     def handle(self, event: OwnerEvent, now_s: float) -> list[OwnerInstruction]:
-        """What to do about `event`. After a FailRun every event gives an empty list."""
+        """Return what to do about `event`. After a FailRun every event gives an empty list."""
         if self._membership.failed:
             return []
         match event:

@@ -36,12 +36,12 @@ class Progress:
 
     @property
     def anchor(self) -> Tensor:
-        """The weights on which all members agree. Live: read it, or copy it, before the next merge."""
+        """Return the weights on which all members agree. Live: read it, or copy it, before the next merge."""
         return self._anchor
 
     @property
     def base(self) -> Tensor:
-        """What the next snapshot is measured from: the anchor plus all pending progress. A new tensor."""
+        """Return what the next snapshot is measured from: the anchor plus all pending progress. A new tensor."""
         base = self._anchor.clone()
         for progress in self._pending.values():
             base += progress

@@ -75,12 +75,12 @@ class Endpoint(Protocol):
 
     @property
     def name(self) -> str:
-        """The member's name."""
+        """Return the member's name."""
         ...
 
     @property
     def address(self) -> PeerAddress:
-        """Where this endpoint listens; the peers need it for connect()."""
+        """Return where this endpoint listens; the peers need it for connect()."""
         ...
 
     @property
@@ -92,7 +92,8 @@ class Endpoint(Protocol):
     """The epoch that everything sent carries. Deliveries of an older epoch are dropped and counted."""
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Make `peers` known. Idempotent. A changed address replaces the old one; the own name is ignored.
+        """Make `peers` known. A second call has no effect. A changed address replaces the old one; the own name is
+        ignored.
 
         Raises InvalidInput, and changes nothing, when an address cannot be one; TransportError when the system cannot
         use an address.
@@ -100,11 +101,14 @@ class Endpoint(Protocol):
         ...
 
     def disconnect(self, peers: Iterable[str]) -> None:
-        """Forget `peers`, and what is queued for them. What they send is dropped from now on. Idempotent."""
+        """Forget `peers`, and what is queued for them. What they send is dropped from now on. A second call has no
+        effect.
+        """
         ...
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector (elements,) with undefined content, which peers on this machine read where it lies when it is sent.
+        """Return a vector (elements,) with undefined content, which peers on this machine read where it lies when it is
+        sent.
 
         What was sent of it must not change before the peers are done with it. That they have the message is not enough:
         something has to show that they need it no more. The memory lasts as long as anybody holds the vector, and a
@@ -133,5 +137,5 @@ class Endpoint(Protocol):
         ...
 
     def close(self) -> None:
-        """Send what is queued for at most `linger_s`, then free everything. Idempotent."""
+        """Send what is queued for at most `linger_s`, then free everything. A second call has no effect."""
         ...

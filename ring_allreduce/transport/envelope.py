@@ -89,7 +89,7 @@ class Envelope:
     def seal(
         self, sender: str, epoch: int, message: Message, tensors: Sequence[Tensor]
     ) -> tuple[list[bytes | memoryview], int]:
-        """The frames of a message, and their bytes in all. The bodies are views of the tensors' memory.
+        """Return the frames of a message, and their bytes in all. The bodies are views of the tensors' memory.
 
         Raises InvalidInput for a kind or a tensor that cannot travel, MessageTooLarge beyond `max_message_bytes`.
         """
@@ -105,7 +105,7 @@ class Envelope:
         return [head, *bodies], n_bytes
 
     def open(self, frames: Sequence[memoryview]) -> Opened:
-        """The message in `frames`; large bodies stay where they lie. Raises InvalidMessage with its cause."""
+        """Return the message in `frames`; large bodies stay where they lie. Raises InvalidMessage with its cause."""
         n_bytes = sum(frame.nbytes for frame in frames)
         if n_bytes > self._max_message_bytes:
             raise InvalidMessage(DropCause.TOO_LARGE, f"a message of {n_bytes} bytes")
@@ -136,7 +136,8 @@ def open_delivery(
     stats: TransportStats,
     proven: str | None = None,
 ) -> Delivery | None:
-    """The delivery in `frames`; None when it has to be dropped. Both are counted in `stats`; nothing is raised.
+    """Return the delivery in `frames`, or None when it has to be dropped. Both are counted in `stats`; nothing is
+    raised.
 
     The message has to name a sender among `peers`, and `proven`, the name that the connection's key stands for (None:
     there are no keys, and nothing is proven). A message of an epoch before `epoch` is dropped.
@@ -157,7 +158,7 @@ def open_delivery(
 
 
 def still_wanted(delivery: Delivery, peers: Container[str], epoch: int, stats: TransportStats) -> bool:
-    """Whether a delivery, perhaps held back since it was opened, is of a known peer and of no older epoch.
+    """Say whether a delivery, perhaps held back since it was opened, is of a known peer and of no older epoch.
 
     It is counted in `stats` as dropped if not.
     """
@@ -171,7 +172,7 @@ def still_wanted(delivery: Delivery, peers: Container[str], epoch: int, stats: T
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """The bytes of `tensor` in row-major order: a view of its memory when it is contiguous.
+    """Return the bytes of `tensor` in row-major order: a view of its memory when it is contiguous.
 
     Raises InvalidInput when its dtype, layout or device cannot travel.
     """
@@ -187,12 +188,12 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 
 def byte_count(dtype: torch.dtype, shape: Sequence[int]) -> int:
-    """The bytes of a dense tensor; exact for any shape, since Python integers do not overflow."""
+    """Return the bytes of a dense tensor; exact for any shape, since Python integers do not overflow."""
     return dtype.itemsize * math.prod(shape)
 
 
 def tensor_from(body: memoryview, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A tensor over `body`, which has byte_count(dtype, shape) bytes and stays alive as long as the tensor does.
+    """Return a tensor over `body`, which has byte_count(dtype, shape) bytes and stays alive as long as the tensor does.
 
     Small, unaligned or read-only bodies are copied. torch warns about read-only memory, and rightly: a tensor that
     nobody may write to is a trap, so such a body is copied instead of the warning being silenced.

@@ -60,12 +60,12 @@ class InProcessNetwork:
             endpoint.connect(addresses)
 
     def surroundings(self, name: str, lateness: Lateness) -> EmulatedNode[Frames, Frames]:
-        """The emulated node between the endpoint of that name and the others."""
+        """Return the emulated node between the endpoint of that name and the others."""
         links = {receiver: shape for (sender, receiver), shape in self._links.items() if sender == name}
         return EmulatedNode(name, links, self._nodes.get(name), lateness)
 
     def find(self, name: str) -> "InProcessEndpoint | None":
-        """The endpoint of that name; None if it was closed, and what is sent to it is lost, as on a wire."""
+        """Return the endpoint of that name, or None if it was closed, and what is sent to it is lost, as on a wire."""
         return self._endpoints.get(name)
 
     def remove(self, name: str) -> None:
@@ -111,7 +111,7 @@ class InProcessEndpoint:
             self._node.forget(peer)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector that is read where it lies; below COPY_BELOW_BYTES it is copied on arrival."""
+        """Return a vector that is read where it lies; below COPY_BELOW_BYTES it is copied on arrival."""
         vector = torch.empty(elements, dtype=dtype)
         self._lent[vector.data_ptr()] = vector
         return vector
@@ -133,7 +133,7 @@ class InProcessEndpoint:
             receiver.came(self.name, lane, frames)
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """What has arrived by now, PIPELINE first. It never waits, whatever `timeout_s` says."""
+        """Return what has arrived by now, PIPELINE first. It never waits, whatever `timeout_s` says."""
         self._network.deliver_due()
         deliveries = []
         for lane, inbox in self._inbox.items():
@@ -154,7 +154,7 @@ class InProcessEndpoint:
         self._inbox[lane].append(frames)
 
     def inbox_length(self, lane: Lane) -> int:
-        """How many messages wait for poll()."""
+        """Return how many messages wait for poll()."""
         return len(self._inbox[lane])
 
     def next_due_s(self) -> float | None:

@@ -37,13 +37,13 @@ class Codec:
         self._kind_decoder = msgspec.msgpack.Decoder(_KindOnly)
 
     def encode(self, message: Message) -> bytes:
-        """The bytes of `message`. Raises InvalidInput when its kind is not registered."""
+        """Return the bytes of `message`. Raises InvalidInput when its kind is not registered."""
         if type(message) not in self._kinds:
             raise InvalidInput(f"{type(message).__name__} is not a registered kind of message")
         return self._encoder.encode(message)
 
     def decode(self, data: bytes | memoryview | msgspec.Raw) -> Message:
-        """The message in `data`. Raises InvalidMessage with cause UNKNOWN_KIND or MALFORMED."""
+        """Return the message in `data`. Raises InvalidMessage with cause UNKNOWN_KIND or MALFORMED."""
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

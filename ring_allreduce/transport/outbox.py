@@ -49,10 +49,10 @@ class Outbox:
 
     @property
     def waiting(self) -> Iterator[Message]:
-        """The messages that have not been sent."""
+        """Return the messages that have not been sent."""
         return (message for queue in self._queues.values() for message, _ in queue)
 
     @property
     def empty(self) -> bool:
-        """Whether everything has been sent or dropped."""
+        """Say whether everything has been sent or dropped."""
         return not any(self._queues.values())

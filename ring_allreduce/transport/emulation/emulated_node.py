@@ -36,7 +36,7 @@ class EmulatedNode(Generic[Out, In]):
         self._lateness = lateness
 
     def shapes(self, peer: str) -> bool:
-        """Whether messages to `peer` pass an emulated link."""
+        """Say whether messages to `peer` pass an emulated link."""
         return peer in self._uplink_of
 
     def push(self, peer: str, lane: Lane, item: Out, n_bytes: int, now_s: float) -> None:
@@ -44,7 +44,7 @@ class EmulatedNode(Generic[Out, In]):
         self._uplink_of[peer].push(peer, lane, item, n_bytes, now_s)
 
     def queued(self, peer: str, lane: Lane) -> int:
-        """How many items for `peer` have not reached it."""
+        """Return how many items for `peer` have not reached it."""
         uplink = self._uplink_of.get(peer)
         return 0 if uplink is None else uplink.queued(peer, lane)
 
@@ -55,14 +55,14 @@ class EmulatedNode(Generic[Out, In]):
             uplink.forget(peer)
 
     def left(self, now_s: float) -> list[tuple[str, Lane, Out]]:
-        """What has reached its receivers by now, as (peer, lane, item), for the receivers' `came`."""
+        """Return what has reached its receivers by now, as (peer, lane, item), for the receivers' `came`."""
         arrived = [each for uplink in self._uplinks for each in uplink.pop_arrived(now_s)]
         for at_s, *_ in arrived:
             self._lateness.saw(now_s - at_s)
         return [(peer, lane, item) for _, peer, lane, item in arrived]
 
     def delays(self, sender: str) -> bool:
-        """Whether messages from `sender` pass the downlink."""
+        """Say whether messages from `sender` pass the downlink."""
         return sender in self._arriving
 
     def came(self, sender: str, lane: Lane, item: In, n_bytes: int, now_s: float) -> None:
@@ -70,7 +70,7 @@ class EmulatedNode(Generic[Out, In]):
         self._downlink.push(lane, item, n_bytes, now_s, self._arriving[sender])
 
     def entered(self, now_s: float) -> list[tuple[Lane, In]]:
-        """What has entered by now, as (lane, item), PIPELINE first."""
+        """Return what has entered by now, as (lane, item), PIPELINE first."""
         arrived = self._downlink.pop_arrived(now_s)
         for at_s, *_ in arrived:
             self._lateness.saw(now_s - at_s)

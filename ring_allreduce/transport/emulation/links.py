@@ -102,7 +102,7 @@ class EmulatedUplink(Generic[T]):
         self._numbers = count()
 
     def __contains__(self, peer: str) -> bool:
-        """Whether there is a link to `peer`."""
+        """Say whether there is a link to `peer`."""
         return peer in self._links
 
     def add(self, peer: str, shape: LinkShape) -> None:
@@ -133,11 +133,13 @@ class EmulatedUplink(Generic[T]):
         return self._leave(link, lane, n_bytes, now_s)
 
     def queued(self, peer: str, lane: Lane) -> int:
-        """How many items for `peer` wait or travel, and are not at the other end."""
+        """Return how many items for `peer` wait or travel, and are not at the other end."""
         return self._links[peer].queued[lane]
 
     def pop_arrived(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
-        """What has come to the other end by `now_s`, with the time at which it did, in the order of these times."""
+        """Return what has come to the other end by `now_s`, with the time at which it did, in the order of these
+        times.
+        """
         if self._busy:
             self._depart(now_s)
         arrived = []
@@ -148,7 +150,7 @@ class EmulatedUplink(Generic[T]):
         return arrived
 
     def pop_left(self, now_s: float) -> list[tuple[float, str, Lane, T]]:
-        """What has left by `now_s`, in any order, with the time at which it will be at the other end.
+        """Return what has left by `now_s`, in any order, with the time at which it will be at the other end.
 
         For callers with a calendar. Within a lane, nothing that leaves later comes sooner.
         """
@@ -166,7 +168,9 @@ class EmulatedUplink(Generic[T]):
         return self._start_s if self._busy else None
 
     def next_due_s(self) -> float | None:
-        """The time of the next arrival or departure, when pop_arrived() can next do something; None when empty."""
+        """Return the time of the next arrival or departure, when pop_arrived() can next do something, or None when
+        empty.
+        """
         due_s = self._travelling[0][0] if self._travelling else None
         if self._busy:
             next_s = self._next_start_s()
@@ -282,7 +286,7 @@ class EmulatedDownlink(Generic[T]):
         return None
 
     def pop_arrived(self, now_s: float) -> list[tuple[float, Lane, T]]:
-        """What is in by `now_s`, with the time at which it was, in the order of these times."""
+        """Return what is in by `now_s`, with the time at which it was, in the order of these times."""
         if self._waiting:
             self._serve(now_s)
         arrived = []
@@ -292,7 +296,7 @@ class EmulatedDownlink(Generic[T]):
         return arrived
 
     def pop_begun(self, now_s: float) -> list[tuple[float, Lane, T]]:
-        """What has begun to enter by `now_s`, in any order, with the time at which it is in.
+        """Return what has begun to enter by `now_s`, in any order, with the time at which it is in.
 
         For callers with a calendar.
         """
@@ -356,7 +360,7 @@ class EmulatedDownlink(Generic[T]):
 
 
 def _first_in_turn(links: Iterable[_Link[T]]) -> tuple[Lane, _Link[T]]:
-    """The lane and the link whose message leaves next: PIPELINE first, within a lane what was pushed first."""
+    """Return the lane and the link whose message leaves next: PIPELINE first, within a lane what was pushed first."""
     best: tuple[int, int, Lane, _Link[T]] | None = None
     for link in links:
         for lane, waiting in link.waiting.items():

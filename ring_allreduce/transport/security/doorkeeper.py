@@ -55,7 +55,7 @@ def present_keys(connecting: "zmq.Socket[bytes]", keys: Keys, peer: str) -> None
 
 
 def proven_name(frame: zmq.Frame) -> str:
-    """The member whose key opened the connection that a frame came through, which is guarded with keys."""
+    """Return the member whose key opened the connection that a frame came through, which is guarded with keys."""
     return str(frame.get("User-Id"))
 
 
@@ -83,7 +83,7 @@ class Doorkeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Admit nobody any more, and end the thread. Idempotent."""
+        """Admit nobody any more, and end the thread. A second call has no effect."""
         self._stop_writer.close()
         self._thread.join(STOP_S)
 
@@ -108,11 +108,11 @@ class Doorkeeper:
 
 
 def admitted(mechanism: bytes, shown: bytes, token: bytes, keys: Keys | None) -> bytes | None:
-    """The name that a connection's messages will carry; None refuses the connection.
+    """Return the name that a connection's messages will carry; None refuses the connection.
 
-    mechanism: what the connection uses, b"PLAIN" or b"CURVE".
-    shown: its credentials, one after the other: user and password, or the public key that it has proven to own.
-    token, keys: those of the run; with keys, the token admits nobody.
+    mechanism: what the connection uses, b"PLAIN" or b"CURVE". shown: its credentials, one after the other: user and
+    password, or the public key that it has proven to own. token, keys: those of the run; with keys, the token admits
+    nobody.
     """
     if keys is not None:
         name = keys.names.get(shown) if mechanism == b"CURVE" else None

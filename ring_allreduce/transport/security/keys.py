@@ -46,7 +46,7 @@ class KeyPair:
 
     @classmethod
     def make(cls) -> "KeyPair":
-        """A new pair, from the system's randomness. Raises InvalidInput when zmq cannot encrypt here."""
+        """Return a new pair, from the system's randomness. Raises InvalidInput when zmq cannot encrypt here."""
         _require_curve()
         public, secret = zmq.curve_keypair()
         return cls(_hex(public), _hex(secret))
@@ -73,19 +73,19 @@ class Keys:
             raise InvalidInput(f"the allow-list has another public key than its own, {self.own.public}", key=name)
 
     def public_of(self, name: str) -> str:
-        """The public key of a member. Raises InvalidInput when the list does not hold it."""
+        """Return the public key of a member. Raises InvalidInput when the list does not hold it."""
         if name not in self.allowed:
             raise InvalidInput(f"the allow-list has no member {name!r}; it has {', '.join(sorted(self.allowed))}")
         return self.allowed[name]
 
     @cached_property
     def names(self) -> Mapping[bytes, str]:
-        """The member's name by the 32 bytes of its public key."""
+        """Return the member's name by the 32 bytes of its public key."""
         return {bytes.fromhex(public): name for name, public in self.allowed.items()}
 
 
 def is_key(value: str) -> bool:
-    """Whether `value` has the form of a public or secret key."""
+    """Say whether `value` has the form of a public or secret key."""
     return _KEY.fullmatch(value) is not None
 
 
@@ -103,7 +103,9 @@ def require_allow_list(allowed: Mapping[str, str]) -> None:
 
 
 def read_keys(key_file: str | Path, allow_list: str | Path) -> Keys:
-    """The keys that `Group.join`, `Rendezvous` and `ZmqEndpoint` take, from their two files. Raises InvalidInput."""
+    """Return the keys that `Group.join`, `Rendezvous` and `ZmqEndpoint` take, from their two files. Raises
+    InvalidInput.
+    """
     return Keys(read_key_pair(key_file), read_allow_list(allow_list))
 
 
@@ -116,7 +118,7 @@ def write_key_pair(path: str | Path, pair: KeyPair) -> None:
 
 
 def read_key_pair(path: str | Path) -> KeyPair:
-    """The key pair in a file that write_key_pair() wrote.
+    """Return the key pair in a file that write_key_pair() wrote.
 
     Raises InvalidInput, with file and key, for any other content, and when others than its owner may read the file.
     """
@@ -188,7 +190,7 @@ def _write_new(path: str | Path, text: str) -> None:
 
 
 def _lines(path: str | Path, *, private: bool) -> Iterator[tuple[int, str]]:
-    """The lines that are neither empty nor comments, with their numbers."""
+    """Return the lines that are neither empty nor comments, with their numbers."""
     try:
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

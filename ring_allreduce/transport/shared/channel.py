@@ -62,13 +62,13 @@ class Head:
     sizes: Sequence[int]
 
     def packed(self) -> bytes:
-        """The head as bytes."""
+        """Return the head as bytes."""
         fixed = _FIXED.pack(self.slot, self.place, self.inline, len(self.sizes), len(self.gone))
         return fixed + struct.pack(f"<{len(self.gone)}I{len(self.sizes)}Q", *self.gone, *self.sizes)
 
     @classmethod
     def unpacked(cls, data: memoryview) -> tuple["Head", int]:
-        """The head at the start of `data`, and its length in bytes. Raises InvalidMessage when there is none."""
+        """Return the head at the start of `data`, and its length in bytes. Raises InvalidMessage when there is none."""
         if data.nbytes >= _FIXED.size:
             slot, place, inline, frames, gone = _FIXED.unpack_from(data)
             numbers = struct.Struct(f"<{gone}I{frames}Q")
@@ -80,12 +80,12 @@ class Head:
 
 
 def channel_name(host: str, pipeline_port: int, bulk_port: int) -> str:
-    """The abstract Unix address of an endpoint's listener. Like a port, it is of this network namespace only."""
+    """Return the abstract Unix address of an endpoint's listener. Like a port, it is of this network namespace only."""
     return f"\0ring_allreduce/{host}/{pipeline_port}/{bulk_port}"
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end runs as the user that this one runs as."""
+    """Say whether the process at the other end runs as the user that this one runs as."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[1]) == os.geteuid()
 
@@ -119,7 +119,7 @@ class OutgoingChannel:
 
     @classmethod
     def connect(cls, name: str, token: bytes, lane: Lane, lent: LentMemory) -> "OutgoingChannel | None":
-        """A channel to the listener at the address `name`; None when no process of ours listens there.
+        """Return a channel to the listener at the address `name`, or None when no process of ours listens there.
 
         `lent`: what this process lends; bodies that lie in it are not copied.
         """
@@ -139,7 +139,7 @@ class OutgoingChannel:
         return None
 
     def takes(self) -> bool:
-        """Whether the channel takes another message now."""
+        """Say whether the channel takes another message now."""
         if self._untaken * 2 >= self._most:
             self._hear()
         return self._untaken < self._most and not self.broken
@@ -182,7 +182,9 @@ class OutgoingChannel:
         return True
 
     def watch(self) -> tuple[int, bool]:
-        """The socket, and whether to wait until it is writable (else readable): then takes() may have changed."""
+        """Return the socket, and whether to wait until it is writable (else readable): then takes() may have
+        changed.
+        """
         return self._connection.fileno(), self._full
 
     def tend(self, now_s: float) -> None:
@@ -200,7 +202,7 @@ class OutgoingChannel:
         self._connection.close()
 
     def _lending(self, bodies: Sequence[memoryview]) -> _Lending | None:
-        """How the reader finds a single body in lent memory; None for bodies elsewhere, which are copied."""
+        """Return how the reader finds a single body in lent memory; None for bodies elsewhere, which are copied."""
         if len(bodies) != 1 or (found := self._lent.find(bodies[0])) is None:
             return None
         segment, offset = found

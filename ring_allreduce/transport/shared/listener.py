@@ -54,7 +54,7 @@ class IncomingChannel:
         """The lane that the hello named; None before the hello."""
 
     def fileno(self) -> int:
-        """The socket, which is readable when there is something to receive."""
+        """Return the socket, which is readable when there is something to receive."""
         return self._connection.fileno()
 
     def welcome(self, token: bytes) -> bool:
@@ -80,7 +80,8 @@ class IncomingChannel:
         return True
 
     def receive(self, scratch: bytearray) -> list[memoryview] | None:
-        """The frames of the next message; None when there is none, [] when it only told which lent memory is gone.
+        """Return the frames of the next message, or None when there is none, [] when it only told which lent memory is
+        gone.
 
         Frames that lie inline are views of `scratch`. Raises InvalidMessage for what no peer of ours sends, EOFError
         when the sender hung up.
@@ -143,7 +144,7 @@ class IncomingChannel:
         return frames
 
     def _elsewhere(self, head: Head, descriptors: list[int]) -> list[memoryview]:
-        """The frames that do not lie inline."""
+        """Return the frames that do not lie inline."""
         sizes = head.sizes[head.inline :]
         if not head.slot & LENT:
             for descriptor in descriptors:
@@ -181,7 +182,7 @@ class SharedMemoryListener:
             raise
 
     def fileno(self) -> int:
-        """A descriptor that is readable when look() would find something."""
+        """Return a descriptor that is readable when look() would find something."""
         return self._epoll.fileno()
 
     def look(self) -> None:
@@ -194,7 +195,7 @@ class SharedMemoryListener:
             self._accept()
 
     def take(self, lane: Lane, most: int) -> Iterator[list[memoryview]]:
-        """The frames of up to `most` messages of the channels that look() found, one of each channel in turn.
+        """Return the frames of up to `most` messages of the channels that look() found, one of each channel in turn.
 
         The channel that was served last comes last the next time. Small frames are valid until the next message.
         """
@@ -220,7 +221,7 @@ class SharedMemoryListener:
                 self._forget(channels, descriptor)
 
     def close(self) -> None:
-        """Hang up on everybody. Idempotent."""
+        """Hang up on everybody. A second call has no effect."""
         for channels in (self._unknown, *self._channels.values()):
             for channel in channels.values():
                 channel.close()
@@ -273,7 +274,7 @@ class SharedMemoryListener:
 
 
 def listen(name: str, token: bytes, dropped: Counter[DropCause], max_message_bytes: int) -> SharedMemoryListener | None:
-    """A listener at `name`; None where the system has no memory to share, or the address is taken."""
+    """Return a listener at `name`, or None where the system has no memory to share, or the address is taken."""
     if not AVAILABLE:
         return None
     try:

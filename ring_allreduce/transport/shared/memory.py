@@ -57,12 +57,12 @@ Array = ctypes.Array[ctypes.c_ubyte]
 
 
 def aligned(n_bytes: int) -> int:
-    """`n_bytes` rounded up to ALIGNED_BYTES: the offset of the body behind one of that size."""
+    """Return `n_bytes` rounded up to ALIGNED_BYTES: the offset of the body behind one of that size."""
     return -(-n_bytes // ALIGNED_BYTES) * ALIGNED_BYTES
 
 
 def slot_bytes_for(n_bytes: int) -> int:
-    """The size of the slot that holds `n_bytes`: a power of two, LEAST_SLOT_BYTES at least."""
+    """Return the size of the slot that holds `n_bytes`: a power of two, LEAST_SLOT_BYTES at least."""
     return max(LEAST_SLOT_BYTES, 1 << (n_bytes - 1).bit_length())
 
 
@@ -76,7 +76,7 @@ class SharedSlots:
 
     @property
     def total_bytes(self) -> int:
-        """The size of all segments, including pages that were never touched."""
+        """Return the size of all segments, including pages that were never touched."""
         return sum(map(len, self._segments))
 
     def put(self, bodies: Sequence[memoryview]) -> tuple[int, int, int | None]:
@@ -100,7 +100,7 @@ class SharedSlots:
         return slot, size, new
 
     def has_room(self, bodies: Sequence[memoryview]) -> bool:
-        """Whether put() would find a free slot without a new segment."""
+        """Say whether put() would find a free slot without a new segment."""
         return bool(self._free.get(slot_bytes_for(sum(aligned(body.nbytes) for body in bodies))))
 
     def release(self, slots: Iterable[int]) -> None:
@@ -152,7 +152,7 @@ class MappedSlots:
         raise InvalidMessage(DropCause.MALFORMED, "a segment that no sender of ours makes")
 
     def is_large(self, slot: int) -> bool:
-        """Whether the slot is so large that its sender should hear soon that it is free."""
+        """Say whether the slot is so large that its sender should hear soon that it is free."""
         return self._segments[slot // SLOTS_PER_SEGMENT][1] >= LARGE_SLOT_BYTES // 8
 
     def views(self, slot: int, sizes: Sequence[int]) -> list[memoryview]:
@@ -203,13 +203,15 @@ class LentMemory:
         self._let_go: deque[LentSegment] = deque()
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector (elements,) with undefined content: lent if it is large and the system allows it, else ordinary."""
+        """Return a vector (elements,) with undefined content: lent if it is large and the system allows it, else
+        ordinary.
+        """
         n_bytes = elements * dtype.itemsize
         array = self._array(n_bytes) if self._available and n_bytes >= LEAST_LENT_BYTES else None
         return torch.empty(elements, dtype=dtype) if array is None else torch.frombuffer(array, dtype=dtype)
 
     def find(self, body: memoryview) -> tuple[LentSegment, int] | None:
-        """The lent segment in which `body` lies, and its offset there in bytes; None if it lies in none."""
+        """Return the lent segment in which `body` lies, and its offset there in bytes, or None if it lies in none."""
         self.reap()
         if not self._segments or body.readonly:
             return None
@@ -248,11 +250,11 @@ class LentNumbers:
         self._numbers: dict[LentSegment, int] = {}
 
     def known(self, segment: LentSegment) -> int | None:
-        """The number under which the reader has `segment`; None if it does not have it."""
+        """Return the number under which the reader has `segment`, or None if it does not have it."""
         return self._numbers.get(segment)
 
     def free(self) -> int | None:
-        """A number that no segment has; None when the reader knows MOST_LENT segments already."""
+        """Return a number that no segment has, or None when the reader knows MOST_LENT segments already."""
         if len(self._numbers) >= MOST_LENT:
             return None
         taken = set(self._numbers.values())
@@ -263,7 +265,7 @@ class LentNumbers:
         self._numbers[segment] = number
 
     def gone(self) -> dict[LentSegment, int]:
-        """The segments that the reader still has and that nobody in this process holds, with their numbers."""
+        """Return the segments that the reader still has and that nobody in this process holds, with their numbers."""
         return {segment: number for segment, number in self._numbers.items() if segment.gone}
 
     def forget(self, segments: Iterable[LentSegment]) -> None:
@@ -295,7 +297,7 @@ class BorrowedMemory:
         raise InvalidMessage(DropCause.MALFORMED, "memory that no sender of ours lends")
 
     def view(self, number: int, offset: int, n_bytes: int) -> memoryview:
-        """`n_bytes` of a segment from `offset` on. Raises InvalidMessage for bytes that do not lie in it."""
+        """Return `n_bytes` of a segment from `offset` on. Raises InvalidMessage for bytes that do not lie in it."""
         segment = self._segments.get(number)
         if segment is None or offset + n_bytes > len(segment):
             raise InvalidMessage(DropCause.WRONG_SIZE, f"{n_bytes} bytes at {offset} of lent segment {number}")
@@ -307,7 +309,7 @@ class BorrowedMemory:
 
 
 def _new_segment(n_bytes: int) -> tuple[int, mmap.mmap]:
-    """A sealed segment: its descriptor, which the caller closes, and its mapping."""
+    """Return a sealed segment: its descriptor, which the caller closes, and its mapping."""
     descriptor = os.memfd_create("ring_allreduce", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, n_bytes)

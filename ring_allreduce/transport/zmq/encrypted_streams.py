@@ -66,7 +66,7 @@ class EncryptedStream(socket.socket):
         self._thread.start()
 
     def close(self) -> None:
-        """Send what was written, for at most LINGER_S, and end. Idempotent."""
+        """Send what was written, for at most LINGER_S, and end. A second call has no effect."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
         super().close()
@@ -151,11 +151,11 @@ class EncryptedListener:
         self._thread.start()
 
     def getsockname(self) -> tuple[str, int]:
-        """The host and the port at which it listens."""
+        """Return the host and the port at which it listens."""
         return self._address
 
     def fileno(self) -> int:
-        """A descriptor that is readable when accept() would not wait."""
+        """Return a descriptor that is readable when accept() would not wait."""
         return self._knock_reader.fileno()
 
     def accept(self) -> tuple[socket.socket, str]:
@@ -166,7 +166,7 @@ class EncryptedListener:
         raise OSError("the listener has ended")
 
     def close(self) -> None:
-        """End all streams, and leave no thread behind. Idempotent."""
+        """End all streams, and leave no thread behind. A second call has no effect."""
         self._stop_writer.close()
         self._thread.join(CLOSE_S)
         self._knock_reader.close()
@@ -202,7 +202,7 @@ class EncryptedListener:
             self._end(identity)
 
     def _gone(self) -> list[bytes]:
-        """The identities of the connections that were lost."""
+        """Return the identities of the connections that were lost."""
         gone = []
         while self._monitor.poll(0):
             identity = self._identities.pop(recv_monitor_message(self._monitor)["value"], None)

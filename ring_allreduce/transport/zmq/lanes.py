@@ -64,11 +64,11 @@ class OutgoingLane(Protocol):
 
     @property
     def broken(self) -> bool:
-        """Whether it will never take anything again."""
+        """Say whether it will never take anything again."""
         ...
 
     def takes(self) -> bool:
-        """Whether it takes another message now."""
+        """Say whether it takes another message now."""
         ...
 
     def send(self, frames: Frames) -> bool:
@@ -76,7 +76,7 @@ class OutgoingLane(Protocol):
         ...
 
     def watch(self) -> Watch:
-        """What to wait for before it may take more."""
+        """Return what to wait for before it may take more."""
         ...
 
     def tend(self, now_s: float) -> None:
@@ -115,7 +115,7 @@ class PeerLanes:
         self._tend_at_s = float("-inf")
 
     def queued(self, lane: Lane) -> int:
-        """How many messages of the lane have not been handed over."""
+        """Return how many messages of the lane have not been handed over."""
         return len(self._waiting[lane]) + self._node.queued(self.peer, lane)
 
     def push(self, lane: Lane, frames: Frames, n_bytes: int, now_s: float) -> None:
@@ -143,12 +143,12 @@ class PeerLanes:
                 return  # BULK stays behind PIPELINE: they share the way to this peer
 
     def watch(self) -> Watch | None:
-        """What to wait for before flush() can hand over more; None when nothing waits."""
+        """Return what to wait for before flush() can hand over more, or None when nothing waits."""
         blocked = next((lane for lane, waiting in self._waiting.items() if waiting), None)
         return None if blocked is None else self._lanes[blocked].watch()
 
     def room_again(self) -> bool:
-        """Whether a lane that refused a message is at most half full now; True once for each refusal."""
+        """Say whether a lane that refused a message is at most half full now; True once for each refusal."""
         if not self._refused:
             return False
         roomy = {lane for lane in self._refused if self.queued(lane) <= self._limits.queue_messages // 2}
@@ -185,10 +185,10 @@ def connect_lane(
     lent: LentMemory | None,
     in_flight_bytes: int | None = None,
 ) -> OutgoingLane:
-    """A lane to `peer`, which connects in the background. Raises TransportError when zmq cannot use `address`.
+    """Return a lane to `peer`, which connects in the background. Raises TransportError when zmq cannot use `address`.
 
-    `lent`: what this endpoint lends; the lane then uses shared memory if the peer listens on this machine and there
-    are no `keys`. None: it never does. `in_flight_bytes`: see TransportLimits.
+    `lent`: what this endpoint lends; the lane then uses shared memory if the peer listens on this machine and there are
+    no `keys`. None: it never does. `in_flight_bytes`: see TransportLimits.
     """
     if lent is not None and keys is None:
         name = channel_name(address.host, address.pipeline_port, address.bulk_port)
@@ -229,7 +229,7 @@ class ZmqLane:
             raise TransportError(f"cannot connect to peer {peer!r} at {address}: {error}") from error
 
     def takes(self) -> bool:
-        """Whether zmq holds less than its high-water mark."""
+        """Say whether zmq holds less than its high-water mark."""
         return bool(int(self._socket.get(zmq.EVENTS)) & _WRITABLE)  # an exception would cost more than the message
 
     def send(self, frames: Frames) -> bool:
@@ -241,7 +241,7 @@ class ZmqLane:
         return True
 
     def watch(self) -> Watch:
-        """The socket, which becomes writable."""
+        """Return the socket, which becomes writable."""
         return self._socket, True
 
     def tend(self, now_s: float) -> None:
@@ -300,7 +300,7 @@ def tune(descriptor: int, in_flight_bytes: int | None = None) -> bool:
 
 
 def endpoint_url(host: str, port: int | str) -> str:
-    """`tcp://host:port`, with the brackets that an IPv6 address needs."""
+    """Return `tcp://host:port`, with the brackets that an IPv6 address needs."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 

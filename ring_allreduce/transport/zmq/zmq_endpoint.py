@@ -143,7 +143,7 @@ class ZmqEndpoint:
                 known.close(linger_ms=0)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector that peers of this machine read where it lies. See `Endpoint.empty`."""
+        """Return a vector that peers of this machine read where it lies. See `Endpoint.empty`."""
         return self._lent.empty(elements, dtype)
 
     def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
@@ -192,7 +192,7 @@ class ZmqEndpoint:
             self._wake_writer.send(b"\0")
 
     def close(self) -> None:
-        """Send what is queued for at most `linger_s`, then free the sockets. Idempotent."""
+        """Send what is queued for at most `linger_s`, then free the sockets. A second call has no effect."""
         if self._closed:
             return
         self._closed = True
