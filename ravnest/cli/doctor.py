@@ -103,7 +103,7 @@ def _together(
     address: str, needs: Requirements, job: Job | None, job_file: Path | None, step: Callable[[str], None]
 ) -> DoctorReport:
     from ravnest.driver.ray.code_shipping import job_code
-    from ravnest.driver.ray.node_agents import RayAgents
+    from ravnest.profiling.node_agents import RayAgents
     from ravnest.driver.ray.session import RaySession, silence_at
     from ravnest.errors import RunFailed
     from ravnest.profiling.doctor import DoctorReport, check_jobs, check_machines, join_finding, settings_findings

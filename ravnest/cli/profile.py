@@ -124,7 +124,7 @@ def _crew_at(address: str | None, job: Job | None, job_file: Path | None, names:
         yield LocalAgents(name, len(os.sched_getaffinity(0)))
         return
     from ravnest.driver.ray.code_shipping import job_code
-    from ravnest.driver.ray.node_agents import RayAgents
+    from ravnest.profiling.node_agents import RayAgents
     from ravnest.driver.ray.session import RaySession, check_address
 
     check_address(address)

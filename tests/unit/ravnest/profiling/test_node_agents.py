@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ravnest.driver.ray.node_agents import RayAgents, named_nodes, planned_nodes
+from ravnest.profiling.node_agents import RayAgents, named_nodes, planned_nodes
 from ravnest.driver.ray.session import RayNode
 from ravnest.profiling.agents import AgentCall, Unanswered
 from ravnest.profiling.findings import silent_findings
