@@ -15,38 +15,41 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cluster_planner import Cluster, Fleet, Link, Node, NoFeasiblePlan, Plan, RegionLink, Spare, Stage
     from ravnest.api import (
-        Exported,
+        doctor,
         evaluate,
         explain_plan,
         export,
-        load_fleet,
-        load_job,
-        load_plan,
         plan,
+        profile,
         rehearse,
         run,
-        save_fleet,
-        save_plan,
         simulate,
     )
     from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
+    from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
     from ravnest.job.config import Job
     from ravnest.planning.prepare_plan import ExplainedPlan
+    from ravnest.profiling.doctor import DoctorReport
+    from ravnest.profiling.profile import Profile
     from ravnest.rehearsal.comparison import Rehearsal
     from ravnest.results.evaluation import Evaluation
+    from ravnest.results.export import Exported
     from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate
 
 _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
-    "ravnest.api": "Exported evaluate explain_plan export load_fleet load_job load_plan plan rehearse run save_fleet "
-    "save_plan simulate",
+    "ravnest.api": "doctor evaluate explain_plan export plan profile rehearse run simulate",
     "ravnest.driver.observe.report": "RunLimit Observer RunEvent RunResult",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
+    "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
     "ravnest.planning.prepare_plan": "ExplainedPlan",
     "ravnest.rehearsal.comparison": "Rehearsal",
+    "ravnest.profiling.doctor": "DoctorReport",
+    "ravnest.profiling.profile": "Profile",
     "ravnest.results.evaluation": "Evaluation",
+    "ravnest.results.export": "Exported",
     "ravnest.simulator": "BandwidthChange Scenario SimulatedRun Stall StallRate",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -54,6 +57,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BandwidthChange",
     "Cluster",
+    "DoctorReport",
     "Evaluation",
     "ExplainedPlan",
     "Exported",
@@ -68,6 +72,7 @@ __all__ = [
     "NodeLost",
     "Observer",
     "Plan",
+    "Profile",
     "RavnestError",
     "RegionLink",
     "Rehearsal",
@@ -81,6 +86,7 @@ __all__ = [
     "Stage",
     "Stall",
     "StallRate",
+    "doctor",
     "evaluate",
     "explain_plan",
     "export",
@@ -88,6 +94,7 @@ __all__ = [
     "load_job",
     "load_plan",
     "plan",
+    "profile",
     "rehearse",
     "run",
     "save_fleet",

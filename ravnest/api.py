@@ -1,75 +1,98 @@
-"""What a user of ravnest does, as functions: load, plan, run, rehearse, simulate, evaluate, export.
+"""The Python door of ravnest: profile, doctor, plan, run, rehearse, simulate, evaluate and export, as functions.
 
-In: files, or the objects that they describe. Out: typed results. `import ravnest` offers all of it by name, and the
-commands of the command line are thin layers over it. A function imports what it needs when it is called, so that a
-mistake in a file is told before torch and Ray are loaded.
+In: files, or the objects that they describe. Out: typed results. `import ravnest` offers all of these functions, and
+the commands of the command line are thin layers over them. A function imports what it needs when it is called, so that
+a mistake in a file is reported before torch and Ray are loaded.
 
-Everything raises only errors of ravnest.errors. An argument named `StrPath` is the path of a file.
+All functions raise only errors of ravnest.errors. An argument of type `StrPath` is the path of a file.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from ravnest.files import StrPath, Tell, job_for, load_fleet, load_job, plan_of, read_plan, told_to
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet, Plan
     from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
     from ravnest.job.config import Job
     from ravnest.planning.prepare_plan import ExplainedPlan
+    from ravnest.profiling.doctor import DoctorReport
+    from ravnest.profiling.profile import Profile
     from ravnest.rehearsal.comparison import Rehearsal
     from ravnest.results.evaluation import Evaluation
+    from ravnest.results.export import Exported
     from ravnest.simulator import Scenario, SimulatedRun
     from ravnest.training.precision import Precision
 
-StrPath = str | os.PathLike[str]
 
-Tell = Callable[[str], None]
-"""Takes one line of text."""
+def profile(
+    job: Job | StrPath | None = None,
+    *,
+    address: str | None = None,
+    known: Fleet | None = None,
+    peers: int = 6,
+    seconds: float = 4.0,
+    seed: int = 0,
+    progress: Tell | None = None,
+    warn: Tell | None = None,
+) -> Profile:
+    """Measures what machines can do and what joins them. The result's `fleet` is what nodes.yaml describes.
 
+    Arguments:
+        job: the job, or its job.yaml, with whose units speed is measured; without it, those of a small transformer.
+        address: HOST:PORT of a running Ray cluster, all of whose nodes are measured; without it, this machine alone.
+        known: a fleet whose nodes keep their names, by address. `Profile.merged_into` writes what was measured over it.
+        peers: with how many others each node exchanges data, where there are more than 12 nodes.
+        seconds: how long each transfer takes.
+        seed: of the choice of peers.
+        progress: is told of each slow step as it begins.
+        warn: is told which files of the job's folder are not sent to the nodes.
 
-def load_fleet(path: StrPath, *, warn: Tell | None = None) -> Fleet:
-    """The fleet of a nodes.yaml: machines, links, regions and constraints.
-
-    `warn` is told, in a line each, what is possible and hardly meant; without it, it becomes a Python warning. Raises
-    InvalidInput with the file and the key.
+    Raises:
+        InvalidInput: where nothing listens at `address`, or the job cannot be captured. RunFailed where Ray cannot be
+            joined, or no machine could be measured.
     """
-    from cluster_planner import load_fleet
+    wanted = load_job(job) if isinstance(job, str | os.PathLike) else job
+    job_file = Path(job) if isinstance(job, str | os.PathLike) else None if job is None else job.file
+    from ravnest.profiling.node_agents import agents_at
+    from ravnest.profiling.profile import ProfileRequest, profile
 
-    return load_fleet(path, lambda said: _told(warn)(f"{path}: {said}"))
-
-
-def save_fleet(fleet: Fleet, path: StrPath) -> None:
-    """Writes nodes.yaml, in one step: a reader finds the old file or the whole new one."""
-    from cluster_planner import save_fleet
-
-    save_fleet(fleet, path)
-
-
-def load_job(path: StrPath) -> Job:
-    """The job of a job.yaml. Raises InvalidInput with a line for each mistake."""
-    from ravnest.job.config import load_job
-
-    return load_job(path)
+    names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
+    asked = ProfileRequest(wanted, job_file, peers, seconds, seed)
+    with agents_at(address, wanted, job_file, names, told_to(warn)) as agents:
+        return profile(agents, asked, progress or _ignore)
 
 
-def load_plan(path: StrPath) -> Plan:
-    """The plan of a plan.yaml, checked as a whole, since it may have been edited. Raises InvalidInput."""
-    from cluster_planner import load_plan
+def doctor(
+    file: StrPath | None = None,
+    *,
+    address: str | None = None,
+    progress: Tell | None = None,
+    warn: Tell | None = None,
+) -> DoctorReport:
+    """Says what would make a run fail, or be slower or stranger than planned, before it does.
 
-    return load_plan(path)
+    Arguments:
+        file: a plan.yaml or a nodes.yaml that the machines are to fit; without it, what Ray has, or this machine.
+        address: HOST:PORT of a running Ray cluster; without it, this machine alone, which would run every stage.
+        progress, warn: see `plan` and `run`.
 
+    Raises:
+        InvalidInput: for a file that is neither, and a plan that disagrees with its job.
+    """
+    from cluster_planner import holds_plan
 
-def save_plan(plan: Plan, path: StrPath) -> None:
-    """Writes plan.yaml, in one step. It is complete in itself: it holds the job, the fleet and the model's costs."""
-    from cluster_planner import save_plan
+    path = None if file is None else Path(file)
+    plan = read_plan(path, warn)[1] if path is not None and holds_plan(path) else None
+    fleet = load_fleet(path, warn=warn) if path is not None and plan is None else None
+    from ravnest.profiling.doctor import examine
 
-    save_plan(plan, path)
+    return examine(plan, fleet, path, address, progress or _ignore)
 
 
 def plan(
@@ -99,7 +122,7 @@ def plan(
     [('c0', 2), ('c1', 2)]
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
     """
-    return _planned(fleet, job, seed, progress, warn, explain=False).plan
+    return explain_plan(fleet, job, seed=seed, constraints=False, progress=progress, warn=warn).plan
 
 
 def explain_plan(
@@ -107,45 +130,26 @@ def explain_plan(
     job: Job | StrPath | None = None,
     *,
     seed: int = 0,
+    constraints: bool = True,
     progress: Tell | None = None,
     warn: Tell | None = None,
 ) -> ExplainedPlan:
-    """As `plan`, with the steps of the search, and with what the plan would gain without single constraints."""
-    return _planned(fleet, job, seed, progress, warn, explain=True)
+    """As `plan`, with the steps of the search, and with the job changes and constraints that limit the plan.
 
-
-def _planned(
-    fleet: Fleet | StrPath,
-    job: Job | StrPath | None,
-    seed: int,
-    progress: Tell | None,
-    warn: Tell | None,
-    *,
-    explain: bool,
-) -> ExplainedPlan:
-    from ravnest.errors import InvalidInput
-
+    `constraints` says whether to plan anew without single constraints of the fleet, to find what each of them costs.
+    """
     path = Path(fleet) if isinstance(fleet, str | os.PathLike) else None
     machines = load_fleet(fleet, warn=warn) if isinstance(fleet, str | os.PathLike) else fleet
-    if job is None and path is None:
-        raise InvalidInput("is missing", key="job", hint="give a Job, or the path of a job.yaml")
-    if job is None and path is not None:
-        job = path.parent / "job.yaml"
-        if not job.exists():
-            hint = "write the job there, or name another one with job (--job on the command line)"
-            raise InvalidInput("no such file", path=str(job), hint=hint)
-    from ravnest.job.config import load_job
+    wanted = job_for(path, job)
     from ravnest.planning.prepare_plan import prepare_plan
 
-    wanted = load_job(job) if isinstance(job, str | os.PathLike) else job
-    assert wanted is not None
     return prepare_plan(
         machines,
         wanted,
         fleet_path=None if path is None else str(path),
         seed=seed,
-        explain=explain,
-        step=progress or _silent,
+        explain=constraints,
+        step=progress or _ignore,
     )
 
 
@@ -183,7 +187,7 @@ def run(
     >>> result.weights_path.name
     'weights.safetensors'
     """
-    made, path = _read(plan, warn)
+    made, path = plan_of(plan, warn)
     from ravnest.driver import run as train
     from ravnest.driver.observe.report import NO_LIMIT
 
@@ -231,7 +235,7 @@ def rehearse(
     from ravnest.rehearsal.comparison import check_extent
 
     check_extent(speed, samples, minutes, whole=whole)  # before anything is read
-    made, path = _read(plan, warn)
+    made, path = plan_of(plan, warn)
     from ravnest.rehearsal.rehearse import rehearse
 
     return rehearse(
@@ -281,42 +285,25 @@ def simulate(
     >>> simulated.samples >= 960, simulated.rounds > 0
     (True, True)
     """
-    from ravnest.errors import InvalidInput
+    from ravnest.simulator.simulate import check_simulation, simulate_as_asked
 
-    if hours is not None and samples is not None:
-        raise InvalidInput("hours and samples say when to end: give one of them", key="samples")
-    if hours is not None and not 0 < 3600 * hours < float("inf"):
-        raise InvalidInput(f"must be a finite number above 0, not {hours:g}", key="hours")
-    if samples is not None and samples < 1:
-        raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
-    for key, value in (("jitter", jitter), ("link_jitter_ms", link_jitter_ms)):
-        if value is not None and not 0 <= value < float("inf"):
-            raise InvalidInput(f"must be a finite number, 0 or more, not {value:g}", key=key)
-    read, path = _read(plan, warn)
+    check_simulation(hours, samples, jitter, link_jitter_ms)  # before anything is read
+    read, path = plan_of(plan, warn)
     from cluster_planner import predicted_again
-    from ravnest.errors import naming
     from ravnest.planning.workload import check_job_of_plan
-    from ravnest.simulator import Scenario, simulate
-    from ravnest.simulator.scenario import load_scenario
-    from ravnest.simulator.simulate import SimulationLength, default_length
-    from ravnest.simulator.simulated_run import too_short
 
     made = predicted_again(read)
     check_job_of_plan(made, path or "plan")
-    given = load_scenario(scenario) if isinstance(scenario, str | os.PathLike) else scenario or Scenario()
-    if jitter is not None:
-        given = replace(given, compute_jitter=jitter)
-    if link_jitter_ms is not None:
-        given = replace(given, link_jitter_s=link_jitter_ms / 1000)
-    place = scenario if isinstance(scenario, str | os.PathLike) else path
-    with nullcontext() if place is None else naming(place):
-        if hours is None and samples is None:
-            until = default_length(made, given, seed)
-        else:
-            until = SimulationLength(samples, None if hours is None else 3600 * hours, "")
-        result = simulate(made, given, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=progress)
-    return replace(
-        result, ended=until.reason, too_short=too_short(result, made), unreached=tuple(given.after(result.drain_s))
+    return simulate_as_asked(
+        made,
+        scenario,
+        hours=hours,
+        samples=samples,
+        seed=seed,
+        jitter=jitter,
+        link_jitter_ms=link_jitter_ms,
+        plan_path=path,
+        on_progress=progress,
     )
 
 
@@ -355,20 +342,7 @@ def evaluate(
     weights_path = Path(weights) if weights is not None else weights_of_run(opened)
     from ravnest.results.evaluation import evaluate
 
-    return evaluate(
-        opened, weights_path, data=data, device=device, step=step or _silent, progress=progress or _unmeasured
-    )
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an export wrote."""
-
-    files: tuple[Path, ...]
-    """Of weights, with the index and the config where there are any."""
-
-    points: int | None
-    """How many points of curves TensorBoard got; None where that was not asked for."""
+    return evaluate(opened, weights_path, data=data, device=device, step=step or _ignore, progress=progress or _ignore)
 
 
 def export(
@@ -403,83 +377,20 @@ def export(
     >>> ravnest.export(FOLDER / "first", weights=FOLDER / "weights.safetensors").files[0].name
     'weights.safetensors'
     """
-    from ravnest.results.trained_run import open_run, weights_of_run
+    from ravnest.results.export import export_run
 
-    check_export(weights, huggingface, tensorboard, dtype=dtype, part_gb=part_gb, force=force)
-    points, written = None, []
-    if tensorboard is not None:
-        from ravnest.results.tensorboard import to_tensorboard
-
-        points = to_tensorboard(_folder(run), Path(tensorboard))
-    if weights is not None or huggingface is not None:
-        from ravnest.checkpoints.weight_files import open_weights
-        from ravnest.results.export import ExportTarget, save_huggingface, save_weights
-
-        opened = open_run(_folder(run), _path(job))
-        files = open_weights(weights_of_run(opened))
-        for given, key, save in ((weights, "weights", save_weights), (huggingface, "huggingface", save_huggingface)):
-            if given is None:
-                continue
-            target = Path(given)
-            folder, stem = (target.parent, target.stem) if key == "weights" else (target, "model")
-            (step or _silent)(f"writing the weights to {folder / stem}.safetensors")
-            place = ExportTarget(folder, stem, key, force, int(part_gb * 1e9))
-            written += save(opened, files, place, dtype, progress or _unmeasured)
-    return Exported(tuple(written), points)
-
-
-def check_export(
-    weights: StrPath | None,
-    huggingface: StrPath | None,
-    tensorboard: StrPath | None,
-    *,
-    dtype: Precision | None,
-    part_gb: float,
-    force: bool,
-) -> None:
-    """Raises InvalidInput where the arguments of `export` do not fit each other."""
-    import math
-
-    from ravnest.errors import InvalidInput
-
-    if weights is None and huggingface is None:
-        if tensorboard is None:
-            raise InvalidInput("nothing was named to export", hint=_WHAT_TO_EXPORT)
-        if dtype is not None or force:
-            key = "force" if dtype is None else "dtype"
-            raise InvalidInput("is about weights, and none are to be written", key=key, hint=_WHAT_TO_EXPORT)
-    if weights is not None and (Path(weights).suffix != ".safetensors" or Path(weights).is_dir()):
-        raise InvalidInput("expected the name of a .safetensors file", path=str(weights), key="weights")
-    if not (math.isfinite(part_gb) and part_gb >= 0):
-        raise InvalidInput(f"must be a finite number, 0 or more, not {part_gb:g}", key="part_gb")
-
-
-_WHAT_TO_EXPORT = "name a file for weights, or a folder for huggingface or tensorboard"
-
-
-def read_plan(path: StrPath, warn: Tell | None = None) -> tuple[Plan, Plan]:
-    """The plan as its file has it, and the same plan with predictions that are true of it as it stands.
-
-    The two differ where somebody has edited the file; `warn` is told then.
-    """
-    from cluster_planner import outdated, predicted_again
-
-    plan = load_plan(path)
-    again = predicted_again(plan)
-    if (said := outdated(plan, again)) is not None:
-        _told(warn)(f"{path}: {said}")
-    return plan, again
-
-
-def _read(plan: Plan | StrPath, warn: Tell | None) -> tuple[Plan, Path | None]:
-    """A plan and the file that it was read from, if it was."""
-    if isinstance(plan, str | os.PathLike):
-        return read_plan(plan, warn)[0], Path(plan)
-    return plan, None
-
-
-def _told(warn: Tell | None) -> Tell:
-    return warn if warn is not None else lambda said: warnings.warn(said, stacklevel=4)
+    return export_run(
+        _folder(run),
+        weights=_path(weights),
+        huggingface=_path(huggingface),
+        tensorboard=_path(tensorboard),
+        dtype=dtype,
+        part_gb=part_gb,
+        job_path=_path(job),
+        force=force,
+        step=step or _ignore,
+        progress=progress or _ignore,
+    )
 
 
 def _path(given: StrPath | None) -> Path | None:
@@ -490,14 +401,10 @@ def _folder(run: RunResult | StrPath) -> Path:
     return Path(run) if isinstance(run, str | os.PathLike) else run.out_dir
 
 
-def _silent(said: str) -> None:
-    """Stands in for whoever listens, where nobody does."""
-
-
-def _unmeasured(done: float) -> None:
-    """Stands in for whoever measures progress, where nobody does."""
+def _ignore(said: object) -> None:
+    """Takes what is told of progress where nobody listens."""
 
 
 class _Unobserved:
     def on(self, event: RunEvent) -> None:
-        """Stands in for whoever watches a run, where nobody does."""
+        """Ignores the events of a run that nobody observes."""

@@ -1,17 +1,14 @@
-"""`ravnest profile`: measure this machine, or every node of a Ray cluster, and write nodes.yaml.
+"""`ravnest profile`: measures this machine, or every node of a Ray cluster, and writes nodes.yaml.
 
-In: the command's options. Out: nodes.yaml, and what was measured as tables or with --json as one document. A file of
-the user's is never replaced unasked.
+In: the command's options. Out: nodes.yaml, and what was measured as tables or with --json as one document. The command
+replaces a file only if it is told to. Everything else is `ravnest.profile`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +16,6 @@ import typer
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet
-    from ravnest.job.config import Job
-    from ravnest.profiling.agents import Agents
 
 INCOMPLETE = 1
 
@@ -53,30 +48,28 @@ def profile(
     """Measure machines and what joins them: speed, free memory, latencies and rates. Writes nodes.yaml."""
     from rich.console import Console
 
-    from ravnest.errors import InvalidInput
-    from ravnest.job.config import load_job
+    import ravnest
+    from ravnest.cli.views.progress import Steps, note
 
     known = _known(output, merge=merge, force=force)
-    wanted = None if job is None else load_job(job)
-    from ravnest.cli.views.machines import comments, profile_document, show_profile
-    from ravnest.cli.views.progress import Steps
-    from ravnest.profiling.measured_fleet import merged
-    from ravnest.profiling.profile import ProfileRequest
-    from ravnest.profiling.profile import profile as measure
-
-    names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
-    asked = ProfileRequest(wanted, job, peers, seconds, seed)
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
         Steps(Console(stderr=True, quiet=as_json)) as steps,
-        _crew_at(address, wanted, job, names) as crew,
     ):
-        found = measure(crew, asked, steps.begin)
+        found = ravnest.profile(
+            job,
+            address=address,
+            known=known,
+            peers=peers,
+            seconds=seconds,
+            seed=seed,
+            progress=steps.begin,
+            warn=note,
+        )
     from cluster_planner import save_fleet
+    from ravnest.cli.views.machines import comments, profile_document, show_profile
 
-    fleet = found.fleet if known is None else merged(found.measured, known)
-    if not output.parent.is_dir():
-        raise InvalidInput("there is no such folder", path=str(output.parent), key="output")
+    fleet = found.fleet if known is None else found.merged_into(known)
     save_fleet(fleet, output, comments(found))
     if as_json:
         json.dump(profile_document(found, output), sys.stdout, indent=2, allow_nan=False)
@@ -89,12 +82,17 @@ def profile(
 
 
 def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
-    """The fleet to merge into. Refuses, before anything is measured, what would cost the user a file."""
+    """The fleet to merge into; None where there is none.
+
+    Raises InvalidInput, before anything is measured, where no file can be written or one of the user's would be lost.
+    """
     from cluster_planner import load_fleet
     from ravnest.errors import InvalidInput
 
     if merge and force:
         raise InvalidInput("give one of --merge and --force")
+    if not output.parent.is_dir():
+        raise InvalidInput("there is no such folder", path=str(output.parent), key="output")
     if output.is_dir():
         raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="output")
     if not output.exists():
@@ -108,32 +106,3 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
         path=str(output),
         key="output",
     )
-
-
-@contextmanager
-def _crew_at(address: str | None, job: Job | None, job_file: Path | None, names: Mapping[str, str]) -> Iterator[Agents]:
-    """Who measures: an agent on each node of the Ray cluster at `address`, or this process alone where that is None.
-
-    `job`: whose code the nodes get. `names`: what the nodes are called, by address. Raises InvalidInput where nothing
-    listens at `address`, and RunFailed where Ray cannot be joined.
-    """
-    if address is None:
-        from ravnest.profiling.agents import LocalAgents
-
-        name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
-        yield LocalAgents(name, len(os.sched_getaffinity(0)))
-        return
-    from ravnest.driver.ray.code_shipping import job_code
-    from ravnest.profiling.node_agents import RayAgents
-    from ravnest.driver.ray.session import RaySession, check_address
-
-    check_address(address)
-    code = None if job is None or job_file is None else job_code(job, job_file)
-    if code is not None and code.notice is not None:
-        typer.echo(code.notice, err=True)
-    session = RaySession(address, code)
-    try:
-        with RayAgents(session, names) as crew:
-            yield crew
-    finally:
-        session.close()

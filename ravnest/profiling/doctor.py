@@ -1,6 +1,7 @@
-"""`doctor`: asks a crew what a run would need to be true, and collects what is not.
+"""`doctor`: asks the agents on all machines whether a run would work there, and collects what would not.
 
-Decides what is asked, in which order, and the deadlines; what an answer means is findings.py's.
+In: what a run requires of the machines, and the job. Out: a report of findings. This module decides what is asked, in
+which order and with which deadlines; findings.py decides what an answer means.
 """
 
 import os
@@ -11,13 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster_planner import format_count
-from ravnest.errors import RavnestError
-from ravnest.job.config import Job, data_of_node
+from cluster_planner import Fleet, Plan, format_count
+from ravnest.driver.ray.code_shipping import job_code
+from ravnest.driver.ray.session import RaySession, silence_at
+from ravnest.errors import RavnestError, RunFailed
+from ravnest.job.config import Job, data_of_node, job_from_mapping
+from ravnest.planning.workload import check_workload
 from ravnest.profiling import findings as f
-from ravnest.profiling.agents import AgentCall, Agents, MachineAgent, Reachability, Unanswered, reach_most_s
+from ravnest.profiling.agents import (
+    AgentCall,
+    Agents,
+    LocalAgents,
+    MachineAgent,
+    Reachability,
+    Unanswered,
+    reach_most_s,
+)
 from ravnest.profiling.findings import THIS_MACHINE, Finding, Requirements
-from ravnest.profiling.machine_facts import DataFacts, JobFacts, MachineFacts, check_job
+from ravnest.profiling.machine_facts import DataFacts, JobFacts, MachineFacts, check_job, machine_facts
+from ravnest.profiling.node_agents import RayAgents
 from ravnest.profiling.pairing import Pair, in_rounds
 from ring_allreduce.transport import PeerAddress
 
@@ -66,7 +79,7 @@ Step = Callable[[str], None]
 
 @dataclass
 class DoctorReport:
-    """What was found, and what was looked at."""
+    """What would make a run fail or disappoint, and what was looked at to find out."""
 
     findings: list[f.Finding] = field(default_factory=list)
     facts: dict[str, MachineFacts] = field(default_factory=dict)
@@ -76,6 +89,96 @@ class DoctorReport:
     @property
     def would_fail(self) -> bool:
         return any(finding.level == "fails" for finding in self.findings)
+
+
+def examine(plan: Plan | None, fleet: Fleet | None, path: Path | None, address: str | None, step: Step) -> DoctorReport:
+    """Checks the machines that a run would use.
+
+    Arguments:
+        plan: the plan that the machines are to fit, if there is one.
+        fleet: the fleet that they are to fit, where there is no plan.
+        path: the file that the plan or the fleet was read from.
+        address: HOST:PORT of a running Ray cluster; None for this machine alone.
+        step: is told of each slow step as it begins.
+
+    Raises:
+        InvalidInput: where the plan disagrees with its job, and for an address that is not of the form HOST:PORT.
+    """
+    job, job_file, needs = None, None, Requirements(())
+    if plan is not None:
+        place = path or Path("plan")
+        job, job_file = job_from_mapping(plan.job, path=str(place), under="job."), Path(plan.job_file)
+        check_workload(plan, job, place)
+        needs = f.requirements_of_plan(plan)
+    elif fleet is not None:
+        needs = f.requirements_of_fleet(fleet)
+    if address is None:
+        return check_this_machine(needs, job, job_file, step)
+    return check_cluster(address, needs, job, job_file, step)
+
+
+def check_this_machine(needs: Requirements, job: Job | None, job_file: Path | None, step: Step) -> DoctorReport:
+    """Checks this machine for a run without a Ray cluster, which would place all stages here.
+
+    `job` and `job_file` say whose code is imported and whose data is read; None skips that. `step` is told of each
+    slow step as it begins.
+    """
+    memory = {f.THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
+    devices = sorted({node.device for node in needs.nodes} - {CPU})
+    nodes = [f.RequiredNode(f.THIS_MACHINE, device=device) for device in devices or [CPU]]
+    own = Requirements(nodes[:1], memory_bytes=memory)
+    crew = LocalAgents(f.THIS_MACHINE, len(os.sched_getaffinity(0)))
+    checked = check_machines(crew, own, machine_facts(), None, step)
+    seen = [device.name for each in checked.facts.values() for device in each.devices]
+    for device in devices[1:]:
+        checked.findings += f.device_findings({f.THIS_MACHINE: device}, {f.THIS_MACHINE: seen})
+    checked.findings += settings_findings(joins=False)
+    if job is not None and job_file is not None:
+        step("importing the job's code and reading its data")
+        checked.findings += check_jobs(crew, own, job, job_file, [])
+    return checked
+
+
+def check_cluster(
+    address: str, needs: Requirements, job: Job | None, job_file: Path | None, step: Step
+) -> DoctorReport:
+    """Checks the machines of the Ray cluster at `address`; the other arguments are those of `check_this_machine`.
+
+    Without any required node, all nodes that Ray has are required. What prevents joining the cluster is a finding, too.
+    Raises InvalidInput where `address` is not of the form HOST:PORT.
+    """
+    settings = settings_findings(joins=True)
+    silence = silence_at(address)
+    if silence is not None:
+        return DoctorReport([*settings, join_finding(f"reaches no Ray cluster at {address} ({silence})")])
+    if any(finding.level == "fails" for finding in settings):
+        return DoctorReport(settings)  # Ray would take a minute and more to say the same
+    step(f"joining Ray at {address}")
+    elsewhere = [node.data.factory for node in needs.nodes if node.data is not None and node.data.factory]
+    code = None if job is None or job_file is None else job_code(job, job_file, elsewhere)
+    if code is not None and code.notice is not None:
+        settings.append(Finding("warns", THIS_MACHINE, f"has files {code.notice}", "the job's code may miss them"))
+    try:
+        session = RaySession(address, code)
+    except RunFailed as error:
+        return DoctorReport([*settings, join_finding(str(error))])
+    planned = {node.name: node.address for node in needs.nodes} or None
+    try:
+        with RayAgents(session, {}, planned) as crew:
+            if not needs.nodes:
+                needs = f.requirements_of_members({member.name: member.address for member in crew.members})
+            checked = check_machines(crew, needs, machine_facts(), session.host, step)
+            gone = [text for node in crew.dead for text in (node.name, node.address) if text]
+            there = {member.name for member in crew.members}
+            missing = [node for node in needs.nodes if node.name not in there]
+            checked.findings[:0] = [*settings, *f.missing_findings(missing, gone)]
+            if job is not None and job_file is not None:
+                step("importing the job's code and reading its data on the nodes")
+                more = check_jobs(crew, needs, job, job_file, list(checked.facts))
+                checked.findings += [finding for finding in more if finding not in checked.findings]
+    finally:
+        session.close()
+    return checked
 
 
 def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: str | None, step: Step) -> DoctorReport:

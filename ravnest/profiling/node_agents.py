@@ -1,26 +1,39 @@
-"""An agent on each node of a Ray cluster: the crew of `profile` and `doctor`.
+"""Starts the agents that `profile` and `doctor` ask: one on each node of a Ray cluster, or this process alone.
 
-Decides what the nodes are called, and when one counts as lost: once it has not answered a call in time, or Ray says
-that its agent is gone.
+In: a Ray address or session, and what the nodes are called. Out: agents that answer calls. This module decides the
+names of the nodes, and when a node counts as lost: when it has not answered a call in time, or when Ray says that its
+agent is gone.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from ravnest.driver.ray.session import RayNode, RaySession, one_line
+from ravnest.driver.ray.code_shipping import job_code
+from ravnest.driver.ray.session import RayNode, RaySession, check_address, one_line
 from ravnest.errors import RavnestError
-from ravnest.profiling.agents import AgentCall, AgentNode, MachineAgent, Unanswered
+from ravnest.job.config import Job
+from ravnest.profiling.agents import AgentCall, AgentNode, Agents, LocalAgents, MachineAgent, Unanswered
 
 
 class RayAgents:
-    """Use as a context manager: leaving ends the agents."""
+    """One agent on each node of a Ray cluster. Used as a context manager, which ends the agents when it is left."""
 
     def __init__(
         self, session: RaySession, names: Mapping[str, str], planned: Mapping[str, str | None] | None = None
     ) -> None:
-        """`names`: what nodes of given addresses are called; others have the name of their resource, else of their
-        host. `planned`: in place of all nodes that work, these alone, by their names in the plan, and their
-        addresses where it has them; each has an agent of its own, where several are on one Ray node, too."""
+        """Starts the agents.
+
+        Arguments:
+            session: the connection to Ray.
+            names: the names of nodes, by address. Another node has the name of its Ray resource, else of its host.
+            planned: the only nodes that get an agent, by their names in the plan, with their addresses where the plan
+                has them. Each gets an agent of its own, even where several of them are on one Ray node. None: all
+                nodes that take work.
+        """
         self._ray = session.ray
         everyone = session.nodes()
         alive = [node for node in everyone if node.alive]
@@ -51,7 +64,7 @@ class RayAgents:
             self._ray.kill(agent)
 
     def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
-        """See Crew. One deadline for all of `calls`."""
+        """See Agents.ask. All of `calls` share one deadline."""
         asked = [
             None if call.member in self.lost else getattr(self._agents[call.member], call.method).remote(*call.args)
             for call in calls
@@ -79,14 +92,48 @@ class RayAgents:
             return Unanswered(self.lost[call.member])
 
 
+@contextmanager
+def agents_at(
+    address: str | None, job: Job | None, job_file: Path | None, names: Mapping[str, str], warn: Callable[[str], None]
+) -> Iterator[Agents]:
+    """The agents on all nodes of a Ray cluster, or this process alone; the context ends them.
+
+    Arguments:
+        address: HOST:PORT of the Ray cluster; None for this machine alone.
+        job, job_file: the job whose code is sent to the nodes, and its file; None where no code is needed.
+        names: the names of nodes, by address. This machine, if it is alone, takes the only name in it.
+        warn: is told which files of the job's folder are not sent.
+
+    Raises:
+        InvalidInput: where nothing listens at `address`. RunFailed where Ray cannot be joined.
+    """
+    if address is None:
+        name = next(iter(names.values())) if len(names) == 1 else socket.gethostname()
+        yield LocalAgents(name, len(os.sched_getaffinity(0)))
+        return
+    check_address(address)
+    code = None if job is None or job_file is None else job_code(job, job_file)
+    if code is not None and code.notice is not None:
+        warn(code.notice)
+    session = RaySession(address, code)
+    try:
+        with RayAgents(session, names) as agents:
+            yield agents
+    finally:
+        session.close()
+
+
 def planned_nodes(alive: Sequence[RayNode], planned: Mapping[str, str | None]) -> dict[str, RayNode]:
-    """By planned name, of which the address may be known, the node that a run would take; not those that have none."""
+    """The Ray node that a run would take for each planned node, by planned name.
+
+    `planned` has the names and, where they are known, the addresses. Planned nodes that Ray does not have are left out.
+    """
     found = {name: next((node for node in alive if node.is_of(name, at)), None) for name, at in planned.items()}
     return {name: node for name, node in found.items() if node is not None}
 
 
 def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, str]) -> dict[str, RayNode]:
-    """Each node under a name of its own, in the order of their addresses."""
+    """Each node under a name of its own, in the order of the addresses. `names` holds names by address."""
     found: dict[str, RayNode] = {}
     hosts = [node.hostname for node in nodes]
     for node in sorted(nodes, key=lambda each: each.address):
@@ -97,6 +144,6 @@ def named_nodes(nodes: Sequence[RayNode], names: Mapping[str, str]) -> dict[str,
 
 
 def _last_line(error: BaseException) -> str:
-    """Of a traceback of the other side: what was raised."""
+    """The last line of a remote traceback, which says what was raised."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

@@ -15,7 +15,7 @@ from ravnest.profiling import speed
 from ravnest.profiling.agents import AgentCall, AgentNode, Agents, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import MachineFacts
-from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet
+from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet, merged
 from ravnest.profiling.pairing import in_rounds
 from ravnest.profiling.speed import BenchmarkWork, Speed, work_of
 
@@ -52,7 +52,12 @@ class Profile:
 
     @property
     def fleet(self) -> Fleet:
+        """The machines and links that were measured."""
         return self.measured.fleet
+
+    def merged_into(self, known: Fleet) -> Fleet:
+        """The fleet `known` with the measured figures in place of its own; see measured_fleet.merged."""
+        return merged(self.measured, known)
 
 
 def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) -> Profile:

@@ -5,6 +5,7 @@ memory; and that nothing is overwritten unless told to. Nothing is ever pickled.
 """
 
 import glob
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.checkpoints.checkpoint import write_final_weights
-from ravnest.checkpoints.weight_files import WeightFiles, index_name, shard_index, shard_names, shards
+from ravnest.checkpoints.weight_files import WeightFiles, index_name, open_weights, shard_index, shard_names, shards
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_model
 from ravnest.job.pretrained import saved_weights
-from ravnest.results.trained_run import TrainedRun
+from ravnest.results.tensorboard import to_tensorboard
+from ravnest.results.trained_run import TrainedRun, open_run, weights_of_run
 from ravnest.splitting.model_source import aliases, huggingface_config
 from ravnest.training.precision import Precision
 
@@ -162,3 +164,73 @@ def _converted(name: str, tensor: Tensor, dtype: torch.dtype, source: Path) -> T
         message = f"holds {float(tensor.abs().max()):.3g}, beyond what {dtype} can; use bfloat16"
         raise InvalidInput(message, path=str(source), key=name)
     return converted
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files and points that an export wrote."""
+
+    files: tuple[Path, ...]
+    """The files of weights, with their index and config.json where there are any."""
+
+    points: int | None
+    """The number of points written for TensorBoard; None where that was not asked for."""
+
+
+def export_run(
+    run: Path,
+    *,
+    weights: Path | None,
+    huggingface: Path | None,
+    tensorboard: Path | None,
+    dtype: Precision | None,
+    part_gb: float,
+    job_path: Path | None,
+    force: bool,
+    step: Callable[[str], None],
+    progress: Callable[[float], None],
+) -> Exported:
+    """Writes the weights and metrics of the run in the folder `run`; ravnest.export documents the arguments.
+
+    Raises InvalidInput as check_export does, and as save_weights, save_huggingface and to_tensorboard do.
+    """
+    check_export(weights, huggingface, tensorboard, dtype=dtype, part_gb=part_gb, force=force)
+    points = None if tensorboard is None else to_tensorboard(run, tensorboard)
+    if weights is None and huggingface is None:
+        return Exported((), points)
+    opened = open_run(run, job_path)
+    files = open_weights(weights_of_run(opened))
+    written: list[Path] = []
+    for target, key, save in ((weights, "weights", save_weights), (huggingface, "huggingface", save_huggingface)):
+        if target is None:
+            continue
+        folder, stem = (target.parent, target.stem) if key == "weights" else (target, "model")
+        step(f"writing the weights to {folder / stem}.safetensors")
+        place = ExportTarget(folder, stem, key, force, int(part_gb * 1e9))
+        written += save(opened, files, place, dtype, progress)
+    return Exported(tuple(written), points)
+
+
+def check_export(
+    weights: Path | None,
+    huggingface: Path | None,
+    tensorboard: Path | None,
+    *,
+    dtype: Precision | None,
+    part_gb: float,
+    force: bool,
+) -> None:
+    """Raises InvalidInput where the arguments of an export do not fit each other."""
+    if weights is None and huggingface is None:
+        if tensorboard is None:
+            raise InvalidInput("nothing was named to export", hint=_WHAT_TO_EXPORT)
+        if dtype is not None or force:
+            key = "force" if dtype is None else "dtype"
+            raise InvalidInput("is about weights, and none are to be written", key=key, hint=_WHAT_TO_EXPORT)
+    if weights is not None and (weights.suffix != ".safetensors" or weights.is_dir()):
+        raise InvalidInput("expected the name of a .safetensors file", path=str(weights), key="weights")
+    if not (math.isfinite(part_gb) and part_gb >= 0):
+        raise InvalidInput(f"must be a finite number, 0 or more, not {part_gb:g}", key="part_gb")
+
+
+_WHAT_TO_EXPORT = "name a file for weights, or a folder for huggingface or tensorboard"

@@ -7,23 +7,32 @@ clock is read for one figure only: how long the simulation took.
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster_planner import Plan
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, naming
 from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan
 from ravnest.simulator.run import VirtualRun
-from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
-from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage
+from ravnest.simulator.scenario import (
+    BandwidthChange,
+    Scenario,
+    Stall,
+    chance_stalls,
+    computing_slowness,
+    load_scenario,
+)
+from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage, too_short
 from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import Lane
@@ -72,6 +81,60 @@ def simulate(
         seconds = DEFAULT_S
     fleet = fleet_of_plan(plan, tuned=True, jitter_s=wanted.link_jitter_s, control_latency_s=wanted.control_latency_s)
     return _Simulation(plan, fleet, wanted, seed).run(samples, seconds, on_progress)
+
+
+def check_simulation(
+    hours: float | None, samples: int | None, jitter: float | None, link_jitter_ms: float | None
+) -> None:
+    """Raises InvalidInput where the arguments of `simulate_as_asked` are impossible."""
+    if hours is not None and samples is not None:
+        raise InvalidInput("hours and samples say when to end: give one of them", key="samples")
+    if hours is not None and not 0 < 3600 * hours < float("inf"):
+        raise InvalidInput(f"must be a finite number above 0, not {hours:g}", key="hours")
+    if samples is not None and samples < 1:
+        raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
+    for key, value in (("jitter", jitter), ("link_jitter_ms", link_jitter_ms)):
+        if value is not None and not 0 <= value < float("inf"):
+            raise InvalidInput(f"must be a finite number, 0 or more, not {value:g}", key=key)
+
+
+def simulate_as_asked(
+    plan: Plan,
+    scenario: Scenario | str | os.PathLike[str] | None,
+    *,
+    hours: float | None,
+    samples: int | None,
+    seed: int,
+    jitter: float | None,
+    link_jitter_ms: float | None,
+    plan_path: str | os.PathLike[str] | None,
+    on_progress: OnProgress | None,
+) -> SimulatedRun:
+    """As `simulate`, with its length chosen where neither hours nor samples are given, and with remarks on the result.
+
+    Arguments:
+        hours, samples: virtual hours or samples of the fleet after which training ends.
+        jitter: replaces the scenario's coefficient of variation of computations.
+        link_jitter_ms: replaces the scenario's link jitter, in milliseconds.
+        scenario: the scenario, or the scenario.yaml that describes it, which errors then name.
+        plan_path: the file that other errors name; None for none.
+    """
+    source = scenario if isinstance(scenario, str | os.PathLike) else plan_path
+    wanted = load_scenario(scenario) if isinstance(scenario, str | os.PathLike) else scenario or Scenario()
+    if jitter is not None:
+        wanted = replace(wanted, compute_jitter=jitter)
+    if link_jitter_ms is not None:
+        wanted = replace(wanted, link_jitter_s=link_jitter_ms / 1000)
+    with nullcontext() if source is None else naming(source):
+        if hours is None and samples is None:
+            until = default_length(plan, wanted, seed)
+        else:
+            until = SimulationLength(samples, None if hours is None else 3600 * hours, "")
+        result = simulate(
+            plan, wanted, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
+        )
+    unreached = tuple(wanted.after(result.drain_s))
+    return replace(result, ended=until.reason, too_short=too_short(result, plan), unreached=unreached)
 
 
 class _Simulation:

@@ -52,9 +52,9 @@ def test_metrics_need_no_plan(tmp_path: Path) -> None:
 
 def test_the_file_that_is_being_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = SimpleNamespace(folder=tmp_path)
-    monkeypatch.setattr("ravnest.results.trained_run.open_run", lambda *_: opened)
-    monkeypatch.setattr("ravnest.results.trained_run.weights_of_run", lambda run: run.folder)
-    monkeypatch.setattr("ravnest.checkpoints.weight_files.open_weights", lambda path: None)
+    monkeypatch.setattr("ravnest.results.export.open_run", lambda *_: opened)
+    monkeypatch.setattr("ravnest.results.export.weights_of_run", lambda run: run.folder)
+    monkeypatch.setattr("ravnest.results.export.open_weights", lambda path: None)
     for save in ("save_weights", "save_huggingface"):
         monkeypatch.setattr(f"ravnest.results.export.{save}", lambda *_: [])
     result = RUNNER.invoke(app, ["export", "r", "--weights", "mine.safetensors", "--huggingface", "hf"])

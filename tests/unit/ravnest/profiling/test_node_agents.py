@@ -1,10 +1,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ravnest.profiling.node_agents import RayAgents, named_nodes, planned_nodes
 from ravnest.driver.ray.session import RayNode
 from ravnest.profiling.agents import AgentCall, Unanswered
 from ravnest.profiling.findings import silent_findings
+from ravnest.profiling.node_agents import RayAgents, named_nodes, planned_nodes
 
 
 def node(address: str, name: str | None = None, hostname: str = "vm", works: bool = True) -> RayNode:
