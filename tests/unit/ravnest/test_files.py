@@ -5,7 +5,7 @@ import pytest
 
 from cluster_planner import predicted_again, save_plan
 from ravnest.files import read_plan
-from tests.unit.ravnest.simulator.test_fleet_of_plan import home_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 @pytest.fixture
