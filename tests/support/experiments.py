@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 def run_quick(main: Callable[[list[str]], int], folder: Path, *arguments: str) -> dict[str, Any]:
     """The document that an experiment's `main` writes into `folder` as result.json; its parts must all have run."""
     said = io.StringIO()
-    with _threads_and_signals(), contextlib.redirect_stderr(said):
+    with _process_restored(), contextlib.redirect_stderr(said):
         code = main(["--quick", "--out", str(folder), *arguments])
     assert code == 0, said.getvalue()
     document: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -40,11 +41,15 @@ def check_form(document: dict[str, Any], name: str, parts: Sequence[str]) -> Non
 
 
 @contextlib.contextmanager
-def _threads_and_signals() -> Iterator[None]:
-    """Restore what the command of an experiment sets in its process: torch's threads, and SIGTERM's handler."""
+def _process_restored() -> Iterator[None]:
+    """Restore what the command of an experiment sets in its process: torch's threads, and SIGTERM's handler.
+
+    The module of the experiments' own jobs is forgotten too: it is imported by its bare name from several folders.
+    """
     threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
+        sys.modules.pop("paced_model", None)
         torch.set_num_threads(threads)
         signal.signal(signal.SIGTERM, handler)
