@@ -67,7 +67,7 @@ if __name__ == "__main__":
         def on(self, event):
             phases.append(type(event).__name__)
 
-    result = ravnest.run(plan, out="r", limit=ravnest.Limit(samples=240), observer=Watching())
+    result = ravnest.run(plan, out="r", limit=ravnest.RunLimit(samples=240), observer=Watching())
     print(json.dumps([result.samples, result.held_out_loss, dict(result.metrics), result.sample_text, phases]))
 '''
 
@@ -124,7 +124,7 @@ def test_a_job_of_a_scripts_and_a_modules_callables_trains_and_another_process_r
     }
     wanted = samples + 240
     again = ravnest.run(
-        tmp_path / "r" / "plan.yaml", resume=True, out=tmp_path / "r", limit=ravnest.Limit(samples=wanted)
+        tmp_path / "r" / "plan.yaml", resume=True, out=tmp_path / "r", limit=ravnest.RunLimit(samples=wanted)
     )
     assert again.samples >= wanted
     assert again.held_out_loss is not None
