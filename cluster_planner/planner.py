@@ -114,7 +114,9 @@ def _unheard(step: Step) -> None:
 
 @dataclass(frozen=True)
 class ConstraintCosts:
-    """What is worthwhile to drop, the most valuable first, and what was not tried and why, if anything was not."""
+    """The constraints that are worthwhile to drop, the most valuable first, and which were not tried and why, if
+    any.
+    """
 
     found: tuple[Suggestion, ...] = ()
     untried: str | None = None

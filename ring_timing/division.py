@@ -88,7 +88,9 @@ def divide(elements: int, element_bytes: float, links: RingLinks) -> Division:
 def direct_is_faster(
     vector_bytes: int, members: int, latency_s: float | None = None, bytes_per_s: float | None = None
 ) -> bool:
-    """Whether everyone sends its part to everyone, by the slowest and longest link of all pairs (None: not measured).
+    """Say whether a direct exchange, in which everyone sends its part to everyone, is faster than the ring.
+
+    The slowest rate and the longest latency of all pairs decide; None stands for a link that was not measured.
 
         ring      2 (n − 1) · (V / n / rate + latency)        2 (n − 1) hops, one after another for small vectors
         direct    (n − 1) · V / rate + latency                one hop

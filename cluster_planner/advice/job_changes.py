@@ -30,14 +30,14 @@ WORTHWHILE = 0.01
 """Gains below this part of what the plan is worth are not worth a line of advice."""
 
 MOST_OF = 0.9
-"""Of several sizes of one change, the least is suggested that brings this part of what the best brings."""
+"""If one change helps in several sizes, the least is suggested that brings this part of what the best brings."""
 
 
 TIMES = {"average_every": (2, 4, 8), "update_every": (2, 4)}
 """The multiples of the present value with which these keys are tried."""
 
 MORE = (1, 2, 4)
-"""What is added to max_lag and max_staleness when they are tried."""
+"""The numbers that are added to max_lag and max_staleness when they are tried."""
 
 FEWEST_ROUNDS = 8
 """No average_every is suggested with which training would have fewer rounds."""
@@ -69,7 +69,10 @@ class Suggestion:
 
 
 def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
-    """Of one change in several sizes, from small to large: the one to suggest to who has a plan of that `worth`."""
+    """Return the size of one change to suggest for a plan of that `worth`, or None if none is worthwhile.
+
+    `sizes` are in order from small to large.
+    """
     best = max((one.worth - worth for one in sizes), default=0.0)
     if best <= WORTHWHILE * worth:
         return None

@@ -20,7 +20,7 @@ MOST_REASONS = 32
 """Where there are more spares than this, none is given figures of its own."""
 
 RATES_APART = " (rounds of averaging apart)"
-"""What the rates of one cluster among others leave out."""
+"""A remark on what the rates of one cluster among others leave out."""
 
 
 def too_small(fleet: Fleet, holding: MemoryFit) -> tuple[Spare, ...]:

@@ -43,13 +43,13 @@ Numbers = Sequence[int] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class NodeData:
-    """Where a node finds the job's data, if not where the job says."""
+    """The place where a node finds the job's data, if not where the job says."""
 
     factory: str | None = None
-    """In place of the job's data factory; None: the same one."""
+    """The data factory in place of the job's; None stands for the same one."""
 
     args: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """Of that factory, or, of the job's own, those that replace the job's."""
+    """The arguments of that factory. Without a factory, they replace those of the job's own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,9 @@ Schedule: TypeAlias = Literal["async", "1f1b", "gpipe"]
 SYNCHRONOUS: tuple[Schedule, ...] = ("1f1b", "gpipe")
 
 SPLIT_KEEPS = 2
-"""What a split backward keeps until its weight gradients are computed, in micro-batches' worth of saved activations:
-its own, and gradients of about as many bytes."""
+"""A split backward keeps this many micro-batches' worth of saved activations until its weight gradients are computed:
+its own activations, and gradients of about as many bytes.
+"""
 
 ActivationCheckpointing: TypeAlias = Literal["auto", "always", "never"]
 """When a stage forgets its activations and runs its forward again for the backward: where the plan finds its memory too

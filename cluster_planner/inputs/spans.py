@@ -30,8 +30,8 @@ MAX_POSITIONS = 128
 """Cuts are searched among at most this many positions, so that tables stay small."""
 
 UPDATE_FLOPS = 12.0
-"""What one update costs per parameter byte: an estimate, for it is bound by memory rate (48 FLOPs a float32
-weight).
+"""The FLOPs of one update per parameter byte. This is an estimate, since an update is bound by memory rate (48 FLOPs a
+float32 weight).
 """
 
 

@@ -19,7 +19,7 @@ _GAPS_KEPT = 64
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a group waits for signs of life, and for chunks, before it goes on without someone."""
+    """The time for which a group waits for signs of life, and for chunks, before it goes on without someone."""
 
     alive_every_s: float = 1.0
     """A member says this often that it lives, and how far its rings are."""

@@ -42,7 +42,7 @@ class Traffic:
 
 @dataclass
 class Lateness:
-    """How much later than the emulated links say their messages were handed on, in total."""
+    """The time by which messages were handed on later than the emulated links say, in total."""
 
     messages: int = 0
     late_s: float = 0.0

@@ -255,9 +255,9 @@ class EmulatedDownlink(Generic[T]):
             self._keep(lane, item, at_s)
 
     def enter(self, lane: Lane, item: T, n_bytes: int, now_s: float, bytes_per_s: float) -> float | None:
-        """As `push`, but where neither the item nor another has to wait, return when it is in; no pop gives it back.
+        """Push an item as `push` does, unless neither it nor another has to wait: then return when it is in.
 
-        Else None. For callers with a calendar.
+        No pop gives such an item back. In all other cases None is returned. This serves callers with a calendar.
         """
         in_turn = bool(self._waiting)
         if in_turn:

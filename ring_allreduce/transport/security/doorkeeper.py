@@ -21,7 +21,7 @@ HANDSHAKE_S = 10
 """A connection that has not been admitted by then is closed. A peer's zmq tries again by itself."""
 
 STOP_S = 5.0
-"""How long stop() waits for its thread, which has nothing to do but to end."""
+"""The time for which stop() waits for its thread, which has nothing to do but to end."""
 
 _ZAP = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"

@@ -31,14 +31,14 @@ from ring_allreduce.errors import InvalidMessage
 from ring_allreduce.transport.stats import DropCause
 
 AVAILABLE = hasattr(os, "memfd_create")
-"""Whether this system has memory to share: Linux only."""
+"""True if this system has memory to share, which only Linux has."""
 
 SEGMENT_BYTES = 16 << 20
 """Size of a segment whose slots are smaller than that. The system provides a page only once it is written to."""
 
 LEAST_SLOT_BYTES = 64 << 10
 LARGE_SLOT_BYTES = 8 << 20
-"""Of the free slots of this size or more, only one keeps its pages."""
+"""Among the free slots of this size or more, only one keeps its pages."""
 
 ALIGNED_BYTES = 64
 MOST_SEGMENTS = 1 << 12
@@ -51,7 +51,7 @@ MOST_LENT = 1 << 12
 """Segments that one reader may know at a time; bodies in further ones are copied."""
 
 MOST_BORROWED_BYTES = 1 << 40
-"""What a reader maps at most of one sender's lent segments, since address space ends somewhere."""
+"""The most that a reader maps of one sender's lent segments, since address space ends somewhere."""
 
 Array = ctypes.Array[ctypes.c_ubyte]
 
@@ -194,7 +194,9 @@ class LentSegment:
 
 
 class LentMemory:
-    """What one endpoint lends. It belongs to the endpoint's thread; tensors may be let go of in any thread."""
+    """The memory that one endpoint lends. It belongs to the endpoint's thread; tensors may be let go of in any
+    thread.
+    """
 
     def __init__(self, *, available: bool) -> None:
         """`available`: whether there may be peers that can read it; if not, nothing is lent."""

@@ -29,13 +29,13 @@ OPEN_OR_END = b""
 PIECE_BYTES = 64 * 1024
 
 TAKE_S = 5.0
-"""How long the user of a stream may read nothing of what has come before the stream ends."""
+"""The stream ends if its user reads nothing for this long of what has come before."""
 
 LINGER_S = 2.0
-"""How long the last bytes may take to leave after a stream was closed."""
+"""The last bytes may take this long to leave after a stream was closed."""
 
 CLOSE_S = 5.0
-"""How long close() waits for a thread that has nothing to do but to end."""
+"""The time for which close() waits for a thread that has nothing to do but to end."""
 
 _LARGEST_MESSAGE_BYTES = 2 * PIECE_BYTES
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED

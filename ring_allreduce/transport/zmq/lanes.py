@@ -39,17 +39,18 @@ HANDED_TO_ZMQ = {Lane.PIPELINE: 16, Lane.BULK: 4}
 """Messages that zmq may hold for one peer (its high-water mark); the others wait in our queues, where they count."""
 
 TEND_EVERY_S = 0.002
-"""How often OutgoingLane.tend is called."""
+"""The interval at which OutgoingLane.tend is called."""
 
 LOOK_AGAIN_S = 1.0
-"""How often a socket that has connected is asked whether it has connected again."""
+"""The interval at which a socket that has connected is asked whether it has connected again."""
 
 FIRST_LOOK_S = 0.002
-"""How often it is asked before: asking costs as much as sending a message."""
+"""The interval at which it is asked before that: asking costs as much as sending a message."""
 
 LARGEST_BOUND_BYTES = 2 * 212_992
-"""What every Linux lets a connection's buffer be set to (net.core.wmem_max; the system doubles it). A link that holds
-more keeps the buffer that TCP sizes by itself, since setting it would make it smaller."""
+"""The buffer size that every Linux lets a connection have (net.core.wmem_max; the system doubles it). A link that holds
+more keeps the buffer that TCP sizes by itself, since setting it would make it smaller.
+"""
 
 _WITHOUT_PACING = b"reno"
 _WRITABLE = int(zmq.POLLOUT)
