@@ -67,7 +67,7 @@ class Node:
     region: str | None = None
     mtbf_s: float | None = None
     hours: int = ALL_DAY
-    """When it is there: bit h is set for the hour from h to h + 1, UTC (hours.py)."""
+    """When it is there: bit h is set for the hour from h to h + 1, UTC (constraints.py)."""
     data: NodeData | None = None
 
     def __post_init__(self) -> None:
