@@ -1,9 +1,11 @@
 """The tensors that cross a stage's cuts: the form in which they travel, and the check of what arrives. Pure.
 
+In: tensors of a stage's program, or of a message. Out: the tensors of a message, or those that the program takes.
+
 The job's `wire` gives the form. It applies to tensors of float32 that need a gradient, and to gradients. Masks,
-integers, and what no gradient reaches travel as they are, for their values are often beyond a short form (an attention
-mask adds -3e38). float16 is sent as parts of the tensor's largest number, so that gradients neither overflow nor
-vanish. Held-out batches travel as they are, so that evaluations are of the weights alone.
+integers and tensors that no gradient reaches travel as they are, because their values are often beyond a short form (an
+attention mask adds -3e38). float16 is sent as parts of the tensor's largest number, so that gradients neither overflow
+nor vanish. Held-out batches travel as they are, so that evaluations are of the weights alone.
 
 Nothing from the network reaches a computation before `expected_sender` and `check_tensors` have passed it. A mismatch
 means a peer with another plan, or a lie: the run ends with both named.
@@ -31,11 +33,11 @@ Tensors = tuple[Tensor, ...]
 
 _SHORT: Mapping[Wire, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 _SCALES: Mapping[Wire, tuple[int | None, ...]] = {"float16": (), "int8": (None,)}
-"""Shapes of the scales that travel beside the values."""
+"""The shapes of the scales that travel beside the values."""
 
 
 class Crossing:
-    """One direction of one cut: tensors of `specs`, sent by `sender`, who calls them `what`."""
+    """One direction of one cut. Tensors of `specs` cross it, which `sender` sends; errors call them `what`."""
 
     def __init__(self, specs: Sequence[ValueSpec], wire: Wire, sender: str, what: str) -> None:
         self._specs = tuple(specs)
@@ -44,17 +46,18 @@ class Crossing:
         self.travelling = tuple(
             form for spec, wire in zip(specs, self._wires, strict=True) for form in _forms(spec, wire)
         )
-        """What a message must bring, in order."""
+        """The specs of the tensors that a message must bring, in order."""
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensors:
-        """The tensors of a message; what travels as it is, is not copied."""
+        """The tensors of a message. A tensor that travels as it is, is not copied."""
         packed: list[Tensor] = []
         for tensor, wire in zip(tensors, self._wires, strict=True):
             packed += _packed(tensor, wire)
         return tuple(packed)
 
     def unpack(self, tensors: Sequence[Tensor]) -> Tensors:
-        """What `pack` was given, as far as its form keeps it. `tensors` as `travelling` lists them.
+        """The tensors that `pack` was given, as exactly as their form keeps them. `tensors`: as `travelling` lists
+        them.
 
         Raises RunFailed where they hold numbers that are not finite, or scales for another number of blocks.
         """
@@ -70,7 +73,7 @@ class Crossing:
 
 
 class StageCrossings:
-    """Both cuts of a stage, both ways. A first stage has none before it, a last one none behind it."""
+    """Both directions of both cuts of a stage. A first stage has no cut before it, and a last one has none behind it."""
 
     def __init__(self, setup: StageSetup) -> None:
         wire, own = setup.job.wire, setup.name
@@ -85,17 +88,17 @@ class StageCrossings:
         self.held_out = Crossing(before, "exact", previous, "held-out activations")
 
     def forward(self, compute: Callable[[Tensors], Tensors], received: Tensors) -> Tensors:
-        """`compute` of what a message brought: what the next one is to bring."""
+        """Unpack what a message brought, run `compute` on it, and pack what the next message is to bring."""
         return self.activations_out.pack(compute(self.activations_in.unpack(received)))
 
     def backward(self, compute: Callable[[Tensors], tuple[Tensors, T]], received: Tensors) -> tuple[Tensors, T]:
-        """As `forward`; what `compute` returns beside the gradients stays as it is."""
+        """Do the same as `forward` for gradients. What `compute` returns beside the gradients is not changed."""
         gradients, beside = compute(self.gradients_in.unpack(received))
         return self.gradients_out.pack(gradients), beside
 
 
 def expected_sender(setup: StageSetup, message: Message) -> str | None:
-    """The only peer that may send this kind to this stage; None when nobody may."""
+    """The only peer that may send a message of this kind to this stage; None where nobody may."""
     match message:
         case m.Activation() | m.GlobalNorm() | m.EvaluationActivation() | m.TiedWeights():
             return None if setup.is_first else setup.neighbour(-1)
@@ -143,7 +146,7 @@ def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:
 
 
 def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
-    """How a tensor of `spec` arrives: its values, and beside them their scales."""
+    """The specs of the tensors in which a tensor of `spec` travels: its values, and their scales."""
     if wire == "exact":
         return [spec]
     values = replace(spec, dtype=_SHORT[wire], needs_gradient=False)
@@ -171,7 +174,7 @@ def _unpacked(parts: Sequence[Tensor], wire: Wire) -> Tensor:
 
 
 def _power_of_two(flat: Tensor) -> float:
-    """At least the largest magnitude, so that dividing by it loses nothing."""
+    """The power of two that is at least the largest magnitude. Dividing by it loses nothing."""
     if not flat.numel():
         return 1.0
     largest = max(abs(limit.item()) for limit in torch.aminmax(flat))

@@ -1,7 +1,10 @@
-"""What a stage computes: forward, backward, update, evaluation. No socket, no decision about order.
+"""The computations of a stage: forward, backward, update and evaluation.
 
-StageMachine says which micro-batch when; this holds its tensors until its backward. Every call runs in the compute
-thread. A micro-batch's backward uses the weights that its forward used, since its graph keeps them (design §6).
+In: tensors that arrived from neighbouring stages, and batches of data. Out: tensors to send, and changed weights.
+
+StageMachine decides which micro-batch is computed when. The tensors of a micro-batch are held here until its backward.
+Every call runs in the compute thread. A micro-batch's backward uses the weights that its forward used, since its graph
+keeps them (design §6).
 """
 
 import math
@@ -30,7 +33,7 @@ from ravnest.training.weights import ParameterSet, VersionedWeights
 
 @dataclass
 class EvaluationSums:
-    """What the last stage adds up over a held-out set."""
+    """The sums of the loss and of each metric over a held-out set, which the last stage makes."""
 
     loss: Measure = field(default_factory=lambda: Measure(0.0, 0))
     metrics: list[Measure] = field(default_factory=list)
@@ -48,7 +51,7 @@ class StageCompute:
         loss: Loss,
         metrics: Sequence[Metric],
     ) -> None:
-        """`source`: for first and last stages."""
+        """`source`: the batches, which only a first or last stage reads."""
         self._setup = setup
         self.module = module
         self.weights = weights
@@ -61,7 +64,7 @@ class StageCompute:
         self._replayer = Replayer(setup.program, module) if setup.bounds.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         self.splitter = Splitter() if setup.shape.room else None
-        """None where backwards are never split."""
+        """Splits backwards; None where they are never split."""
         self.tied = TiedParameters(setup.tied, weights, setup.job.update_every, setup.job.max_staleness)
         self._losses: list[float] = []
         self._samples_since_snapshot = 0
@@ -72,13 +75,15 @@ class StageCompute:
 
     @property
     def unfinished(self) -> list[int]:
-        """The micro-batches in flight here, whose gradient is not in the group's yet."""
+        """The micro-batches in flight here: those whose gradient is not in the gradient of their group yet."""
         return [*self._alive, *self._halfway]
 
     def forward(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Outputs to send, in `program.outputs` order; none at the last stage, which keeps its loss.
+        """Run the forward of a micro-batch.
 
-        `received`: boundary tensors in `program.inputs` order; empty at the first stage.
+        received: the boundary tensors, in the order of `program.inputs`; empty at the first stage.
+        Returns the outputs to send, in the order of `program.outputs`. The last stage returns none, and keeps the loss.
+        Raises RunFailed where the loss is not finite.
         """
         setup = self._setup
         self._seed(micro_batch)
@@ -108,7 +113,12 @@ class StageCompute:
     def backward(
         self, micro_batch: int, received: tuple[Tensor, ...], ends_group: bool
     ) -> tuple[tuple[Tensor, ...], float | None]:
-        """Gradients to send, one per input that needs one, and the group's squared norm where clipping asks for it."""
+        """Run the whole backward of a micro-batch.
+
+        received: the gradients of the outputs. ends_group: whether this is the last micro-batch of an update.
+        Returns the gradients to send, one for each input that needs one, and at the end of a group the squared norm of
+        this stage's gradient where the job clips.
+        """
         graph, received = self._graph(micro_batch), self.device.bring(received)
         if self.splitter is not None and not self.splitter.tried:
             self.splitter.try_out(graph, received)
@@ -124,7 +134,7 @@ class StageCompute:
         return self._sent_back(graph), self.weights.norm_sq() if clips and ends_group else None
 
     def input_gradients(self, micro_batch: int, received: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
-        """The first part of a split backward: gradients to send, as from `backward`; no norm is known yet."""
+        """Run the first part of a split backward. Returns the gradients to send, and no norm, which is unknown yet."""
         assert self.splitter is not None
         graph = self._graph(micro_batch)
         rest = self.splitter.input_gradients(graph, self.device.bring(received))
@@ -133,16 +143,18 @@ class StageCompute:
         return self._sent_back(graph), None
 
     def weight_gradients(self, micro_batch: int) -> None:
-        """The second part."""
+        """Run the second part of a split backward."""
         rest, parameters = self._halfway.pop(micro_batch)
         rest.run()
         self._added(micro_batch, parameters)
         self.device.settle()
 
     def update(self, norm_sq: float | None, staleness: Sequence[int] = ()) -> tuple[float, tuple[float, ...]]:
-        """One optimizer step with gradients of this `staleness` (updates, one a micro-batch).
+        """Make one optimizer step.
 
-        Returns its learning rate and, at the last stage, its micro-batches' losses.
+        norm_sq: the last known squared norm of the cluster's whole gradient; None where none is known.
+        staleness: the staleness of each micro-batch's gradient, in updates.
+        Returns the learning rate and, at the last stage, the losses of the update's micro-batches.
         """
         config = self._setup.job.optimizer
         lr = learning_rate(config.lr, config.schedule, self.weights.version, self._setup.bounds.total_updates)
@@ -160,17 +172,20 @@ class StageCompute:
         return lr, losses
 
     def take_samples(self) -> int:
-        """How many samples have been trained on since the last call: the weight of a snapshot."""
+        """The samples that were trained on since the last call, which are the weight of a snapshot."""
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
         return samples
 
     def weights_moved(self) -> None:
-        """To be called after a merge, or after the anchor was adopted: lend tied parameters anew, and measure."""
+        """Lend tied parameters anew, and measure. To be called after a merge, or after the anchor was adopted."""
         self.tied.changed()
         self._measure()
 
     def evaluate(self, evaluation: int, batch: int, received: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The forward of a held-out batch in evaluation mode: outputs to send, none at the last stage."""
+        """Run the forward of a held-out batch in evaluation mode.
+
+        Returns the outputs to send. The last stage returns none, and adds to the sums of the evaluation.
+        """
         assert not self._setup.is_first or self._source is not None
         inputs, target = self._inputs(received, batch, self._held_out_batch)
         self.module.eval()
@@ -189,23 +204,23 @@ class StageCompute:
         return ()
 
     def evaluation_sums(self, evaluation: int) -> EvaluationSums:
-        """The sums of a finished evaluation, forgotten with this call."""
+        """The sums of a finished evaluation. This call forgets them."""
         return self._sums.pop(evaluation)
 
     def _run(self, inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, ...]:
-        """The forward in training: the module's outputs; at the last stage the micro-batch's mean loss."""
+        """Run the forward in training. Returns the module's outputs or, at the last stage, the mean loss alone."""
         self.module.train()
         outputs = self._outputs(inputs)
         return (self._loss.mean(_model_output(outputs), target),) if self._setup.is_last else outputs
 
     def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The module's, in the dtypes that its program says, whatever it was computed in."""
+        """The outputs of the module in the dtypes that its program says, whatever precision they were computed in."""
         with self._mixed.forward():
             outputs: tuple[Tensor, ...] = self.module(*inputs)
         return tuple(out.to(spec.dtype) for out, spec in zip(outputs, self._setup.program.outputs, strict=True))
 
     def _graph(self, micro_batch: int) -> MicroBatchGraph:
-        """The graph of a micro-batch in flight, which is so no longer; made anew where it was forgotten."""
+        """The graph of a micro-batch, which is no longer in flight then. A graph that was forgotten is made anew."""
         alive = self._alive.pop(micro_batch)
         if isinstance(alive, MicroBatchGraph):
             return alive
@@ -217,7 +232,7 @@ class StageCompute:
         return MicroBatchGraph(alive.inputs, *self._root(outputs), alive.parameters)
 
     def _added(self, micro_batch: int, parameters: ParameterSet) -> None:
-        """A micro-batch's gradient is in the group's."""
+        """Account for a micro-batch whose gradient is in the gradient of its group now."""
         self.weights.collect(parameters)
         self._activations.backward(micro_batch)
         self._samples_since_snapshot += self._setup.job.micro_batch
@@ -231,7 +246,7 @@ class StageCompute:
         return self.device.take(gradients)
 
     def _root(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | Root | None, tuple[int, ...]]:
-        """`root` and `fed` of a MicroBatchGraph; `outputs` as `_run` gives them."""
+        """The fields `root` and `fed` of a MicroBatchGraph, for `outputs` as `_run` returns them."""
         if self._setup.is_last:
             return outputs[0] / self._setup.job.update_every, ()
         pairs = zip(outputs, self._setup.program.outputs, strict=True)
@@ -244,7 +259,7 @@ class StageCompute:
         self.device.seed(derive_seed(setup.job.seed, setup.cluster, setup.index, micro_batch, "forward"))
 
     def _measure(self) -> None:
-        """After the weights have changed."""
+        """Measure memory after the weights have changed."""
         self._mixed.weights_changed()
         buffers = sum(buffer.nbytes for buffer in self.module.buffers())
         cast = self.weights.live_versions * self._activations.cast_bytes
@@ -265,7 +280,7 @@ class StageCompute:
         number: int,
         read: Callable[[int], tuple[tuple[Tensor, ...], Tensor]],
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The stage's inputs and, at the last stage, the target; batches are read only where they are needed."""
+        """The stage's inputs and, at the last stage, the target. Batches are read only where they are needed."""
         setup, device = self._setup, self.device
         if not (setup.is_first or setup.is_last):
             return device.bring(received), torch.empty(0)
@@ -275,5 +290,5 @@ class StageCompute:
 
 
 def _model_output(outputs: tuple[Tensor, ...]) -> Tensor:
-    """What the loss sees: the model's output, or the first tensor of it (logits come first, by convention)."""
+    """The tensor that the loss takes: the model's output, or its first tensor (logits come first by convention)."""
     return outputs[0]

@@ -1,8 +1,8 @@
 """Where a stage's computations run: one at a time, in a thread of their own, or inline for tests.
 
-Knows nothing of what it runs. Whoever listens is given each result in the computing thread, and may submit what comes
-next without another thread having to run. Other results are handed back to the thread that owns the sockets, which is
-woken for them; an exception is a result too, so that it surfaces there.
+In: calls. Out: their results. A listener is given each result in the computing thread, and may submit the next call
+without another thread having to run. Results that it does not take are handed back to the thread that owns the sockets,
+which is woken for them. An exception is a result too, so that it is raised there.
 """
 
 import queue
@@ -17,31 +17,37 @@ from ravnest.pipeline import Compute
 
 @dataclass(frozen=True)
 class ComputeFinished:
-    """A computation's end. Exactly one of `error` and `result` matters."""
+    """The end of a computation. `result` has no meaning where there is an `error`."""
 
     instruction: Compute
     result: Any = None
     error: BaseException | None = None
     took: tuple[float, float] | None = None
-    """When it began and ended; None where nobody looked."""
+    """When it began and ended, by the stage's clock; None where this was not measured."""
 
 
 Listener = Callable[[ComputeFinished], bool]
-"""Takes a result in the computing thread. False: it is for the thread that owns the sockets."""
+"""Takes a result in the computing thread. It returns False where the thread that owns the sockets is to take it."""
 
 
 class Executor(Protocol):
     """Runs computations in the order in which they are submitted."""
 
     def listen(self, listener: Listener) -> None:
-        """From now on `listener` hears of each result first. An exception of its own is handed back as one."""
+        """From now on `listener` is given each result first. An exception that it raises is handed back as a result."""
         ...
 
-    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None: ...
+    def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
+        """Run `work` after everything that was submitted before. `instruction` is what its result is known by."""
+        ...
 
-    def finished(self) -> list[ComputeFinished]: ...
+    def finished(self) -> list[ComputeFinished]:
+        """The results that no listener took, and that were not returned before."""
+        ...
 
-    def close(self, timeout_s: float) -> None: ...
+    def close(self, timeout_s: float) -> None:
+        """Run nothing more. Waits for at most `timeout_s`, in seconds."""
+        ...
 
 
 def _run(instruction: Compute, work: Callable[[], Any], now: Callable[[], float] | None = None) -> ComputeFinished:
@@ -54,13 +60,13 @@ def _run(instruction: Compute, work: Callable[[], Any], now: Callable[[], float]
 
 
 class InlineExecutor:
-    """Computes at once, in the caller's thread: deterministic, for tests."""
+    """Computes at once in the caller's thread, which is deterministic, for tests."""
 
     def __init__(self) -> None:
         self._done: list[ComputeFinished] = []
 
     def listen(self, listener: Listener) -> None:
-        """There is one thread only, which takes its results itself."""
+        """This does nothing: there is one thread only, which takes its results by `finished`."""
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:
         self._done.append(_run(instruction, work))
@@ -74,9 +80,11 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Computes in one thread. `prepare` runs there first: torch's thread count is a property of the thread.
+    """Computes in one thread.
 
-    `now`: the stage's clock, by which it says how long each computation took.
+    prepare: is run there first, since torch's thread count is a property of the thread.
+    wake: wakes the thread that owns the sockets.
+    now: the stage's clock, by which the time of each computation is measured.
     """
 
     def __init__(
@@ -104,8 +112,8 @@ class ThreadExecutor:
         return done
 
     def close(self, timeout_s: float) -> None:
-        """Let the current computation end, for at most `timeout_s`; the thread is a daemon, so it never keeps
-        the process."""
+        """Wait for the current computation for at most `timeout_s`. The thread is a daemon, so it never keeps the
+        process alive."""
         self._work.put(None)
         self._thread.join(timeout_s)
 

@@ -1,7 +1,7 @@
-"""What a stage's tensors take at most, by part: measured, to be compared with the plan.
+"""Measures the memory that a stage's tensors take at most, by part, to be compared with the plan.
 
-Decides what counts: the memory of tensors that outlive a computation. What a single step or merge needs beside them,
-and frees again, does not. Each part is taken at its own peak.
+In: tensors, and sizes in bytes. Out: the peak of each part, in bytes. What counts is the memory of tensors that outlive
+a computation; what a single step or merge needs beside them, and frees again, does not. Each part has its own peak.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ _CAST = "ToCopyBackward0"
 _CAST_AND_VIEWS = {_CAST, "TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ExpandBackward0"}
 
 PARTS = ("weights", "gradients", "optimizer", "averaging", "activations", "arrived")
-"""Every live version of the weights, with the buffers and what they were cast to; the gradient being accumulated; the
-optimizer's state; anchors, progress on its way and its averages; what micro-batches in flight keep for their backward;
-boundary tensors, and what concerns tied parameters, that have arrived and wait."""
+"""The parts, in this order: every live version of the weights, with the buffers and the cast forms of weights; the
+gradient being accumulated; the optimizer's state; anchors, progress on its way and its averages; what micro-batches in
+flight keep for their backward; boundary tensors and tied parameters that have arrived and wait."""
 
 
 class Peaks:
-    """The most bytes seen of each part. Each part may be told by another thread."""
+    """The most bytes seen of each part. Each part may be reported by another thread."""
 
     def __init__(self) -> None:
         self.bytes = dict.fromkeys(PARTS, 0)
@@ -32,12 +32,14 @@ class Peaks:
         """Whether a peak has risen since somebody last set this to False."""
 
     def saw(self, part: str, count: int) -> None:
+        """Take notice that a part takes `count` bytes now."""
         if count > self.bytes[part]:
             self.bytes[part] = count
             self.grown = True
 
     def require_within(self, cap: MemoryCap, stage: str) -> None:
-        """Raises RunFailed when all parts and the process itself take more than the node has."""
+        """Raises RunFailed where all parts and the process itself take more than the node has. `stage`: for the
+        message."""
         tensors = sum(self.bytes.values())
         if tensors + cap.process_bytes > cap.node_bytes:
             raise RunFailed(
@@ -47,22 +49,23 @@ class Peaks:
 
 
 class ActivationBytes:
-    """What the micro-batches in flight keep for their backwards: measured at the first forward of each shape of inputs,
-    and counted from then on. One thread calls it."""
+    """The bytes that micro-batches in flight keep for their backwards. They are measured at the first forward of each
+    shape of inputs, and counted from then on. One thread calls all methods."""
 
     def __init__(self, ours: Callable[[], Iterable[Tensor]], peaks: Peaks) -> None:
-        """`ours`: the stage's weights and buffers, which are counted elsewhere."""
+        """`ours`: returns the stage's weights and buffers, which are counted elsewhere."""
         self._ours = ours
         self._peaks = peaks
         self.cast_bytes = 0
-        """What one version of the weights takes in the precision that it was cast to, where it was."""
+        """The bytes of one version of the weights in the precision that it is cast to; 0 where it is not."""
         self._of_shapes: dict[tuple[torch.Size, ...], int] = {}
         self._alive: dict[int, int] = {}
         self._now = 0
 
     @contextmanager
     def forward(self, micro_batch: int, inputs: Sequence[Tensor], *, forget: bool = False) -> Iterator[None]:
-        """Around a forward. Its inputs are kept, too; with `forget` nothing else is, until `replayed`."""
+        """The context of a forward, which is measured. Its inputs count, too; with `forget` they alone do, until
+        `replayed`."""
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes in self._of_shapes:
             yield
@@ -84,26 +87,26 @@ class ActivationBytes:
         self._peaks.saw("activations", self._now)
 
     def replayed(self, micro_batch: int, inputs: Sequence[Tensor]) -> None:
-        """What was forgotten is here again."""
+        """The forward of a micro-batch was run again, so what it keeps is here again."""
         self._now -= self._alive[micro_batch]
         self._alive[micro_batch] = self._of_shapes[tuple(tensor.shape for tensor in inputs)]
         self._now += self._alive[micro_batch]
         self._peaks.saw("activations", self._now)
 
     def split(self, micro_batch: int, gradients: Iterable[Tensor]) -> None:
-        """Half of its backward is done; for the other half it keeps these, too."""
+        """The first part of a backward is done; for the second part the micro-batch keeps these `gradients`, too."""
         more = _distinct_bytes(gradients, self._ours())
         self._alive[micro_batch] += more
         self._now += more
         self._peaks.saw("activations", self._now)
 
     def backward(self, micro_batch: int) -> None:
-        """It keeps nothing any more."""
+        """The backward of a micro-batch is done, so it keeps nothing any more."""
         self._now -= self._alive.pop(micro_batch)
 
 
 def _is_cast_weight(tensor: Tensor) -> bool:
-    """Whether nothing but a cast, and views, lie between it and a parameter."""
+    """Whether nothing but a cast and views lies between a tensor and a parameter."""
     node, cast = tensor.grad_fn, False
     while node is not None and node.name() in _CAST_AND_VIEWS:
         cast = cast or node.name() == _CAST
@@ -112,7 +115,7 @@ def _is_cast_weight(tensor: Tensor) -> bool:
 
 
 def _distinct_bytes(tensors: Iterable[Tensor], but: Iterable[Tensor]) -> int:
-    """Of the memory behind `tensors`, each piece once, without what lies behind `but`."""
+    """The bytes of the memory behind `tensors`, each piece counted once, without the memory behind `but`."""
     ours = {tensor.untyped_storage().data_ptr() for tensor in but}
     storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}
     return sum(count for where, count in storages.items() if where not in ours)

@@ -1,12 +1,13 @@
-"""The headers that stages and the driver send each other, and how long they wait for each other. Tensors travel beside
-the headers, raw.
+"""The messages that stages and the driver send each other, and how long they wait for each other.
 
-All of them travel in the pipeline lane but `StateTensor` and `StateSent`, which are bulk. Ring chunks are kinds of
-ring_allreduce. The deadlines here are constants, and the floors of those that are measured (design §9): what
-turns measurements into a deadline is ring_allreduce/rounds/deadlines.py, and docs/deadlines.md has the table of all.
+A message is a header; its tensors travel raw beside it. All messages travel in the pipeline lane, except `StateTensor`
+and `StateSent`, which are bulk. The chunks of rings are messages of ring_allreduce.
 
-A fact that another layer names too, as an event of the stage machine, of the rounds or of the run's observers, has the
-same name here with the suffix Message: `RoundOpenedMessage` carries what becomes the event `RoundOpenedMessage`.
+The deadlines here are constants, or floors of deadlines that are measured (design §9).
+ring_allreduce/rounds/deadlines.py turns measurements into deadlines, and docs/deadlines.md has the table of all.
+
+Where another layer has a name for the same fact, as an event of the stage machine, of the rounds or of the run's
+observers, the message has that name with the suffix Message: `RoundOpenedMessage` becomes the event `RoundOpened`.
 """
 
 from typing import Literal
@@ -34,27 +35,27 @@ STALL_FLOOR_S = 60.0
 
 
 class Activation(Message, frozen=True, kw_only=True, tag="activation"):
-    """A micro-batch's boundary tensors, in the order of the sender's outputs."""
+    """It carries a micro-batch's boundary tensors, in the order of the sender's outputs."""
 
     micro_batch: int
 
 
 class GlobalNorm(Message, frozen=True, kw_only=True, tag="global_norm"):
-    """The squared norm of a whole cluster's gradient at one update."""
+    """It carries the squared norm of a whole cluster's gradient at one update."""
 
     update: int
     norm_sq: float
 
 
 class TiedWeights(Message, frozen=True, kw_only=True, tag="tied_weights"):
-    """Tied parameters by name, as their owner's update `version` left them: see tied.py."""
+    """It carries tied parameters by name, in the version that their owner has after `version` updates (tied.py)."""
 
     version: int
     names: tuple[str, ...]
 
 
 class EvaluationActivation(Message, frozen=True, kw_only=True, tag="evaluation_activation"):
-    """A held-out batch's boundary tensors: one of `batches`."""
+    """It carries the boundary tensors of one held-out batch of `batches`."""
 
     evaluation: int
     batch: int
@@ -65,11 +66,11 @@ class EvaluationActivation(Message, frozen=True, kw_only=True, tag="evaluation_a
 
 
 class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
-    """The gradients of the boundary tensors that need one. `snapshot_round` is set on the micro-batch
-    whose update every stage of the cluster must follow with a snapshot for that round.
+    """It carries the gradients of those boundary tensors that need one.
 
-    `queued_s`: how long the micro-batch waited for the sender and the stages behind it; `busiest_s`: the most that one
-    of them takes for a micro-batch. The first stage sizes the window by them.
+    `snapshot_round` is set on a micro-batch that ends an update after which every stage of the cluster must take a
+    snapshot for that round. `queued_s` is how long the micro-batch waited for the sender and the stages behind it, and
+    `busiest_s` is the most that one of them takes for a micro-batch. The first stage sizes the window by the two.
     """
 
     micro_batch: int
@@ -80,7 +81,7 @@ class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
 
 
 class TiedGradients(Message, frozen=True, kw_only=True, tag="tied_gradients"):
-    """What the sender and the stages behind it add to an update's gradient of tied parameters."""
+    """It carries what the sender and the stages behind it add to an update's gradient of tied parameters."""
 
     update: int
     names: tuple[str, ...]
@@ -90,7 +91,7 @@ class TiedGradients(Message, frozen=True, kw_only=True, tag="tied_gradients"):
 
 
 class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credit"):
-    """The last stage has finished a held-out batch: the first may send another."""
+    """The last stage has finished a held-out batch, so the first may send another."""
 
     evaluation: int
     batch: int
@@ -100,10 +101,11 @@ class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credi
 
 
 class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
-    """One tensor of a stage's state, either way. `part` says which; `key` is the optimizer's name for it.
+    """It carries one tensor of a stage's state, in either direction.
 
-    driver → stage: initial or resumed weights, buffers and optimizer state.
-    stage → driver: the anchor of a segment, or optimizer state, for the checkpoint of `round`.
+    From the driver it is an initial or resumed weight, buffer or piece of optimizer state. From a stage it is a part of
+    a segment's anchor, or of the optimizer state, for the checkpoint of `round`. `part` says which of the two it is,
+    and `key` is the optimizer's name for it.
     """
 
     part: Literal["weight", "optimizer"]
@@ -113,37 +115,39 @@ class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
-    """Start at this version once all `tensors` pieces of state are here: they may still be under way."""
+    """The stage is to start at this version once all `tensors` pieces of state are here. Some may be under way."""
 
     tensors: int
     version: int
 
 
 class Go(Message, frozen=True, kw_only=True, tag="go"):
-    """To the first stages: every stage of the run holds its state, so inject."""
+    """It goes to the first stages, which may inject now: every stage of the run holds its state."""
 
 
 class RoundOpenedMessage(Message, frozen=True, kw_only=True, tag="round_opened"):
-    """To a cluster's last stage: stamp this round on the next update."""
+    """It goes to a cluster's last stage, which is to stamp this round on the next update."""
 
     round: int
 
 
 class RoundCommittedMessage(Message, frozen=True, kw_only=True, tag="round_committed"):
-    """Every ring of the round has finished: merge it. With `save`, send the anchor and optimizer state after it."""
+    """Every ring of the round has finished, so the stage is to merge it. With `save` it is to send the anchor and the
+    optimizer state then."""
 
     round: int
     save: bool = False
 
 
 class Drain(Message, frozen=True, kw_only=True, tag="drain"):
-    """To a first stage: inject nothing beyond the current update's micro-batches."""
+    """It goes to a first stage, which is to inject nothing beyond the current update's micro-batches."""
 
 
 class FinishRounds(Message, frozen=True, kw_only=True, tag="finish_rounds"):
-    """To every stage of a drained cluster: contribute to all rounds up to this one, after update `updates`.
+    """It goes to every stage of a drained cluster, which is to contribute to all rounds up to `up_to` after `updates`
+    updates.
 
-    May come again with a later round. After the `final` one all progress is in the anchor.
+    It may come again with a later round. After the `final` one all progress is in the anchor.
     """
 
     up_to: int
@@ -152,27 +156,26 @@ class FinishRounds(Message, frozen=True, kw_only=True, tag="finish_rounds"):
 
 
 class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
-    """To a first stage: pass the held-out set through the stages."""
+    """It goes to a first stage, which is to pass the held-out set through the stages."""
 
     evaluation: int
     batches: int
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """Leave: the run is over."""
+    """The run is over, so the stage is to leave."""
 
 
 # driver ↔ stage
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
-    """Sent each second, both ways, so that silence means something.
+    """It is sent each second in both directions, so that silence means something.
 
-    `finished`: what a stage has got done so far, tensors received or computations. A number that changes is progress,
-    also where nothing else is reported for long: a first update, an evaluation.
-
-    `sent_s`: the sender's clock. In a stage's: `echo_s`, the driver's `sent_s` that it heard last, at `heard_s` of its
-    own.
+    `finished` is how much a stage has done so far: tensors received, then computations. A number that changes is
+    progress, also where nothing else is reported for long, as in a first update or an evaluation. `sent_s` is the
+    sender's clock. A stage adds `echo_s`, the last `sent_s` that it heard from the driver, and `heard_s`, when it
+    heard it by its own clock.
     """
 
     finished: int = 0
@@ -185,15 +188,16 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
 
 
 class StageStarted(Message, frozen=True, kw_only=True, tag="started"):
-    """The stage holds its state and has entered the pipeline. `process_bytes`: its resident memory by then."""
+    """The stage holds its state and has entered the pipeline. `process_bytes` is its resident memory then."""
 
     process_bytes: int
 
 
 class Updated(Message, frozen=True, kw_only=True, tag="updated"):
-    """An update was made. `losses` only from a last stage: one per micro-batch, in order.
+    """The stage has made an update.
 
-    `spent`: the stage's ledger so far, seconds by state.
+    Only a last stage sends `losses`: one for each micro-batch, in order. `spent` is the stage's ledger so far, in
+    seconds by state.
     """
 
     update: int
@@ -204,8 +208,8 @@ class Updated(Message, frozen=True, kw_only=True, tag="updated"):
 
 
 class WindowTuned(Message, frozen=True, kw_only=True, tag="window_tuned"):
-    """A first stage has changed its window. `round_trip_s`: without waiting for stages; `pace_s`: what the narrowest
-    place takes for a micro-batch."""
+    """A first stage has changed its window. `round_trip_s` is the round trip without waiting for stages, and `pace_s`
+    is what the slowest part of the pipeline takes for a micro-batch."""
 
     window: int
     round_trip_s: float
@@ -213,8 +217,11 @@ class WindowTuned(Message, frozen=True, kw_only=True, tag="window_tuned"):
 
 
 class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
-    """A stage splits its backward from now on, or does not, by what it measured: seconds of a whole backward, of both
-    parts of a split one, and from one micro-batch to the next. `refused`: why it never can."""
+    """A stage splits its backward from now on, or does not.
+
+    It decides by the seconds that it measured: of a whole backward, of both parts of a split one, and from one
+    micro-batch to the next. `refused` says why it can never split.
+    """
 
     splits: bool
     refused: str = ""
@@ -225,7 +232,7 @@ class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
 
 
 class ContributionFinishedMessage(Message, frozen=True, kw_only=True, tag="contribution_finished"):
-    """The stage has contributed to a round, after `update` updates."""
+    """The stage has taken its snapshot after `update` updates, and contributed to a round with it."""
 
     round: int
     update: int
@@ -239,13 +246,13 @@ class RingFinishedMessage(Message, frozen=True, kw_only=True, tag="ring_finished
 
 
 class RoundMerged(Message, frozen=True, kw_only=True, tag="round_merged"):
-    """The stage has moved its anchor."""
+    """The stage has merged a round, which moved its anchor."""
 
     round: int
 
 
 class StateSent(Message, frozen=True, kw_only=True, tag="state_sent"):
-    """All `tensors` pieces of the checkpoint of `round` have been sent by this stage."""
+    """The stage has sent all its `tensors` pieces of the checkpoint of `round`."""
 
     round: int
     tensors: int
@@ -259,14 +266,14 @@ class Drained(Message, frozen=True, kw_only=True, tag="drained"):
 
 
 class RoundsFinished(Message, frozen=True, kw_only=True, tag="rounds_finished"):
-    """Nothing is pending: the stage's weights are the anchor. `spent` as in Updated."""
+    """No round is pending: the stage's weights are the anchor. `spent` is as in Updated."""
 
     up_to: int
     spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class EvaluationFinished(Message, frozen=True, kw_only=True, tag="evaluated"):
-    """(sum, count) over the held-out set, of the loss and of each metric in the job's order."""
+    """It carries (sum, count) over the held-out set, of the loss and of each metric in the job's order."""
 
     evaluation: int
     loss: tuple[float, int]
@@ -274,9 +281,10 @@ class EvaluationFinished(Message, frozen=True, kw_only=True, tag="evaluated"):
 
 
 class Spans(Message, frozen=True, kw_only=True, tag="spans"):
-    """A piece of the stage's timeline: one entry of each column is a span, times by the stage's own clock.
+    """It carries a piece of the stage's timeline. One entry of each column is a span; times are by the stage's clock.
 
-    `lanes` and `kinds` as in runtime/timeline.py; a number of -1 is none. `dropped`: spans beyond the limit so far.
+    reports.py says what `lanes` and `kinds` are. A number of -1 means that there is none. `dropped` is how many spans
+    were beyond the limit so far.
     """
 
     lanes: tuple[int, ...]
@@ -288,8 +296,8 @@ class Spans(Message, frozen=True, kw_only=True, tag="spans"):
 
 
 class ImitationLateness(Message, frozen=True, kw_only=True, tag="imitated"):
-    """How late this machine has been so far. `late_s` of `imitated_s` of computing, since the first update;
-    `links_late_s` over `messages` that passed emulated links."""
+    """It says how late this machine has been so far: `late_s` of `imitated_s` of computing since the first update, and
+    `links_late_s` in all `messages` that passed emulated links."""
 
     late_s: float
     imitated_s: float
@@ -298,7 +306,7 @@ class ImitationLateness(Message, frozen=True, kw_only=True, tag="imitated"):
 
 
 class MemoryPeaks(Message, frozen=True, kw_only=True, tag="held"):
-    """The most that the stage's tensors have taken so far, each part at its own peak: runtime/memory.py names them."""
+    """It carries the most bytes that the stage's tensors have taken so far, each part at its own peak (memory.py)."""
 
     tensor_bytes: dict[str, int]
 
@@ -340,5 +348,5 @@ KINDS: tuple[type[Message], ...] = (
 
 
 def codec() -> Codec:
-    """What every endpoint of a run speaks."""
+    """The codec of every endpoint of a run."""
     return Codec(KINDS)

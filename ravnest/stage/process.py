@@ -1,6 +1,7 @@
 """A stage's process: it binds an endpoint, waits for its state, and runs until the driver says stop.
 
-Two threads: the caller's owns the sockets, the other computes. Assembles the parts of this package; decides nothing.
+In: a setup, the peers' addresses, and weights from the driver. Out: a StageRuntime whose parts are joined, and which is
+run to its end. There are two threads: the caller's owns the sockets, the other computes.
 """
 
 import time
@@ -61,15 +62,17 @@ class StageProcess:
 
     @property
     def address(self) -> PeerAddress:
+        """Where the stage listens."""
         return self._endpoint.address
 
     @property
     def samples(self) -> tuple[int, int] | None:
-        """Of the training and the held-out set, where this stage reads them."""
+        """The samples of the training and the held-out set; None where this stage reads neither."""
         return None if self._source is None else self._source.samples
 
     def run(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Train until stopped. Raises what ended it otherwise; either way computing ends and the endpoint is closed."""
+        """Train until the driver says stop. Raises whatever else ends it. Then computing has ended, and the endpoint is
+        closed."""
         with ExitStack() as leaving:
             leaving.callback(self._endpoint.close)
             self._endpoint.connect(peers)
@@ -85,7 +88,7 @@ class StageProcess:
 
 
 def batch_source(setup: StageSetup) -> BatchSource | None:
-    """The data of a first or last stage; None between them."""
+    """The batches of a first or last stage; None for any other stage."""
     if not (setup.is_first or setup.is_last):
         return None
     data = load_data(setup.job, setup.code.job_file)
@@ -98,7 +101,11 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
 def receive_state(
     endpoint: Endpoint, deadline_s: float = STATE_DEADLINE_S, now: Callable[[], float] = time.monotonic
 ) -> tuple[m.Begin, dict[str, Tensor], dict[tuple[str, str], Tensor]]:
-    """Wait for the weights and the optimizer state. Raises NodeLost when nothing more comes for `deadline_s`."""
+    """Wait for the weights and the optimizer state.
+
+    Returns the message by which the stage begins, weights and buffers by name, and the optimizer state by (parameter
+    name, the optimizer's key). Raises NodeLost where nothing more comes for `deadline_s`.
+    """
     begin: m.Begin | None = None
     weights: dict[str, Tensor] = {}
     optimizer: dict[tuple[str, str], Tensor] = {}
@@ -135,7 +142,7 @@ def assemble(
     version: int,
     now: Callable[[], float] = time.monotonic,
 ) -> StageRuntime:
-    """The stage's parts, joined."""
+    """A stage of joined parts, which holds the given weights and optimizer state and has made `version` updates."""
     job = setup.job
     dirs = [Path(path) for path in setup.code.search_dirs]
     stage_device(setup.machine.device)  # one that is not there is refused before weights are moved
@@ -159,7 +166,7 @@ def assemble(
 
 
 def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that come in the narrower precision of a checkpoint, in the model's."""
+    """The weights in the model's precision. They may come in the narrower precision of a checkpoint."""
     program = setup.program
     dtypes = {spec.name: spec.dtype for spec in (*program.parameters, *program.borrowed, *program.buffers)}
     return {

@@ -51,7 +51,7 @@ class SegmentAverage:
 
 @dataclass(frozen=True)
 class StatePiece:
-    """One tensor of a stage's state for a checkpoint; `key` is the optimizer's name for it."""
+    """One tensor of a stage's state for a checkpoint. `key` is the optimizer's name for it."""
 
     part: Literal["weight", "optimizer"]
     name: str
@@ -92,7 +92,7 @@ class StageRounds:
     # A round's way through the stage, in order.
 
     def snapshot(self, round: int, samples: int) -> list[SegmentContribution]:  # noqa: A002 - our word
-        """The progress since the last snapshot, weighed by the `samples` behind it as the job says."""
+        """Take the progress since the last snapshot, and weigh it by the `samples` behind it as the job says."""
         contributions = []
         learned = dict(self._module.named_buffers())
         for segment in self._segments.values():
@@ -116,7 +116,7 @@ class StageRounds:
                 self._reducer.contribute(round, segment.averaged_buffers.name, part.buffers, part.weight)
 
     def on_delivery(self, delivery: Delivery) -> bool:
-        """Take a chunk. Returns False when the delivery is none."""
+        """Take a delivery if it is a chunk of a ring. Returns whether it was one."""
         return self._reducer.on_delivery(delivery)
 
     def on_committed(self, message: m.RoundCommittedMessage) -> list[int]:
@@ -126,7 +126,7 @@ class StageRounds:
         return [merge.round for merge in self._member.handle(RoundCommitted(message.round), 0.0)]
 
     def pump(self) -> list[int]:
-        """Send on, tell the driver of finished rings, and return the rounds that may be merged now."""
+        """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now."""
         self._reducer.pump()
         merges = []
         for result in self._reducer.finished():
@@ -184,7 +184,8 @@ class StageRounds:
         return self._progress[ring].anchor
 
     def adopt_anchor(self) -> None:
-        """Set the live weights to the anchor exactly: nothing is pending, and rounding must not part them."""
+        """Set the live weights to the anchor exactly. To be called where nothing is pending; rounding would part the
+        two."""
         for segment in self._segments.values():
             self._weights.adopt(segment.parameters, self._progress[segment.ring].anchor)
 
@@ -194,7 +195,7 @@ class StageRounds:
         return [*self.kept(), *(StatePiece("optimizer", name, key, tensor) for (name, key), tensor in state.items())]
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
-        """Copies, as (parameter name, the optimizer's key) → tensor, the outer optimizers' state among them."""
+        """Copies of the optimizer state by (parameter name, the optimizer's key), with that of the outer optimizers."""
         return self._weights.optimizer_state() | self.outer_state()
 
     def kept(self) -> Iterator[StatePiece]:

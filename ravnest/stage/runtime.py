@@ -1,9 +1,12 @@
-"""One stage at work: deliveries and finished computations become events, the machine's instructions become deeds.
+"""One stage at work: it turns deliveries and finished computations into events of the stage machine, and carries out
+the machine's instructions.
 
-The edge around StageMachine. It decides nothing about order; it checks what arrives (who sent it, and whether its
-tensors are what the stage's program says) before the machine hears of it. One thread calls `turn` and owns the sockets;
-the one that computes hands over to itself, because on a busy machine it takes milliseconds to wake the other in
-between. Whoever has something for the machine takes the lock.
+In: deliveries of the endpoint, and results of the executor. Out: messages, and computations.
+
+StageMachine decides about order. What arrives is checked before the machine hears of it: who sent it, and whether its
+tensors are what the stage's program says. One thread calls `turn` and owns the sockets. The computing thread gives
+results to the machine itself, and begins what comes next, since on a busy machine it takes milliseconds to wake the
+other thread in between. A thread takes the lock before it gives anything to the machine.
 """
 
 import threading
@@ -34,7 +37,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Sends:
-    """One stage's. Belongs to the thread that makes it, which owns the endpoint; any other may call `send`."""
+    """Sends the messages of one stage. The thread that makes it owns the endpoint; any other thread may call `send`."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Sends:
         on_sent: Callable[[Message, float], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_sent`: hears in the owning thread what has left, and when that began."""
+        """`on_sent`: is called in the owning thread with each message that was sent, and when its sending began."""
         self.endpoint = endpoint
         self._on_sent = on_sent
         self._now = now
@@ -50,7 +53,7 @@ class Sends:
         self._waiting: deque[tuple[str, Message, Sequence[Tensor]]] = deque()
 
     def send(self, peer: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
-        """In the pipeline's lane. Raises what Endpoint.send does, from another thread later: in `flush`."""
+        """Send in the pipeline's lane. Raises what Endpoint.send raises; from another thread, `flush` raises it."""
         self._waiting.append((peer, message, tensors))
         if threading.get_ident() == self._owner:
             self.flush()
@@ -62,7 +65,7 @@ class Sends:
         self.send(m.DRIVER, message)
 
     def flush(self) -> None:
-        """Send what waits. Only the owning thread may call it."""
+        """Send everything that waits. Only the owning thread may call this."""
         while self._waiting:
             peer, message, tensors = self._waiting.popleft()
             began_s = self._now()
@@ -88,7 +91,7 @@ class StageRuntime:
         timeline: Timeline | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`timeline`: where to record what is done, if anybody wants it drawn."""
+        """`version`: the updates that the stage has made. `timeline`: where to record what is done, or None."""
         self.setup = setup
         self.endpoint = endpoint
         self.compute = compute
@@ -125,11 +128,14 @@ class StageRuntime:
 
     @property
     def computations(self) -> int:
-        """How many have finished."""
+        """The number of computations that have finished."""
         return self._reports.computations
 
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
-        """One round of the loop. Raises RunFailed, NodeLost or what a computation raised: the stage has stopped."""
+        """One pass of the loop, which waits for at most `timeout_s`.
+
+        Raises RunFailed, NodeLost or what a computation raised. The stage has stopped then.
+        """
         try:
             deliveries = self.endpoint.poll(timeout_s)
             with self._lock:
@@ -150,10 +156,11 @@ class StageRuntime:
             raise
 
     def _computed(self, finished: ComputeFinished) -> bool:
-        """In the computing thread: go on at once, but for what concerns rounds, which the other thread moves."""
+        """Take a result in the computing thread, so that the stage goes on at once. Returns False for results that
+        concern rounds and for errors, which the other thread takes."""
         with self._lock:
             if self.stopped:
-                return True  # nobody wants it any more
+                return True  # the result is not needed any more
             if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
                 return False
             self._take_finished(finished)
@@ -310,7 +317,7 @@ class StageRuntime:
         self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
 
     def _tell_tried(self) -> None:
-        """Once: whether this stage's backward can be split."""
+        """Say, once, whether this stage's backward can be split."""
         splitter = self.compute.splitter
         if self._split_tried or splitter is None or not splitter.tried:
             return
@@ -324,7 +331,7 @@ class StageRuntime:
         self._sends.send(self.setup.neighbour(step), message, tensors)
 
     def _send_parcels(self) -> None:
-        """What concerns tied parameters."""
+        """Send the messages about tied parameters."""
         for parcel in self.compute.tied.parcels():
             self._send(parcel.step, parcel.message, parcel.tensors)
 

@@ -1,5 +1,8 @@
 """A backward in two parts, of which the first computes what its stage sends back.
 
+In: the graph of a micro-batch, and the gradients of its outputs. Out: first the gradients of its inputs, then those of
+the parameters.
+
 The first part runs the graph for its inputs alone, and notes the gradient that arrives at each node of the frontier.
 The second part begins there, and runs for the parameters alone. Every product is computed once, by torch's own
 functions, so that the gradients are those of a whole backward. Whether that is so for a stage is tried on its first
@@ -23,10 +26,10 @@ from ravnest.errors import RunFailed
 from ravnest.stage.backward import MicroBatchGraph, gradients_of, set_apart
 
 ROUNDING = 64
-"""Gradients agree when they differ by at most so many units of their dtype's precision, in proportion to their norm."""
+"""Gradients agree where the norm of their difference is at most this many times eps of their dtype times their norm."""
 
 Below = dict[Node, tuple[Node, ...]]
-"""Each node's next ones, every node after all that it leads to."""
+"""The next nodes of each node. Every node comes after all nodes that it leads to."""
 
 
 class NotSplittable(RunFailed):
@@ -35,9 +38,11 @@ class NotSplittable(RunFailed):
 
 @dataclass(frozen=True)
 class Frontier:
-    """Of one stage's graphs. `steps`: node i + 1 is the `steps[i][1]`-th next function of node `steps[i][0]`, node 0
-    the root. `groups`: the numbers of frontier nodes, their kinds, and the names of the parameters that they alone lead
-    to by the side.
+    """The frontier of one stage's graphs.
+
+    steps: node i + 1 is the `steps[i][1]`-th next function of node `steps[i][0]`. Node 0 is the root.
+    groups: for each group the numbers of its frontier nodes, their kinds, and the names of the parameters that they
+    alone lead to by the side.
     """
 
     steps: tuple[tuple[int, int], ...]
@@ -100,7 +105,7 @@ def _walk(root: Node) -> Below:
 
 
 def _steps(root: Node, path: set[Node]) -> tuple[dict[Node, int], tuple[tuple[int, int], ...]]:
-    """A way to each node of the path, along the path."""
+    """The number of each node of the path, and a step to it from an earlier one."""
     numbers, steps, queue = {root: 0}, [], [root]
     for node in queue:
         for place, (after, _) in enumerate(node.next_functions):
@@ -112,7 +117,7 @@ def _steps(root: Node, path: set[Node]) -> tuple[dict[Node, int], tuple[tuple[in
 
 
 def _groups(below: Below, path: set[Node]) -> list[tuple[list[Node], list[Tensor]]]:
-    """(frontier nodes, leaves) of each group."""
+    """The frontier nodes and the leaves of each group."""
     owner: dict[Node, int] = {}  # of nodes by the side
     groups: dict[int, tuple[list[Node], list[Tensor]]] = {}
     for mine, (node, nexts) in enumerate(below.items()):
@@ -156,17 +161,17 @@ def _variable(leaf: Node) -> tuple[Tensor]:
 
 @dataclass
 class WeightPass:
-    """The second part of a split backward, to be run once. Holds what is left of the graph."""
+    """The second part of a split backward, which is to be run once. It holds what is left of the graph."""
 
     _calls: list[tuple[list[GradientEdge], list[Tensor], list[Tensor]]] = field(default_factory=list)
 
     @property
     def kept(self) -> list[Tensor]:
-        """The gradients that it begins with."""
+        """The gradients that this part begins with."""
         return [tensor for _, gradients, _ in self._calls for tensor in gradients]
 
     def run(self, *, keep: bool = False) -> None:
-        """Add to the parameters' `grad`. keep: the graph can be run again."""
+        """Add to the parameters' `grad`. keep: the graph is kept, so that it can be run again."""
         for edges, gradients, leaves in self._calls:
             _backward_from(edges, gradients, leaves, keep=keep)
 
@@ -176,21 +181,25 @@ class Splitter:
 
     def __init__(self) -> None:
         self.refused: str | None = None
-        """Why this stage's backward cannot be split, once tried."""
+        """Why this stage's backward cannot be split; None where it can be, or was not tried yet."""
         self.tried = False
         self._frontiers: dict[tuple[torch.Size, ...], Frontier] = {}
 
     def input_gradients(self, graph: MicroBatchGraph, received: Sequence[Tensor]) -> WeightPass:
-        """Sets the `grad` of the graph's inputs. Raises NotSplittable where a frontier cannot be found."""
+        """Run the first part, which sets the `grad` of the graph's inputs. Returns the second part.
+
+        Raises NotSplittable where a frontier cannot be found.
+        """
         end = graph.end(received)
         if end is None:
             return WeightPass()
         return self._first_part(end, graph)
 
     def try_out(self, graph: MicroBatchGraph, received: Sequence[Tensor]) -> None:
-        """A whole backward, after a split one of the same graph, whose gradients it has to equal: see `refused`.
+        """Run a split backward and then a whole one of the same graph. Their gradients have to be equal; `refused` says
+        what is wrong where they are not.
 
-        No parameter of the graph may have a gradient yet.
+        The gradients of the whole one stay. No parameter of the graph may have a gradient before.
         """
         self.tried = True
         end = graph.end(received)
@@ -248,7 +257,7 @@ def _note(arrived: dict[Node, tuple[Tensor | None, ...]], node: Node) -> Callabl
 
 
 def _differences(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor]) -> str | None:
-    """What is wrong with the gradients of a split backward; None where nothing is."""
+    """The reason why gradients of a split backward are wrong; None where they are right."""
     for name, tensor in expected.items():
         ours, theirs = found[name], tensor.grad
         if ours is None and theirs is None:
@@ -266,7 +275,7 @@ def _backward_from(
 ) -> None:
     """Run a graph backward from `edges`, with one gradient for each, and add to the `grad` of `leaves` only.
 
-    keep: the graph can be run again.
+    keep: the graph is kept, so that it can be run again.
     """
     engine = torch.autograd.Variable._execution_engine
     engine.run_backward(

@@ -3,16 +3,19 @@
     owner ── weights, after each change ──► … ──► last borrower          with the activations
     owner ◄─ summed gradients, once an update ─ … ── last borrower       with the gradients
 
-The owner, where the model uses the parameter first, applies the sum of all parts of an update's gradient; so there is
-one sequence of versions, one optimizer state, and one member in the rings. Both travel along the pipeline from stage
-to stage, on the very connections of activations and gradients, which keep their order. From that all else follows:
+In: weights and gradients of tied parameters that arrive from neighbours. Out: parcels to send to neighbours, the
+weights that the stage computes with, and the staleness of each gradient.
+
+The owner is the stage that uses the parameter first. It applies the sum of all parts of an update's gradient, so there
+is one sequence of versions, one optimizer state, and one member in the rings. Weights and gradients travel from stage
+to stage on the connections of activations and gradients, which keep their order. It follows that
 
     weights of version v leave the owner before any micro-batch that it computes with them, so a borrower has them by
     then, and no gradient is older there than at the owner;
     a borrower's part of update u leaves before the last gradient of u, so the owner has all parts when it computes its
     own last one, and nobody ever waits.
 
-Weights that arrive are adopted by the compute thread before its next forward. Decides nothing about order.
+The compute thread adopts weights that have arrived before its next forward.
 """
 
 import threading
@@ -30,30 +33,32 @@ from ring_allreduce.transport import Message
 
 @dataclass(frozen=True)
 class TiedSetup:
-    """One stage's part, in names that are sorted in each list. Frozen parameters need none of it."""
+    """Which tied parameters one stage owns, borrows or passes on. Each list of names is sorted, and no frozen parameter
+    is in one, since those never change.
+    """
 
     borrowed: tuple[str, ...] = ()
-    """Used here, owned before."""
+    """The parameters that this stage uses and an earlier stage owns."""
     lent: tuple[str, ...] = ()
-    """Owned here, used behind."""
+    """The parameters that this stage owns and a later stage uses."""
     passed_on: tuple[str, ...] = ()
-    """Owned before, used behind."""
+    """The parameters that an earlier stage owns and a later stage uses."""
     specs: Mapping[str, ValueSpec] = field(default_factory=dict)
-    """How each of them travels: as it is."""
+    """How each parameter travels, which is without compression."""
 
     @property
     def from_behind(self) -> tuple[str, ...]:
-        """Whose gradients the next stage sends."""
+        """The parameters whose gradients the next stage sends."""
         return tuple(sorted((*self.lent, *self.passed_on)))
 
     @property
     def to_owner(self) -> tuple[str, ...]:
-        """Whose gradients this stage sends to the previous one."""
+        """The parameters whose gradients this stage sends to the previous one."""
         return tuple(sorted({*self.borrowed, *self.passed_on}))
 
 
 def tied_setups(programs: Sequence[StageProgram]) -> list[TiedSetup]:
-    """Of each stage of a cluster, in order."""
+    """The setup of each stage of a cluster. `programs`: the stages' programs, in order."""
     specs = {spec.name: spec for program in programs for spec in program.borrowed if spec.requires_grad}
     borrowers: dict[str, list[int]] = {name: [] for name in specs}
     owners: dict[str, int] = {}
@@ -79,7 +84,7 @@ def tied_setups(programs: Sequence[StageProgram]) -> list[TiedSetup]:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message to a neighbour, `step` places along the pipeline."""
+    """A message to the stage that is `step` places along the pipeline."""
 
     step: int
     message: Message
@@ -87,8 +92,11 @@ class Parcel:
 
 
 class TiedParameters:
-    """One stage's part in it. `arrived_*` belong to the thread of the sockets; `parcels` and `staleness` to whichever
-    has the stage's lock; the rest to the computing thread."""
+    """The tied parameters of one stage.
+
+    The thread of the sockets calls `arrived_weights` and `arrived_gradients`, whichever thread has the stage's lock
+    calls `parcels` and `staleness`, and the computing thread calls the rest.
+    """
 
     def __init__(self, setup: TiedSetup, weights: VersionedWeights, update_every: int, max_staleness: int) -> None:
         self._setup = setup
@@ -102,9 +110,10 @@ class TiedParameters:
         self._parcels: list[Parcel] = []
         self._used: dict[int, int] = {}  # micro-batch → version of what is borrowed
 
-    # The thread of the sockets; `parcels` also the other, when it hands over to itself
+    # Called by the thread of the sockets, and `parcels` also by the computing thread.
 
     def arrived_weights(self, message: m.TiedWeights, tensors: Sequence[Tensor]) -> None:
+        """Keep the weights that this stage borrows, and pass on those that later stages borrow."""
         named = dict(zip(message.names, tensors, strict=True))
         onward = [name for name in message.names if name in self._setup.passed_on]
         with self._lock:
@@ -115,11 +124,12 @@ class TiedParameters:
                 self._parcels.append(Parcel(+1, passed, tuple(named[name] for name in onward)))
 
     def arrived_gradients(self, message: m.TiedGradients, tensors: Sequence[Tensor]) -> None:
+        """Keep the gradients of later stages until this stage's own part of the update is computed."""
         with self._lock:
             self._behind[message.update] = dict(zip(message.names, tensors, strict=True))
 
     def expected(self, message: m.TiedWeights | m.TiedGradients) -> list[ValueSpec]:
-        """The tensors that it must bring. Raises RunFailed where it names others than it may."""
+        """The tensors that a message must bring. Raises RunFailed where it names other parameters than it may."""
         specs = self._setup.specs
         if isinstance(message, m.TiedWeights):
             allowed = {*self._setup.borrowed, *self._setup.passed_on}
@@ -132,21 +142,22 @@ class TiedParameters:
 
     @property
     def held_bytes(self) -> int:
-        """Of what has arrived and is not used yet."""
+        """The bytes of what has arrived and is not used yet."""
         with self._lock:
             held = [*self._newest.values(), *(part for parts in self._behind.values() for part in parts.values())]
         return sum(tensor.nbytes for tensor in held)
 
     def parcels(self) -> list[Parcel]:
-        """What is to be sent now, in order."""
+        """The parcels that are to be sent now, in order. They are forgotten here."""
         with self._lock:
             parcels, self._parcels = self._parcels, []
         return parcels
 
-    # The compute thread, but for `staleness`
+    # Called by the computing thread, except `staleness`.
 
     def adopt(self, micro_batch: int | None = None) -> None:
-        """Before a forward, of that micro-batch in training: use the newest weights that have arrived."""
+        """Use the newest weights that have arrived. To be called before each forward; `micro_batch` is given in
+        training."""
         if not self._setup.borrowed:
             return
         with self._lock:
@@ -159,7 +170,11 @@ class TiedParameters:
                 self._used[micro_batch] = self._version
 
     def close_group(self, micro_batch: int) -> None:
-        """After the backward that completes an update's gradient, before that is used or sent on."""
+        """Add up the parts of an update's gradient: the owner's sum is complete, a borrower's is ready to be sent.
+
+        To be called after the backward of the update's last micro-batch, before the gradient is used or sent on.
+        Raises RunFailed where the gradients of later stages are not here.
+        """
         setup, update = self._setup, micro_batch // self._update_every
         if not (setup.from_behind or setup.to_owner):
             return
@@ -176,7 +191,7 @@ class TiedParameters:
                 self._parcels.append(Parcel(-1, m.TiedGradients(update=update, names=setup.to_owner), parts))
 
     def changed(self) -> None:
-        """After the stage's own weights have changed: lend them anew."""
+        """Lend the stage's weights anew. To be called after they have changed."""
         if self._setup.lent:
             message = m.TiedWeights(version=self._weights.version, names=self._setup.lent)
             copies = self._weights.lend(self._setup.lent)
@@ -184,7 +199,7 @@ class TiedParameters:
                 self._parcels.append(Parcel(+1, message, copies))
 
     def staleness(self, update: int, own: Sequence[int]) -> tuple[int, ...]:
-        """Of each gradient of an update: the larger of the stage's `own` and that of what it borrows.
+        """The staleness of each gradient of an update: the larger of the stage's `own` and that of what it borrows.
 
         Raises RunFailed where one is beyond the bound.
         """
