@@ -73,7 +73,7 @@ class Crossing:
 
 
 class StageCrossings:
-    """Both directions of both cuts of a stage. A first stage has no cut before it, and a last one has none behind it."""
+    """Both directions of both cuts of a stage. A first stage has no cut before it, and a last one none behind it."""
 
     def __init__(self, setup: StageSetup) -> None:
         wire, own = setup.job.wire, setup.name
