@@ -1,7 +1,8 @@
-"""Evaluating a run's weights on one machine that need not hold the model.
+"""Evaluates a run's weights on one machine, which need not hold the whole model.
 
-Decides what is evaluated on what, and how much of the model and of the set is held at once; the batches and the
-operations are those of the run's own evaluation, so that both give the same numbers. Knows nothing of the terminal.
+In: a trained run, a file or folder of weights, and which set to evaluate on. Out: an `Evaluation` with the loss and the
+metrics. The model goes through memory span by span, and the set in groups of batches, as many as memory allows. Batches
+and operations are those of the run's own evaluation, so that both give the same numbers.
 """
 
 import gc
@@ -35,9 +36,9 @@ Span = tuple[int, int]
 
 
 def spans_within(units: Sequence[Unit], stages: Sequence[Span], most_bytes: int) -> list[Span]:
-    """The stages' own spans, those whose weights take more than `most_bytes` cut further: greedily, between units.
+    """The spans of the stages. One whose weights take more than `most_bytes` is cut further, greedily, between units.
 
-    A single unit may be larger.
+    A single unit may still be larger than that.
     """
     found: list[Span] = []
     for begin, end in stages:
@@ -53,8 +54,8 @@ def spans_within(units: Sequence[Unit], stages: Sequence[Span], most_bytes: int)
 
 
 def batches_at_once(units: Sequence[Unit], spans: Sequence[Span], samples: int, batches: int, most_bytes: int) -> int:
-    """How many of `batches`, of `samples` each, may wait between two spans so that their activations take at most
-    `most_bytes`; 1 at the least."""
+    """How many of `batches`, of `samples` each, may wait between two spans, so that their activations take at most
+    `most_bytes`. It is at least 1."""
     widest = samples * max((units[end - 1].boundary_bytes for _, end in spans[:-1]), default=0)
     return min(batches, max(1, most_bytes // widest)) if widest else batches
 
@@ -73,8 +74,11 @@ class SpanEvaluation:
         device_name: str,
         precision: Precision = "float32",
     ) -> None:
-        """`weights`: the whole model's by original name, read when they are asked for. `device_name`: torch's of
-        `device`. Only a caller's own data and measures raise: InvalidInput."""
+        """
+        Arguments:
+            weights: those of the whole model by original name, which are read when they are asked for.
+            device_name: torch's name of `device`.
+        """
         self._weights = weights
         self._dataset = dataset
         self._metrics = metrics
@@ -87,23 +91,30 @@ class SpanEvaluation:
 
     @property
     def loss(self) -> float:
-        """The mean so far."""
+        """The mean loss so far."""
         return self._sums[0].mean
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those so far, by name."""
+        """The metrics so far, by name."""
         return {
             metric.name: metric.finish(sums.mean) for metric, sums in zip(self._metrics, self._sums[1:], strict=True)
         }
 
     @torch.no_grad()
     def add(self, programs: Sequence[StageProgram], batches: Sequence[range], done: Callable[[], None]) -> None:
-        """Take `batches` (indices into the dataset) through all spans. `done` is called for each batch in each span."""
+        """Take `batches` (indices into the dataset) through all spans. `done` is called after each batch in each span.
+
+        Raises InvalidInput where the user's own data, loss or metrics raise.
+        """
         carried: list[Tensors] = [()] * len(batches)
-        for program in programs:
-            self._through(program, batches, carried, done, ends=(program is programs[0], program is programs[-1]))
-            gc.collect()  # a module with a parameter of its own refers to itself
+        gc.freeze()  # the collections below need not look at what was there before: each would take half a second
+        try:
+            for program in programs:
+                self._through(program, batches, carried, done, ends=(program is programs[0], program is programs[-1]))
+                gc.collect()  # a module with a parameter of its own refers to itself
+        finally:
+            gc.unfreeze()
 
     def _through(
         self,
@@ -113,7 +124,10 @@ class SpanEvaluation:
         done: Callable[[], None],
         ends: tuple[bool, bool],
     ) -> None:
-        """Through one span, whose weights are gone when this returns. `carried`, each batch's tensors, is replaced."""
+        """Take the batches through one span, whose weights are gone when this returns.
+
+        `carried` holds each batch's tensors between the spans, and is replaced.
+        """
         is_first, is_last = ends
         module, mixed = self._built(program), MixedPrecision(self._precision, self._device_name)
         for place, batch in enumerate(batches):
@@ -131,7 +145,7 @@ class SpanEvaluation:
         mixed.weights_changed()
 
     def _built(self, program: StageProgram) -> StageModule:
-        # Copies: what is read lies in a mapped file, and a model may write to its buffers even in evaluation.
+        # They are copied, because they lie in a mapped file, and a model may write to its buffers even in evaluation.
         own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=True) for spec in program.weight_specs}
         return StageModule(program, own, self._device_name, copy=False).eval()
 
@@ -143,13 +157,13 @@ class SpanEvaluation:
 
 DataSplit = Literal["held_out", "train"]
 
-_WEIGHTS_SHARE = 0.5  # of the memory that is left: the rest is for activations, within spans and between them
-_WAITING_SHARE = 0.125
+_WEIGHTS_SHARE = 0.5  # of the free memory; the rest is for activations, within spans and between them
+_WAITING_SHARE = 0.125  # of the free memory: for activations that wait between two spans
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What weights came to on a set. `loss` and `metrics` are means over all of `samples`."""
+    """What the `weights` of a `run` give on a set. `loss` and `metrics` are means over all of `samples`."""
 
     run: Path
     weights: Path
@@ -158,8 +172,9 @@ class Evaluation:
     loss: float
     metrics: Mapping[str, float]
     baselines: Mapping[str, float]
-    """Of the held-out set; none for another."""
+    """Losses on the held-out set to compare with; empty for another set."""
     seconds: float
+    """How long the evaluation took."""
 
 
 def evaluate(
@@ -171,10 +186,17 @@ def evaluate(
     step: Callable[[str], None] = lambda step: None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Evaluation:
-    """The job's loss and metrics of the weights that `weights_path` names.
+    """The job's loss and metrics with the weights that `weights_path` names.
 
-    `step` hears of each slow step as it begins, `progress` which part of the evaluation is done. Raises InvalidInput
-    where code, data, weights or device are not those of the run's model, or not there.
+    Arguments:
+        weights_path: a file of weights, or a folder of a checkpoint.
+        data: which set to evaluate on.
+        device: torch's name of the device to compute on.
+        step: hears of each slow step, as it begins.
+        progress: hears which share of the evaluation is done, from 0 to 1.
+
+    Raises:
+        InvalidInput: the code, the data, the weights or the device do not exist, or do not fit the run's model.
     """
     job, job_file = run.job, run.job_file
     host = _device(device)
@@ -223,7 +245,7 @@ def evaluate(
 
 
 def _device(name: str) -> HostDevice:
-    """Raises InvalidInput where this machine has none such."""
+    """The device of this name. Raises InvalidInput where this machine has none such."""
     try:
         return stage_device(name)
     except RuntimeError:
@@ -235,7 +257,7 @@ def _device(name: str) -> HostDevice:
 
 
 def _spans(plan: Plan, captured: CapturedModel, device: str) -> list[Span]:
-    """The stages of the cluster that evaluated in the run, cut further where memory is short."""
+    """The spans of the cluster that evaluated in the run, cut further where memory is short."""
     left_bytes = int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else free_bytes()
     stages = [stage.units for stage in evaluating_cluster(plan).stages]
     spans = spans_within(captured.units, stages, int(_WEIGHTS_SHARE * left_bytes))

@@ -76,6 +76,7 @@ def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def untrained(tmp_path: Path) -> TrainedRun:
+    """A run of three stages whose weights are those before training."""
     return written(tmp_path, tiny_job(), start(tiny_job()), (3,))
 
 
@@ -83,16 +84,16 @@ def test_one_span_is_held_at_a_time_and_read_once_for_each_group(
     untrained: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: weakref.WeakSet[StageModule] = weakref.WeakSet()
-    most, built, build = [], [], StageProgram.build
+    most, built = [], []
 
-    def watched(self: StageProgram, *args: Any, **options: Any) -> StageModule:
+    def watched(program: StageProgram, *args: Any, **options: Any) -> StageModule:
         most.append(len(alive))
-        module = build(self, *args, **options)
+        module = StageModule(program, *args, **options)
         alive.add(module)
-        built.append((self.start, self.end))
+        built.append((program.start, program.end))
         return module
 
-    monkeypatch.setattr(StageProgram, "build", watched)
+    monkeypatch.setattr("ravnest.results.evaluation.StageModule", watched)
     whole = of_file(untrained)
     stages = [stage.units for stage in untrained.plan.clusters[0].stages]
     assert built == stages
