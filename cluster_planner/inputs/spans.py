@@ -97,7 +97,7 @@ class SpanCosts:
             in_flight = window * saved + queued
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
-        copies = self._copies(last=end == self.count)
+        copies = self.parameter_copies(last=end == self.count)
         tied = self._borrowed_copies(last=end == self.count) * self.borrowed_bytes(start, end)
         tied += float(self._tied[end]) * self._is_exact
         return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
@@ -179,15 +179,15 @@ class SpanCosts:
             in_flight += queued[:, None]
         else:
             in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
-        copies = np.full(len(self.positions), self._copies(last=False))
-        copies[-1] = self._copies(last=True)
+        copies = np.full(len(self.positions), self.parameter_copies(last=False))
+        copies[-1] = self.parameter_copies(last=True)
         tied = self._tied[self.positions]
         borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
         borrowed[-1] = self._borrowed_copies(last=True)
         held = in_flight + borrowed * np.minimum(self._between(self._borrowed), tied[:, None]) + tied * self._is_exact
         return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
 
-    def _copies(self, *, last: bool) -> float:
+    def parameter_copies(self, *, last: bool) -> float:
         """Return how many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the
         anchor; of each round on its way the contribution and its average).
         """
@@ -203,7 +203,7 @@ class SpanCosts:
         last borrower hold one more gradient, of those behind.
         """
         if not self._is_exact:
-            return self._copies(last=last)
+            return self.parameter_copies(last=last)
         return (1 if last else self.workload.max_staleness + 1) + 2
 
     @property

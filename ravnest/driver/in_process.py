@@ -48,7 +48,7 @@ class LocalRun:
         """`order` says which of the stages take their turn, and in which order, each time anew: all, in the plan's."""
         self._now_s = 0.0
         network = InProcessNetwork(now=self.now)
-        self._driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
+        self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
         network.connect_all()
         self.stages: dict[str, StageRuntime] = {
@@ -71,7 +71,7 @@ class LocalRun:
         self._anchor: dict[str, Tensor] = {}
         for name, setup in setups.items():
             if setup.is_first:
-                self._driver.send(name, Lane.PIPELINE, m.Go())
+                self.driver.send(name, Lane.PIPELINE, m.Go())
 
     def now(self) -> float:
         return self._now_s
@@ -91,16 +91,17 @@ class LocalRun:
         for name in self._order(list(self.stages)):
             self.stages[name].turn(0.0)
         news = False
-        for delivery in self._driver.poll(0.0):
+        for delivery in self.driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
-            self._note(delivery.sender, delivery.message, delivery.tensors)
+            self.note(delivery.sender, delivery.message, delivery.tensors)
             self.follow(self.control.handle(delivery.sender, delivery.message))
         self.follow(self.control.tick(self._now_s))
         for name in self.stages:
-            self._driver.send(name, Lane.PIPELINE, m.Alive())
+            self.driver.send(name, Lane.PIPELINE, m.Alive())
         return news
 
-    def _note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
+    def note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
+        """Keep what a stage's message says for the result."""
         match message:
             case m.Updated():
                 self.result.staleness.setdefault(sender, []).extend(message.staleness)
@@ -114,7 +115,7 @@ class LocalRun:
         for instruction in instructions:
             match instruction:
                 case c.SendToStage():
-                    self._driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
+                    self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case c.RecordEvaluation():
                     self.result.evaluations.append(instruction.evaluated)
                 case c.BeginCheckpoint():

@@ -99,6 +99,11 @@ class ThreadExecutor:
         self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
     def listen(self, listener: Listener) -> None:
         self._listener = listener
 

@@ -60,6 +60,11 @@ class Sends:
         else:
             self.endpoint.wake()
 
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait to be sent."""
+        return len(self._waiting)
+
     def tell(self, message: Message) -> None:
         """Send to the driver."""
         self.send(m.DRIVER, message)
@@ -125,6 +130,11 @@ class StageRuntime:
         executor.listen(self._computed)
         if not setup.is_first:
             self._handle(ev.Started(version=version))
+
+    @property
+    def unsent(self) -> int:
+        """The number of messages in the pipeline's lane that wait to be sent."""
+        return self._sends.waiting
 
     @property
     def computations(self) -> int:

@@ -6,7 +6,7 @@ infinity, so a backward is run on gradients times a scale, and its result is div
 so that this rounds nothing.
 
 What travels has a form of its own. The arithmetic of the forms is ring_allreduce's; which tensors of a cut travel in
-them is decided in ravnest/stage/crossings.py.
+them is decided in ravnest/stage/boundary_tensors.py.
 """
 
 from collections.abc import Mapping

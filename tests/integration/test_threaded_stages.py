@@ -73,9 +73,9 @@ class StageThread:
         """Nothing of it runs, and nothing that it made waits."""
         self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
-        assert not self.executor._thread.is_alive()
+        assert not self.executor.is_alive
         assert self.executor.finished() == []
-        assert not self.stage._sends._waiting
+        assert self.stage.unsent == 0
 
 
 class Driver:
@@ -84,7 +84,7 @@ class Driver:
     def __init__(self, job: Job, parts: tuple[int, ...]) -> None:
         self.run: LocalRun = local_run(job, parts=parts)
         self.endpoint = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=b"t" * 16)
-        self.run._driver = self.endpoint
+        self.run.driver = self.endpoint
         setups = {name: stage.setup for name, stage in self.run.stages.items()}
         self.stages = {
             name: StageThread(setup, ZmqEndpoint(name, codec=m.codec(), token=b"t" * 16))
@@ -115,7 +115,7 @@ class Driver:
             assert now_s < DEADLINE_S, f"still {self.run.control.phase.name}"
             assert [stage.error for stage in self.stages.values() if stage.error] == []
             for delivery in self.endpoint.poll(0.02):
-                self.run._note(delivery.sender, delivery.message, delivery.tensors)
+                self.run.note(delivery.sender, delivery.message, delivery.tensors)
                 self.run.follow(self.run.control.handle(delivery.sender, delivery.message))
                 updates += isinstance(delivery.message, m.Updated)
             if until_updates is not None and updates >= until_updates:

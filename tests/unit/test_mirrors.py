@@ -99,10 +99,7 @@ ORPHANS = {
 TO_MEND: set[str] = {
     "tests/integration/test_encrypted_streams.py",
     "tests/integration/test_rendezvous.py",
-    "tests/integration/test_threaded_stages.py",
     "tests/integration/test_transport_shared.py",
-    "tests/unit/ravnest/splitting/models.py",
-    "tests/unit/ravnest/stage/test_memory.py",
 }
 """Files whose tests still use private attributes."""
 

@@ -109,7 +109,7 @@ def test_without_flushes_copies_are_the_owner_s_and_no_gradient_is_older_than_th
 
 @pytest.mark.parametrize("seed", range(6))
 def test_in_whatever_order_stages_take_their_turns_parts_are_in_time_and_the_bound_holds(seed):
-    """Late parts, and gradients beyond the bound, end a run: see runtime/tied.py."""
+    """Late parts, and gradients beyond the bound, end a run: see stage/tied.py."""
     draw = random.Random(seed)
 
     def order(stages):

@@ -18,7 +18,7 @@ FORMS = ["float32", "bfloat16", "float16", "int8"]
 
 def trained(activations, gradients, **changes):
     wire = {"activations": activations, "gradients": gradients}
-    job = tiny_job(wire=wire, stop={"samples": 960}, optimizer={"name": "adamw", "lr": 0.01}, **changes)
+    job = tiny_job(wire=wire, stop={"samples": 480}, optimizer={"name": "adamw", "lr": 0.01}, **changes)
     run = local_run(job, parts=(3,))
     result = run.run()
     (evaluated,) = result.evaluations
@@ -27,7 +27,7 @@ def trained(activations, gradients, **changes):
 
 def test_float32_is_the_run_without_the_option_and_the_others_learn_as_well():
     losses, exact = trained("float32", "float32")
-    assert losses == local_run(tiny_job(stop={"samples": 960}), parts=(3,)).run().losses["c0"]
+    assert losses == local_run(tiny_job(stop={"samples": 480}), parts=(3,)).run().losses["c0"]
     for form in FORMS[1:]:
         short, held_out = trained(form, form)
         assert short != losses

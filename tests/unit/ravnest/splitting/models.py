@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ravnest.splitting import CapturedModel, StageModule, capture, initial_weights
 
@@ -280,7 +281,7 @@ def run_eager(
     with torch.random.fork_rng():
         torch.manual_seed(3)
         tree = model(*(a.clone() for a in args), **{k: v.clone() for k, v in kwargs.items()})
-    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    outputs = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
     if training:
         pairs = [(o, direction(o)) for o in outputs if o.requires_grad]
         torch.autograd.backward(*zip(*pairs, strict=True))

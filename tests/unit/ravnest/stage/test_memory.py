@@ -90,7 +90,7 @@ def test_tensors_stay_within_a_tenth_of_the_plan(case):
             assert sum(measured.values()) <= 1.1 * planned, (index, measured, planned)
             # The plan's window allows for latency; without any, fewer micro-batches are in flight. The rest is met.
             held = sum(measured[part] for part in ("weights", "gradients", "optimizer", "averaging"))
-            copies = spans._copies(last=index == stages - 1)
+            copies = spans.parameter_copies(last=index == stages - 1)
             assert held == pytest.approx(copies * spans.parameter_bytes(*stage.units), rel=0.10), (index, measured)
 
 
