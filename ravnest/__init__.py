@@ -25,7 +25,19 @@ if TYPE_CHECKING:
         run,
         simulate,
     )
-    from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
+    from ravnest.driver.observe.report import (
+        CheckpointWrittenEvent,
+        ClusterProgress,
+        EvaluatedEvent,
+        NoticeEvent,
+        Observer,
+        PhaseEvent,
+        ProgressEvent,
+        RoundCommittedEvent,
+        RunEvent,
+        RunLimit,
+        RunResult,
+    )
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
     from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
     from ravnest.job.config import Job
@@ -40,7 +52,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "doctor evaluate explain_plan export plan profile rehearse run simulate",
-    "ravnest.driver.observe.report": "RunLimit Observer RunEvent RunResult",
+    "ravnest.driver.observe.report": "CheckpointWrittenEvent ClusterProgress EvaluatedEvent NoticeEvent Observer "
+    "PhaseEvent ProgressEvent RoundCommittedEvent RunEvent RunLimit RunResult",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -56,8 +69,11 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = [
     "BandwidthChange",
+    "CheckpointWrittenEvent",
     "Cluster",
+    "ClusterProgress",
     "DoctorReport",
+    "EvaluatedEvent",
     "Evaluation",
     "ExplainedPlan",
     "Exported",
@@ -70,12 +86,16 @@ __all__ = [
     "NoFeasiblePlan",
     "Node",
     "NodeLost",
+    "NoticeEvent",
     "Observer",
+    "PhaseEvent",
     "Plan",
     "Profile",
+    "ProgressEvent",
     "RavnestError",
     "RegionLink",
     "Rehearsal",
+    "RoundCommittedEvent",
     "RunEvent",
     "RunFailed",
     "RunLimit",

@@ -1,7 +1,8 @@
-"""What acts on each node for `profile` and `doctor`: looks at its machine, measures it, and probes its peers.
+"""The agent that acts on each node for `profile` and `doctor`, and the interface through which agents are asked.
 
-One per node: an actor of Ray's on the nodes of a cluster, or in this very process without one. Every method raises
-errors of ravnest's alone; who calls has a deadline.
+In: calls with plain arguments. Out: facts about the machine, speeds, and measurements of links. There is one agent on
+each node: a Ray actor on the nodes of a cluster, or an object in this process where there is no cluster. The methods of
+an agent raise only errors of ravnest.errors; whoever calls them has a deadline.
 """
 
 import math
@@ -27,14 +28,17 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Reachability:
-    """Whether a TCP connection to a peer's two ports was taken; else why not, such as `timed out`."""
+    """Why a TCP connection to each of a peer's two ports failed, such as `timed out`; None where it was accepted."""
 
     pipeline: str | None
     bulk: str | None
 
 
 class MachineAgent:
-    """`shipped`: this process works in a copy of the job's folder, which Ray brought."""
+    """Examines and measures the machine that it is on.
+
+    `shipped` says that this process works in a copy of the job's folder, which Ray brought.
+    """
 
     def __init__(self, name: str, host: str, *, shipped: bool = False) -> None:
         self._name = name
@@ -43,11 +47,13 @@ class MachineAgent:
         self._line: object = None
 
     def facts(self) -> "MachineFacts":
+        """What this machine is; see machine_facts."""
         from ravnest.profiling.machine_facts import machine_facts
 
         return machine_facts()
 
     def speed(self, work: "BenchmarkWork", device: str, threads: int, seconds: float) -> "Speed":
+        """How fast `device` does `work` in about `seconds`; see measure_speed."""
         from ravnest.job.materials import search_dirs
         from ravnest.profiling.speed import measure_speed
 
@@ -56,22 +62,24 @@ class MachineAgent:
         return measure_speed(at, device=device, threads=threads, seconds=seconds, search_dirs=dirs)
 
     def check_job(self, job: "Job", job_file: str, reads_data: bool) -> "JobFacts":
+        """Whether this machine can run the job's code and read its data; see machine_facts.check_job."""
         from ravnest.profiling.machine_facts import check_job
 
         return check_job(job, self._job_file(job_file), reads_data=reads_data)
 
     def listen(self, token: bytes) -> PeerAddress:
-        """Bind two ports, as a stage does."""
+        """Binds two ports, as a stage does, and returns their address. `token` is the secret that peers must know."""
         from ravnest.profiling.probe_line import ProbeLine
 
         self._line = ProbeLine(self._name, self._host, token)
         return self._line.address
 
     def meet(self, peers: Mapping[str, PeerAddress]) -> None:
+        """Makes the addresses of the peers known, which is needed before they can be measured."""
         self._probe().connect(peers)
 
     def reach(self, peers: Mapping[str, PeerAddress]) -> dict[str, Reachability]:
-        """By plain TCP connections."""
+        """Tries plain TCP connections to both ports of each peer."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             tried = {
                 peer: [pool.submit(_connects, at.host, port) for port in (at.pipeline_port, at.bulk_port)]
@@ -80,12 +88,15 @@ class MachineAgent:
             return {peer: Reachability(pipeline.result(), bulk.result()) for peer, (pipeline, bulk) in tried.items()}
 
     def ping(self, peer: str, lane: str, count: int, seconds: float, deadline_s: float) -> "PingTimes":
+        """The round-trip times to a peer; see ProbeLine.ping."""
         return self._probe().ping(peer, Lane[lane], count, seconds, deadline_s)
 
     def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> "Arrivals":
+        """Sends to several peers at once; see ProbeLine.transfer."""
         return self._probe().transfer(peers, seconds, deadline_s)
 
     def close(self) -> None:
+        """Closes the ports, if there are any."""
         if self._line is not None:
             self._probe().close()
 
@@ -101,7 +112,7 @@ class MachineAgent:
 
 
 def reach_most_s(peers: int) -> float:
-    """What `reach` takes where none of so many peers answers."""
+    """How many seconds `reach` takes at most for so many peers, which it needs where none of them answers."""
     return CONNECT_S * math.ceil(2 * peers / _AT_ONCE)
 
 
@@ -115,7 +126,7 @@ def _connects(host: str, port: int) -> str | None:
 
 @dataclass(frozen=True)
 class AgentNode:
-    """A node that an agent acts on. `cores`: what a stage there may use."""
+    """A node that has an agent. `cores` is the number of processor cores that a stage there may use."""
 
     name: str
     address: str | None
@@ -124,7 +135,7 @@ class AgentNode:
 
 @dataclass(frozen=True)
 class AgentCall:
-    """Of a MachineAgent's method."""
+    """A call of a method of the MachineAgent on the node `member`."""
 
     member: str
     method: str
@@ -133,29 +144,32 @@ class AgentCall:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """Why there is no answer, in one line."""
+    """Stands for an answer that did not come; `reason` says why, in one line."""
 
     reason: str
 
 
 class Agents(Protocol):
-    """Agents, one on each node."""
+    """A set of agents, one on each node."""
 
     @property
     def members(self) -> Sequence[AgentNode]: ...
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Nodes that stopped answering, and why; they are not asked again."""
+        """The nodes that stopped answering, with the reason. They are not asked again."""
         ...
 
     def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
-        """The answers, each perhaps Unanswered, in the order of `calls`, which run at the same time."""
+        """Makes all calls at the same time and returns their answers in the same order.
+
+        A call that fails or takes longer than `timeout_s` gives an Unanswered.
+        """
         ...
 
 
 class LocalAgents:
-    """This process, as the one member."""
+    """This process as the only agent."""
 
     def __init__(self, name: str, cores: int) -> None:
         self.members: Sequence[AgentNode] = (AgentNode(name, None, cores),)
@@ -163,7 +177,7 @@ class LocalAgents:
         self._agent = MachineAgent(name, "127.0.0.1")
 
     def ask(self, calls: Sequence[AgentCall], timeout_s: float) -> list[Any]:
-        """One after the other; what computes here has no deadline. `timeout_s` is for others."""
+        """Makes the calls one after the other. `timeout_s` is ignored, since nothing here can be interrupted."""
         return [self._answer(call) for call in calls]
 
     def _answer(self, call: AgentCall) -> Any:

@@ -1,6 +1,7 @@
-"""What measured times say of links and machines: latency, jitter, sustained rates, and how far to trust them.
+"""Estimates of latency, jitter and sustained rates from measured times, and of how uncertain they are.
 
-Pure arithmetic on samples. Decides which part of a transfer counts, and when a figure is called uncertain.
+In: round-trip times, arrival times and repeated measurements. Out: figures in SI units with their spread. This module
+is pure arithmetic; it decides which part of a transfer counts, and when a figure is called uncertain.
 """
 
 from collections.abc import Sequence
@@ -9,21 +10,21 @@ from itertools import pairwise
 from statistics import median
 
 UNCERTAIN = 0.25
-"""A figure whose samples spread by more than this share of it is called uncertain."""
+"""A figure is called uncertain if its samples spread by more than this share of it."""
 
 WARM_UP_PINGS = 2
-"""The first round trips hold the connecting, too."""
+"""The first round trips are left out, since they include connecting."""
 
 SLOW_START_SHARE = 0.4
-"""Of a transfer, at its beginning, that tells nothing of the sustained rate."""
+"""The share of a transfer, at its beginning, that is left out of the sustained rate."""
 
 SLICES = 6
-"""Of the rest, whose rates show how steady it was."""
+"""The rest of a transfer is cut into so many slices, whose rates show how steady it was."""
 
 
 @dataclass(frozen=True)
 class MeasuredFigure:
-    """A figure in SI units; `spread` is the range of the middle 80 % of its samples, as a share of it."""
+    """A figure in SI units. `spread` is the range of the middle 80 % of its samples, as a share of the figure."""
 
     value: float
     spread: float
@@ -35,16 +36,17 @@ class MeasuredFigure:
 
 @dataclass(frozen=True)
 class MeasuredLatency:
-    """One way, in seconds. `jitter_s`: by how much a message may be later, at most, were it uniform."""
+    """The latency one way, in seconds. A message may be later by up to `jitter_s`, if delays are uniform."""
 
     seconds: float
     jitter_s: float
 
 
 def latency(round_trips_s: Sequence[float]) -> MeasuredLatency:
-    """Half of the shortest round trip: what the way takes when nothing delays it. Raises ValueError without samples.
+    """The latency is half of the shortest round trip, which nothing has delayed.
 
-    Were each way's delay uniform from 0 to J, round trips would exceed the shortest by J in the median.
+    The jitter is the median round trip less the shortest: if the delay of each way is uniform from 0 to J, round trips
+    exceed the shortest by J in the median. Raises ValueError without samples.
     """
     kept = list(round_trips_s[WARM_UP_PINGS:]) or list(round_trips_s)
     if not kept:
@@ -53,10 +55,14 @@ def latency(round_trips_s: Sequence[float]) -> MeasuredLatency:
 
 
 def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> MeasuredFigure:
-    """The rate, in bytes/s, at which a transfer went once it was under way.
+    """The rate of a transfer in bytes/s, without its slow beginning.
 
-    `arrivals`: (when, bytes that had arrived by then), in order; `until_s`: when the last byte was handed over, after
-    which the transfer may starve. Raises ValueError where too little arrived to tell.
+    Arguments:
+        arrivals: pairs of a time in seconds and the bytes that had arrived by then, in order.
+        until_s: when the last byte was handed over; later arrivals may be slower for want of data and do not count.
+
+    Raises:
+        ValueError: where too little arrived to tell.
     """
     kept = [(at_s, total) for at_s, total in arrivals if at_s <= until_s]
     if len(kept) < 3:
@@ -75,9 +81,10 @@ def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Measured
 
 
 def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -> MeasuredFigure:
-    """The rate of transfers that went on at once, on one clock: all bytes over the time in which all were under way.
+    """The rate of simultaneous transfers on one clock: all bytes over the time in which all of them were under way.
 
-    Not the sum of their own rates: each may have been fastest while another waited.
+    The sum of their own rates would be too high, since each may have been fastest while another waited. See
+    `sustained` for the arguments and errors.
     """
     begin_s = max(transfer[0][0] for transfer in transfers if transfer)
     last_s = min(transfer[-1][0] for transfer in transfers if transfer)

@@ -1,6 +1,9 @@
-"""What would make a run fail, or be slower or stranger than planned: judgements on facts, in words, with advice.
+"""What a run requires of machines, and the findings where they do not meet it, in words and with advice.
 
-Pure. Each function takes facts of one kind and names nodes and pairs; none of them looks at anything.
+In: a plan or a fleet, and facts about machines and links. Out: requirements and findings, which name nodes and pairs.
+A finding says what would make a run fail, or be slower or stranger than planned. The module is pure: each function
+judges facts of one kind and looks at nothing itself. The requirements of a plan are its stages and the pairs that
+exchange messages; those of nodes.yaml are all of its nodes and pairs.
 """
 
 from collections import Counter
@@ -18,7 +21,7 @@ SAMPLED_PEERS = 6
 
 @dataclass(frozen=True)
 class RequiredNode:
-    """A node that a run would use."""
+    """A node that a run would use, with its address, its device and its own data factory, where it has them."""
 
     name: str
     address: str | None = None
@@ -28,7 +31,11 @@ class RequiredNode:
 
 @dataclass(frozen=True)
 class Requirements:
-    """`memory_bytes`: by node that has a stage; `readers`: nodes that read the data."""
+    """What a run requires of nodes and pairs.
+
+    `latencies_s` are the planned latencies one way, by pair. `memory_bytes` is what the stages of a node need, by node.
+    `readers` are the nodes that read the data.
+    """
 
     nodes: Sequence[RequiredNode]
     pairs: Sequence[Pair] = ()
@@ -38,7 +45,7 @@ class Requirements:
 
 
 def requirements_of_plan(plan: Plan) -> Requirements:
-    """Of the nodes that it gives a stage; spares are not held to anything."""
+    """The requirements for the nodes that have a stage in `plan`. Nothing is required of spares."""
     memory: dict[str, int] = {}
     pairs: set[Pair] = set()
     readers: set[str] = set()
@@ -56,13 +63,13 @@ def requirements_of_plan(plan: Plan) -> Requirements:
 
 
 def requirements_of_fleet(fleet: Fleet) -> Requirements:
-    """All nodes, and all pairs where they are few, else a sample."""
+    """The requirements for all nodes of a fleet, and for all of its pairs or, of many nodes, a sample of pairs."""
     pairs = _pairs(fleet.names)
     return Requirements([_wanted(node) for node in fleet.nodes], pairs, _latencies(fleet, pairs))
 
 
 def requirements_of_members(addresses: Mapping[str, str | None]) -> Requirements:
-    """The same of nodes of which only names and addresses are known."""
+    """As requirements_of_fleet, for nodes of which only names and addresses are known."""
     return Requirements([RequiredNode(name, address) for name, address in addresses.items()], _pairs(list(addresses)))
 
 
@@ -86,12 +93,12 @@ def _pair(a: str, b: str) -> Pair:
 
 
 LEAST_TRIES = 2
-"""Of a node, to say anything of it: one failure may be either end's."""
+"""So many attempts with a node must have failed before it is blamed, since one failure may be either end's."""
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """`receives_nothing`, `sends_nothing`: nodes to blame, in which direction; one may be in both. `failed`: all."""
+    """The nodes to blame for failed attempts, by direction, and all attempts. A node may be in both directions."""
 
     receives_nothing: frozenset[str]
     sends_nothing: frozenset[str]
@@ -99,22 +106,26 @@ class CutOff:
     failed: frozenset[Pair]
 
     def explains(self, attempt: Pair) -> bool:
-        """Whether the failure of `attempt` is told with one of these nodes."""
+        """Whether one of the blamed nodes explains why `attempt` failed."""
         return attempt[0] in self.sends_nothing or attempt[1] in self.receives_nothing
 
     def lies_between(self, attempt: Pair) -> bool:
-        """Whether the one has got through to others, and others to the other: neither of the two is to blame alone."""
+        """Whether the sender has reached others and the receiver was reached by others, so that neither is to blame."""
         out = any(a == attempt[0] for a, _ in self.succeeded)
         return out and any(b == attempt[1] for _, b in self.succeeded)
 
     def peers(self, node: str) -> list[str]:
-        """Those with whom the node failed as it is told."""
+        """The peers with which `node` failed in the directions that it is blamed for."""
         met = {a for a, b in self.failed if b == node and node in self.receives_nothing}
         return sorted(met | {b for a, b in self.failed if a == node and node in self.sends_nothing})
 
 
 def cut_off(tried: Collection[Pair], failed: Set[Pair]) -> CutOff:
-    """`tried`: every attempt, those that `failed` among them."""
+    """Finds the nodes to blame; `tried` has every attempt as (from, to), including those that `failed`.
+
+    A node is blamed for a direction in which nothing succeeded, if several peers tried and one of them has reached
+    another node.
+    """
     succeeded = frozenset(set(tried) - failed)
     sending, receiving = {a for a, _ in succeeded}, {b for _, b in succeeded}
     deaf, dumb = set(), set()
@@ -131,7 +142,7 @@ def cut_off(tried: Collection[Pair], failed: Set[Pair]) -> CutOff:
 Level = Literal["fails", "warns"]
 
 MOST_CLOCK_S = 5.0
-"""Nothing depends on clocks; beyond this, times in logs and files mislead their readers."""
+"""Clocks that differ by more make the times in logs misleading; nothing else depends on clocks."""
 
 SLOWER_THAN_PLANNED = 1.5
 LATER_S = 0.005
@@ -141,7 +152,10 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Finding:
-    """`about`: a node, a pair, or this machine. `advice`: what to do."""
+    """Something that would make a run fail or that it should be warned of.
+
+    `about` is a node, a pair or this machine; `advice` says what to do.
+    """
 
     level: Level
     about: str
@@ -150,7 +164,7 @@ class Finding:
 
 
 def version_findings(versions: Mapping[str, Mapping[str, str]], reference: str) -> list[Finding]:
-    """`versions`: by node, by what it is of; each node is held to `reference`, one of them."""
+    """Nodes that have other versions than the node `reference`. `versions` maps nodes to packages to versions."""
     found = []
     for node, theirs in versions.items():
         for what, wanted in versions[reference].items():
@@ -162,12 +176,12 @@ def version_findings(versions: Mapping[str, Mapping[str, str]], reference: str) 
 
 
 def _comparable(what: str, version: str) -> str:
-    """Of Python, patch releases may differ."""
+    """The part of a version that must be equal: patch releases of Python may differ."""
     return version.rpartition(".")[0] if what == "python" else version
 
 
 def missing_findings(missing: Sequence[RequiredNode], dead: Sequence[str]) -> list[Finding]:
-    """Planned nodes that no live Ray node is. `dead`: those that Ray had, by name or address."""
+    """Planned nodes that are not live nodes of Ray. `dead` are those that Ray has lost, by name or address."""
     found = []
     for node in missing:
         start = f"`ray start --address … --resources '{{\"ravnest-{node.name}\": 1}}'`"
@@ -182,6 +196,7 @@ def missing_findings(missing: Sequence[RequiredNode], dead: Sequence[str]) -> li
 
 
 def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
+    """Nodes that stopped answering; `lost` has the reason by node."""
     advice = "see whether the machine is up and reachable on Ray's ports, and start Ray there again"
     return [Finding("fails", node, f"{why}; Ray listed it as alive", advice) for node, why in sorted(lost.items())]
 
@@ -189,7 +204,10 @@ def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
 def memory_findings(
     needed: Mapping[str, int], available: Mapping[str, int], shared: Mapping[str, tuple[str, int]]
 ) -> list[Finding]:
-    """Bytes by node. `shared`: what memory it is part of, a machine's or a device's, and how much of that is free."""
+    """Nodes with too little free memory, alone or together with others that share it. All figures are bytes by node.
+
+    `shared` names the memory that a node's is part of, a machine's or a device's, and how much of that is free.
+    """
     advice = "end what else runs there, or plan again with the memory that is free (ravnest profile --merge)"
     message = "of memory free, and the plan needs"
     found = [
@@ -208,7 +226,7 @@ def memory_findings(
 
 
 def device_findings(wanted: Mapping[str, str], there: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """The device that the plan names, and the CUDA devices that torch sees, by node."""
+    """Nodes that lack the device that the plan names. `wanted` has that device, `there` the CUDA devices, by node."""
     found = []
     for node, device in wanted.items():
         kind, _, index = device.partition(":")
@@ -221,8 +239,11 @@ def device_findings(wanted: Mapping[str, str], there: Mapping[str, Sequence[str]
 
 
 def reach_findings(refused: Mapping[Pair, str], tried: Collection[Pair]) -> list[Finding]:
-    """`refused`: (from, to) → why not. `tried`: all attempts. A node that is cut off is told once, in place of its
-    pairs; of a pair, what is known of its ends."""
+    """Connections that failed. `refused` has the reason by (from, to); `tried` has all attempts.
+
+    A node that is cut off is named once, instead of its pairs. For another pair the finding says what is known of its
+    two ends.
+    """
     blamed = cut_off(tried, refused.keys())
     found = [_cut_off_finding(node, blamed, refused) for node in sorted(blamed.receives_nothing | blamed.sends_nothing)]
     advice = (
@@ -264,7 +285,7 @@ def _cut_off_finding(node: str, blamed: CutOff, refused: Mapping[Pair, str]) -> 
 def latency_findings(
     measured: Mapping[tuple[str, str], float], planned: Mapping[tuple[str, str], float]
 ) -> list[Finding]:
-    """Seconds one way, by pair."""
+    """Pairs with much higher latencies than planned. Both arguments are seconds one way, by pair."""
     return [
         Finding(
             "warns",
@@ -278,7 +299,7 @@ def latency_findings(
 
 
 def clock_findings(offsets_s: Mapping[str, tuple[float, float]]) -> list[Finding]:
-    """By node: its clock less that of this machine, and by how much that may be wrong."""
+    """Nodes whose clock is wrong. By node: its clock less that of this machine, and the error of that, in seconds."""
     return [
         Finding(
             "warns",
@@ -292,7 +313,7 @@ def clock_findings(offsets_s: Mapping[str, tuple[float, float]]) -> list[Finding
 
 
 def job_findings(problems: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """Lines by node, of importing the job's code and reading its data."""
+    """Nodes that cannot import the job's code or read its data; `problems` has a line for each problem, by node."""
     advice = (
         "code comes from the job's folder; libraries that it imports must be installed on the node; data must be where"
         " job.yaml or that node's `data` in nodes.yaml says"
@@ -301,7 +322,10 @@ def job_findings(problems: Mapping[str, Sequence[str]]) -> list[Finding]:
 
 
 def data_findings(data: Mapping[str, tuple[int, int, str]], reference: str) -> list[Finding]:
-    """(Training samples, held-out samples, digest) by node; each is held to `reference`. No digest: not comparable."""
+    """Nodes that read other data than the node `reference`.
+
+    `data` has training samples, held-out samples and a digest by node. An empty digest cannot be compared.
+    """
     found = []
     here = data[reference]
     advice = "give all nodes the same data: the first and the last stage pick samples by number, each from its own copy"
@@ -316,7 +340,7 @@ def data_findings(data: Mapping[str, tuple[int, int, str]], reference: str) -> l
 
 
 def crowding_findings(machine_of: Mapping[str, str]) -> list[Finding]:
-    """Nodes of one machine, by its id."""
+    """Nodes that share a machine. `machine_of` has the id of the machine by node."""
     counts = Counter(machine_of.values())
     shared = [name for name, machine in machine_of.items() if counts[machine] > 1]
     if not shared:

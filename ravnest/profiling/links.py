@@ -1,6 +1,7 @@
-"""Measures what joins the nodes: pings between pairs, a transfer each way, and from and to several peers at once.
+"""Measures the links between nodes: pings and transfers between pairs, and transfers with several peers at once.
 
-Decides the order of the measurements, how many run at the same time, and their deadlines; figures are estimates.py's.
+In: agents and what their machines are. Out: latencies and rates, and what could not be measured. This module decides
+the order of the measurements, how many run at the same time, and their deadlines; estimates.py makes figures of them.
 """
 
 import secrets
@@ -26,7 +27,7 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StarTransfer:
-    """One node and the peers that it exchanges with at the same time."""
+    """A node, and the peers with which it exchanges data at the same time."""
 
     center: str
     peers: tuple[str, ...]
@@ -34,9 +35,12 @@ class StarTransfer:
 
 @dataclass
 class LinksMeasured:
-    """`rates`: bytes/s by (sender, receiver); `sent`, `received`: of one node with several peers at once; `failed`:
-    what could not be measured, (sender, receiver) → why; `alone`: uplinks and downlinks that
-    could not be measured with several peers at once, and are then those of single pairs; why."""
+    """What was measured of links.
+
+    `rates` are in bytes/s by (sender, receiver). `sent` and `received` are the rates of one node with several peers at
+    once. `failed` has the reason for each pair (sender, receiver) that could not be measured. `alone` has the reason
+    for each uplink or downlink that could not be measured with several peers; single pairs then stand for it.
+    """
 
     latencies: dict[Pair, MeasuredLatency] = field(default_factory=dict)
     rates: dict[Pair, MeasuredFigure] = field(default_factory=dict)
@@ -49,12 +53,20 @@ class LinksMeasured:
 def measure_links(
     crew: Agents, facts: Mapping[str, MachineFacts], *, peers: int, seconds: float, seed: int, step: Step
 ) -> LinksMeasured:
-    """Of all nodes in `facts`. `peers`: with whom each node transfers, where there are too many nodes for all pairs."""
+    """Measures the links of all nodes in `facts`.
+
+    Arguments:
+        crew: the agents on the nodes.
+        peers: with how many others each node exchanges data, where there are too many nodes for all pairs.
+        seconds: the length of a transfer.
+        seed: of the choice of peers.
+        step: is told of each slow step as it begins.
+    """
     return _Measuring(crew, list(facts), concurrently(facts), peers, seconds, seed, step).run()
 
 
 def concurrently(facts: Mapping[str, MachineFacts]) -> int:
-    """How many measurements may run at once: nodes that share one machine share its processors, too."""
+    """How many measurements may run at once; nodes on one machine share its processors, so fewer may run there."""
     machines = [each.machine_id for each in facts.values()]
     crowded = [name for name, each in facts.items() if machines.count(each.machine_id) > 1]
     return len(facts) if not crowded else max(1, facts[crowded[0]].cores // 2)
@@ -85,14 +97,14 @@ class _Measuring:
         return self._found
 
     def _pairs(self, peers: int, distances: Mapping[Pair, float] | None) -> list[Pair]:
-        """All of few nodes, else a sample; of those in `distances` only, where these are known."""
+        """All pairs of few nodes, or a sample of many; only pairs in `distances`, where that is given."""
         if len(self._names) <= max(ALL_PAIRS_UP_TO, peers + 1):
             pairs = [_pair(*pair) for round_ in all_pairs(self._names) for pair in round_]
             return pairs if distances is None else [pair for pair in pairs if pair in distances]
         return sampled_pairs(self._names, peers, self._seed, distances)
 
     def _meet(self) -> list[Pair]:
-        """Lets the nodes listen, and know those that they will be measured with: the pairs."""
+        """Lets the nodes listen and makes them known to their peers; returns the pairs to measure."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         addresses = self._each({name: AgentCall(name, "listen", (token,)) for name in self._names}, "")
         self._names = list(addresses)
@@ -105,7 +117,7 @@ class _Measuring:
         return [pair for pair in pairs if set(pair) <= set(self._names)]
 
     def _each(self, calls: Mapping[str, AgentCall], what: str) -> dict[str, object]:
-        """The answers of those that gave one; the others have failed."""
+        """The answers by node. A node without an answer is noted as failed, with `what` before the reason."""
         found = {}
         for name, answer in zip(calls, self._crew.ask(list(calls.values()), LISTEN_S), strict=True):
             if isinstance(answer, Unanswered):
@@ -187,13 +199,13 @@ class _Measuring:
 
 
 def _longest_s(calls: Sequence[AgentCall]) -> float:
-    """What to wait for transfers: their own deadlines, which depend on latencies, and the way there and back."""
+    """How long to wait for transfers: their own deadlines, which depend on latencies, and the time for the call."""
     deadlines: list[Any] = [call.args[-1] for call in calls]
     return max(deadlines, default=0.0) + TRANSFER_GRACE_S
 
 
 def star_of(name: str, rates: Mapping[Pair, MeasuredFigure], *, sending: bool) -> StarTransfer:
-    """`name` and those with whom it had the highest rates."""
+    """The node `name` with the peers to which (or, unless `sending`, from which) it had the highest rates."""
     there = {(b if sending else a): rate.value for (a, b), rate in rates.items() if name == (a if sending else b)}
     return StarTransfer(name, tuple(sorted(there, key=lambda peer: (-there[peer], peer))[:STAR_PEERS]))
 

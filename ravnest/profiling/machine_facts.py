@@ -1,6 +1,7 @@
-"""What a machine is, as far as a run cares: versions, memory, processors, devices, its clock.
+"""Facts about the machine that this process is on: what it is, and whether a job's code and data work there.
 
-Looks, and judges nothing. Whoever compares the facts of several machines is findings.py.
+In: nothing, or a job. Out: versions, memory, processors, devices and the clock; problems with the job's code; and the
+size and a digest of its data. This module collects facts and does not judge them; findings.py compares the machines.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ _DIGEST_CHARACTERS = 12
 
 @dataclass(frozen=True)
 class CudaDeviceFacts:
-    """One CUDA device."""
+    """A CUDA device with its memory."""
 
     name: str
     model: str
@@ -42,26 +43,27 @@ class CudaDeviceFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Of the process's own machine. `machine_id`: equal for containers and namespaces of one running system."""
+    """Facts about a machine. `machine_id` is equal for all containers and namespaces of one running system."""
 
     hostname: str
     machine_id: str
     python: str
     ravnest: str
-    """Version, and a digest of the source: development installs differ while their versions do not."""
+    """The version and a digest of the source, since development installs may differ in the source alone."""
     versions: dict[str, str]
     cores: int
     memory_bytes: int
     available_bytes: int
-    """What this process can still get: less than its machine has where a container limits it."""
+    """What this process can still get; a container may limit it to less than its machine has."""
     machine_available_bytes: int
     devices: tuple[CudaDeviceFacts, ...]
     wall_s: float
     load: float
-    """Processes that want to run, the last minute's mean."""
+    """The mean number of processes that wanted to run, over the last minute."""
 
 
 def machine_facts() -> MachineFacts:
+    """The facts about this machine, as they are now."""
     memory = psutil.virtual_memory()
     return MachineFacts(
         hostname=socket.gethostname(),
@@ -80,7 +82,7 @@ def machine_facts() -> MachineFacts:
 
 
 def source_digest() -> str:
-    """Of all Python files of our packages, as they lie on this machine."""
+    """A digest of all Python files of ravnest's packages, as they are on this machine."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for package in _OURS:
@@ -91,8 +93,7 @@ def source_digest() -> str:
 
 
 def cuda_devices() -> tuple[CudaDeviceFacts, ...]:
-    import torch
-
+    """The CUDA devices that torch finds; empty where there is none."""
     if not torch.cuda.is_available():
         return ()
     found = []
@@ -114,8 +115,10 @@ _DIGEST_CHARACTERS = 12
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Of the data as it is read here. `digest`: of the first and last sample of both sets; empty where reading the
-    same sample twice gave two answers, as datasets that augment do."""
+    """The sizes of the data as this machine reads it, and a digest of the first and last sample of both sets.
+
+    The digest is empty where reading one sample twice gave two results, as with datasets that augment.
+    """
 
     train: int
     held_out: int
@@ -124,14 +127,14 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """`problems`: one line each; `data` None where it was not asked for or cannot be read."""
+    """Problems with a job, one line each, and its data; None where it was not asked for or cannot be read."""
 
     problems: tuple[str, ...]
     data: DataFacts | None
 
 
 def check_job(job: Job, job_file: str, *, reads_data: bool) -> JobFacts:
-    """Import the factories of model, loss, metrics and data, and read samples where the node has to."""
+    """Imports the factories of model, loss, metrics and data, and reads samples if `reads_data`. Raises nothing."""
     problems = []
     for key, factory in job.references:
         if key == "sample":
@@ -171,5 +174,5 @@ def _read(datasets: Sequence[Any]) -> str:
 
 
 def _without_place(error: InvalidInput) -> str:
-    """The file is a copy on that machine, whose path says nothing to the user."""
+    """The error without its path, which is that of a copy and says nothing to the user."""
     return f"{error.key}: {error.message}" if error.key and error.path and Path(error.path).name else str(error)

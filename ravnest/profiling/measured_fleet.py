@@ -1,6 +1,7 @@
-"""From what was measured to a fleet that `ravnest plan` takes, and what there is to say of the figures.
+"""Makes a fleet that `ravnest plan` takes from what was measured, with notes about the figures.
 
-Pure. Decides what a node's uplink and downlink are taken to be, what the link of a pair is, and what is uncertain.
+In: measured nodes and rates, and perhaps a fleet of the user's to merge them into. Out: a fleet and notes. The module
+is pure; it decides which uplink and downlink a node gets, which link a pair gets, and which figures are uncertain.
 """
 
 from collections import Counter
@@ -13,24 +14,24 @@ from ravnest.profiling.pairing import Pair
 
 MBPS = 125_000.0
 UNMEASURED_BYTES_PER_S = 100 * MBPS
-"""Put down for a machine with which nobody exchanged anything."""
+"""The rate that is assumed for a machine with which no data was exchanged."""
 
 SATURATED = 0.9
-"""Several peers at once that come to less than this share of their single rates' sum have met the node's own limit."""
+"""A node's own limit was reached if several peers at once had less than this share of the sum of their single rates."""
 
 ASYMMETRIC = 1.25
-"""A direction that carried less than the nodes' rates promise by more than this, and by more than chance, is told."""
+"""There is a note where a direction carried less than the nodes' rates promise by more than this factor."""
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 512 * 10**6
-"""Of a machine's memory, and at least, that is left to its owner beside what is in use already."""
+"""The share of a machine's memory, and the least bytes, that are left to its owner beside what is in use already."""
 
 
 @dataclass(frozen=True)
 class NodeMeasured:
-    """One node to be: a machine's processors, or one of its GPUs. `flops_per_s` None: it could not be measured."""
+    """A node of the new fleet: a machine's processors or one of its GPUs. `flops_per_s` is None if unmeasured."""
 
     name: str
     machine: str
-    """The member of the crew that it belongs to."""
+    """The agent's node that it belongs to."""
     address: str | None
     device: str
     flops_per_s: MeasuredFigure | None
@@ -39,21 +40,23 @@ class NodeMeasured:
 
 @dataclass(frozen=True)
 class Rates:
-    """What is known of transfers, in bytes/s, between members of the crew."""
+    """What was measured of transfers between the agents' nodes, in bytes/s."""
 
     pairs: Mapping[Pair, MeasuredFigure]
     sent: Mapping[str, MeasuredFigure]
-    """To several peers at once."""
+    """The rate of a node to several peers at once; `received` is the rate from several."""
     received: Mapping[str, MeasuredFigure]
     latencies: Mapping[Pair, MeasuredLatency]
     failed: Collection[Pair] = ()
-    """(sender, receiver): what was tried and came to nothing."""
+    """The pairs (sender, receiver) that were tried without success."""
 
 
 @dataclass(frozen=True)
 class MeasuredFleet:
-    """`notes`: a sentence each. `…_put_down`: nodes and pairs whose rate nobody measured: it stands in the fleet since
-    one has to."""
+    """A fleet, and notes about its figures, a sentence each.
+
+    The fields `…_put_down` have the nodes and pairs whose rates are assumed, since a fleet needs a rate for them.
+    """
 
     fleet: Fleet
     notes: Sequence[str] = ()
@@ -63,13 +66,16 @@ class MeasuredFleet:
 
 
 def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
-    """Memory that one of `shared_by` nodes of a machine may plan with."""
+    """The bytes of memory that each of `shared_by` nodes of a machine may plan with."""
     spare = available_bytes - max(RESERVE_BYTES, RESERVE_SHARE * total_bytes)
     return max(1, round(spare / shared_by))
 
 
 def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet:
-    """Without nodes of unknown speed, and without links that carried nothing when it was tried."""
+    """The fleet of the measured nodes and links.
+
+    Nodes of unknown speed are left out, and so are links that were tried and carried nothing.
+    """
     kept = [node for node in nodes if node.flops_per_s is not None]
     notes = [_uncertain(f"the speed of {node.name}", node.flops_per_s) for node in kept]
     up: dict[str, float | None] = {}
@@ -113,7 +119,7 @@ def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[
 def _links(
     kept: Sequence[NodeMeasured], rates: Rates, up: Mapping[str, float], down: Mapping[str, float]
 ) -> tuple[list[Link], frozenset[frozenset[str]], list[str]]:
-    """The links, those of them of which the latency alone is known, and notes."""
+    """The links, the pairs of those for which only the latency was measured, and notes."""
     links: list[Link] = []
     assumed: set[frozenset[str]] = set()
     notes: list[str] = []
@@ -148,7 +154,11 @@ def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
 def node_rate(
     what: str, single: Sequence[MeasuredFigure], several: MeasuredFigure | None
 ) -> tuple[float | None, list[str]]:
-    """A node's uplink (or downlink), and what to say of it: the most that it was seen to carry. None: not measured."""
+    """The highest rate at which a node's uplink (or downlink) was seen to carry data, and notes about it.
+
+    `what` names it; `single` are its rates with single peers, `several` with several at once. The rate is None if there
+    was no measurement.
+    """
     if not single and several is None:
         return None, [
             f"{what} was not measured: {UNMEASURED_BYTES_PER_S / MBPS:g} Mbit/s are put down where none is known"
@@ -162,8 +172,10 @@ def node_rate(
 
 
 def _largest(estimates: Sequence[MeasuredFigure]) -> MeasuredFigure:
-    """Of several noisy ones the very largest would be too large: a steadier one that is not below it by more than it
-    varied stands for it."""
+    """The largest of several noisy estimates.
+
+    The maximum itself would be too large, so a steadier estimate that is within the variation of it replaces it.
+    """
     best = max(estimates, key=lambda each: each.value)
     while steadier := [
         each for each in estimates if each.spread < best.spread and each.value >= best.value * (1 - best.spread / 2)
@@ -175,8 +187,11 @@ def _largest(estimates: Sequence[MeasuredFigure]) -> MeasuredFigure:
 def link_rate(
     pair: str, there: MeasuredFigure | None, back: MeasuredFigure | None, most_there: float, most_back: float
 ) -> tuple[float, list[str]]:
-    """A pair's rate, which has no direction: the faster of its two, unless the nodes' own rates then promise more than
-    the slower direction carried; then the slower. `most_…`: what the two nodes alone allow."""
+    """The rate of a pair, which has no direction, and notes about it.
+
+    It is the rate of the faster direction. If the nodes' own rates then promise more than the slower direction carried,
+    it is the rate of the slower one. `most_there` and `most_back` are the rates that the two nodes allow.
+    """
     known = [each for each in (there, back) if each is not None]
     if not known:
         return max(most_there, most_back), []
@@ -194,7 +209,7 @@ def link_rate(
 
 
 def _short(value: float) -> float:
-    """In the file's unit, to four digits: no figure is known better."""
+    """A figure rounded to four digits, since none is known better; given in the unit of the file."""
     return float(f"{value:.4g}")
 
 
@@ -205,11 +220,11 @@ def _uncertain(what: str, estimate: MeasuredFigure | None) -> str:
 
 
 def merged(measured: MeasuredFleet, known: Fleet) -> Fleet:
-    """`known`, a user's, with what was measured in place of what it said: speeds, memory, rates, and measured links.
+    """The user's fleet `known` with measured speeds, memory, rates and links in place of its own.
 
-    Names, regions, hosts, data and all that was not measured stay; nodes that are new come last. Of a known address, a
-    node is the one with the same device, whatever it is called. Rates that are only put down replace none of the
-    user's; those of a host are the same for all its nodes.
+    Names, regions, hosts, data and everything that was not measured stay as they are; new nodes come last. A measured
+    node replaces the known node of the same address and device, whatever its name is. Assumed rates do not replace
+    the user's. All nodes of one host have the same rates.
     """
     measured = _named_as(known, measured)
     new = {node.name: node for node in measured.fleet.nodes}
@@ -221,7 +236,7 @@ def merged(measured: MeasuredFleet, known: Fleet) -> Fleet:
 
 
 def _named_as(known: Fleet, measured: MeasuredFleet) -> MeasuredFleet:
-    """`measured` with the names that `known` has for the same devices at the same addresses."""
+    """`measured` with the names that `known` uses for the same devices at the same addresses."""
     fleet = measured.fleet
     there = Counter((node.address, node.device) for node in fleet.nodes)
     of_known = {(node.address, node.device): node.name for node in known.nodes}
@@ -254,7 +269,7 @@ def _over(known: Node, node: Node | None, measured: MeasuredFleet) -> Node:
 
 
 def _of_hosts(nodes: list[Node], measured: MeasuredFleet) -> list[Node]:
-    """Nodes of one host share its rates: those that were measured, else those that the user gave."""
+    """The nodes with one rate for all nodes of a host: the measured rate if there is one, else the user's."""
     up: dict[str | None, float] = {}
     down: dict[str | None, float] = {}
     names = set(measured.fleet.names)

@@ -1,9 +1,10 @@
-"""Which pairs of nodes are measured, and which of them at the same time: never two that share a node.
+"""Chooses which pairs of nodes are measured, and which at the same time: never two pairs that share a node.
 
-Pure: knows names and distances, no clock and no socket. A pair is unordered here; both of its directions are measured
-in one turn. Two schemes: all pairs, in the fewest rounds (each node rests at most once); or, for many nodes, a sample
-in which each node has its nearest peers, its farthest and some of chance, and which is connected, so that the planner
-can estimate the rest from shortest paths.
+In: names, and distances where they are known. Out: pairs, and rounds of pairs. The module is pure: it uses no clock and
+no socket. A pair is unordered, and both of its directions are measured in one turn. There are two schemes. A few nodes
+are measured in all pairs, in the fewest rounds, in which each node rests at most once. Of many nodes a sample is
+measured, in which each node has its nearest peers, its farthest peer and some random peers. The sample is connected, so
+that the planner can estimate the other pairs from shortest paths.
 """
 
 import random
@@ -15,13 +16,13 @@ Pair = tuple[str, str]
 T = TypeVar("T")
 
 ALL_PAIRS_UP_TO = 12
-"""Nodes; beyond, pairs are sampled."""
+"""Of more nodes than this, only a sample of the pairs is measured."""
 
 
 def all_pairs(names: Sequence[str]) -> list[list[Pair]]:
-    """Rounds that hold each pair once: the circle method of round-robin tournaments.
+    """Rounds that together hold each pair once, by the circle method of round-robin tournaments.
 
-    n − 1 rounds for an even number of names, n for an odd one. Raises ValueError where a name stands twice.
+    There are n − 1 rounds for an even number n of names and n for an odd one. Raises ValueError for a repeated name.
     """
     _require_distinct(names)
     circle: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
@@ -37,11 +38,12 @@ def all_pairs(names: Sequence[str]) -> list[list[Pair]]:
 def sampled_pairs(
     names: Sequence[str], peers: int, seed: int, distances: Mapping[Pair, float] | None = None
 ) -> list[Pair]:
-    """Pairs in which each node meets at least `peers` others (all that it can meet where these are no more).
+    """Pairs in which each node meets at least `peers` others, or all others where there are fewer.
 
-    With `distances`, by ordered pair, only these pairs are chosen: a third of `peers` are a node's nearest and one its
-    farthest; the rest are chance. A ring through all nodes in an order of chance keeps the sample connected, as far as
-    its pairs may be chosen: those of a sample with the same names and seed are. The same seed gives the same pairs.
+    With `distances`, by ordered pair, only the pairs in it are chosen: a third of a node's peers are its nearest, one
+    is its farthest, and the rest are random. A ring through all nodes in random order keeps the sample connected, as
+    far as the pairs of that ring may be chosen; those of an earlier sample with the same names and seed may. The same
+    seed gives the same pairs. Raises ValueError for fewer than 2 peers and for a repeated name.
     """
     _require_distinct(names)
     if peers < 2:
@@ -70,7 +72,10 @@ def sampled_pairs(
 
 
 def in_rounds(tasks: Iterable[T], nodes_of: Callable[[T], Collection[Hashable]], at_once: int) -> list[list[T]]:
-    """The tasks in rounds of at most `at_once`, no two of a round sharing a node, each as early as it fits."""
+    """Sorts the tasks into rounds of at most `at_once`, each task into the earliest round that has none of its nodes.
+
+    `nodes_of` gives the nodes that a task uses. Raises ValueError where `at_once` is below 1.
+    """
     if at_once < 1:
         raise ValueError(f"at least one task has to run at once, not {at_once}")
     rounds: list[list[T]] = []

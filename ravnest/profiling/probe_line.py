@@ -1,7 +1,8 @@
 """A node's end of all measurements of links: an endpoint of the transport, and the thread that owns it.
 
-Answers pings and blocks of others at any time, and drives one measurement of its own at a time to its deadline. Shared
-memory is off: what is measured is the way that stages on different machines take.
+In: requests to ping a peer or to send data to peers. Out: round-trip times and arrival times. The thread answers the
+pings and blocks of others at any time, and drives one measurement of its own at a time until its deadline. Shared
+memory is off, so that the measured path is the one between stages on different machines.
 """
 
 import time
@@ -26,7 +27,7 @@ _QUEUE_MESSAGES = 1 << 14
 
 @dataclass(frozen=True)
 class PingTimes:
-    """What pinging one peer came to; lists in order of time."""
+    """The round-trip times to one peer and the offsets of its clock, both in seconds and in order of time."""
 
     round_trips_s: tuple[float, ...]
     clock_offsets_s: tuple[float, ...]
@@ -34,17 +35,17 @@ class PingTimes:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a transfer came to: by peer, (seconds since it began, bytes so far), and for how long was sent."""
+    """The arrivals of a transfer: by peer, (seconds since the start, bytes so far). It lasted `until_s` seconds."""
 
     by_peer: Mapping[str, tuple[tuple[float, int], ...]]
     until_s: float
 
 
 class ProbeLine:
-    """Use from one thread; `close` it."""
+    """Measures links from this node. It must be used from one thread, and closed at the end."""
 
     def __init__(self, name: str, host: str, token: bytes) -> None:
-        """Binds as a stage does: two free ports of `host`. Raises RunFailed where it cannot."""
+        """Binds two free ports of `host`, as a stage does. Raises RunFailed where it cannot."""
         self.name = name
         self._tasks: SimpleQueue[tuple[RoundTrips | Transfer, float, Future[None]]] = SimpleQueue()
         self._peers: SimpleQueue[tuple[Mapping[str, PeerAddress], Future[None]]] = SimpleQueue()
@@ -61,7 +62,7 @@ class ProbeLine:
         self.address = self._endpoint.address
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Raises RunFailed where an address cannot be used."""
+        """Makes the addresses of peers known to the endpoint. Raises RunFailed where an address cannot be used."""
         asked: Future[None] = Future()
         self._peers.put((peers, asked))
         self._endpoint.wake()
@@ -71,14 +72,19 @@ class ProbeLine:
             raise RunFailed(f"{self.name} cannot use its peers' addresses: {_why(error)}") from error
 
     def ping(self, peer: str, lane: Lane, count: int, seconds: float, deadline_s: float) -> PingTimes:
-        """For `seconds`, and `count` times at least. Raises NodeLost when that is not done within `deadline_s`, or
-        where nothing can be sent to `peer`."""
+        """Pings `peer` for `seconds` seconds, and at least `count` times.
+
+        Raises NodeLost where that takes longer than `deadline_s`, or where nothing can be sent to `peer`.
+        """
         task = RoundTrips(peer, lane, count, seconds, time.monotonic())
         self._drive(task, deadline_s, peer)
         return PingTimes(tuple(task.round_trips_s), tuple(task.clock_offsets_s))
 
     def transfer(self, peers: Sequence[str], seconds: float, deadline_s: float) -> Arrivals:
-        """Raises NodeLost when what was sent in `seconds` has not arrived by `deadline_s`, or cannot be sent."""
+        """Sends to all of `peers` at once for `seconds` seconds.
+
+        Raises NodeLost where the data has not arrived within `deadline_s` or cannot be sent.
+        """
         self._transfers += 1
         began_s = time.monotonic()
         task = Transfer(self._transfers, peers, seconds, began_s)
@@ -89,6 +95,7 @@ class ProbeLine:
         return Arrivals(since, seconds)
 
     def close(self) -> None:
+        """Ends the thread and closes the ports."""
         self._closing = True
         self._endpoint.wake()
         self._thread.join(CLOSE_S)

@@ -1,7 +1,7 @@
-"""A measurement under way, without its socket: which messages it wants sent, and what it makes of the answers.
+"""The state machines of link measurements: round trips to one peer, and a transfer to one or several peers at once.
 
-Pure: `handle(event, now_s)`, `turn(now_s) -> what to send`. Two kinds: round trips to one peer, and a transfer to one
-or several peers at once. Neither knows when it is late: who drives them has the deadline.
+In: messages with their arrival times (`handle`), and the present time (`turn`). Out: the messages to send, and the
+times that were measured. The module is pure: probe_line.py owns the socket and the clock, and it keeps the deadlines.
 """
 
 from collections import deque
@@ -12,38 +12,39 @@ from ring_allreduce.transport import Codec, Lane, Message
 
 
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
-    """Answer at once."""
+    """Asks a peer to answer at once."""
 
     number: int
 
 
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
-    """The answer to the ping of this number, and what the answering machine's clock shows (seconds since 1970)."""
+    """The answer to the ping of this number, with the clock of the answering machine in seconds since 1970."""
 
     number: int
     wall_s: float
 
 
 class Block(Message, frozen=True, kw_only=True, tag="block"):
-    """A piece of a transfer, with one tensor of bytes."""
+    """A piece of a transfer; one tensor of bytes comes with it."""
 
     transfer: int
     number: int
 
 
 class Arrived(Message, frozen=True, kw_only=True, tag="arrived"):
-    """The receiver has this block."""
+    """Says that the receiver has this block."""
 
     transfer: int
     number: int
 
 
 def codec() -> Codec:
+    """The codec of all messages of measurements."""
     return Codec((Ping, Pong, Block, Arrived))
 
 
 GAP_S = 0.005
-"""Between an answer and the next ping, so that pings do not queue behind each other."""
+"""The time between an answer and the next ping, so that pings do not queue behind each other."""
 
 LEAST_BLOCK_BYTES, LARGEST_BLOCK_BYTES = 1 << 15, 1 << 22
 BLOCK_S = 0.02
@@ -51,12 +52,12 @@ BLOCK_S = 0.02
 
 LEAST_AHEAD_BYTES, LARGEST_AHEAD_BYTES = 1 << 19, 1 << 28
 AHEAD_S = 1.0
-"""What is on its way at once: this much of the rate that is seen, enough for any path on earth and its queues."""
+"""Data for so many seconds is on its way at once, at the present rate: enough for any path on earth and its queues."""
 
 
 @dataclass(frozen=True)
 class ProbeMessage:
-    """What is to be sent; `n_bytes` of content beside the message."""
+    """A message to send to `peer`, with `n_bytes` bytes of content."""
 
     peer: str
     lane: Lane
@@ -65,9 +66,11 @@ class ProbeMessage:
 
 
 class RoundTrips:
-    """Pings one peer, one at a time, at least `count` times and for `seconds`: the more, the likelier is one that
-    nothing delayed. `round_trips_s` fills in order; `clock_offsets_s` beside it: the peer's clock less ours, were the
-    answer given in the middle of its round trip."""
+    """Pings one peer, one ping at a time, at least `count` times and for `seconds` seconds.
+
+    The more pings there are, the likelier is one that nothing delayed. `round_trips_s` has their times in order.
+    `clock_offsets_s` has the peer's clock less ours, if the answer was given in the middle of the round trip.
+    """
 
     def __init__(self, peer: str, lane: Lane, count: int, seconds: float, now_s: float) -> None:
         self.peer = peer
@@ -104,7 +107,7 @@ class RoundTrips:
 
 @dataclass
 class _Flow:
-    """To one peer."""
+    """What was sent to one peer and what of it has arrived."""
 
     sent: int = 0
     arrived: int = 0
@@ -114,7 +117,7 @@ class _Flow:
     lately: deque[tuple[float, int]] = field(default_factory=deque)
 
     def rate(self, now_s: float) -> float:
-        """Bytes that arrived in the last second, per second."""
+        """The bytes per second that arrived in the last AHEAD_S seconds."""
         while len(self.lately) > 1 and self.lately[0][0] < now_s - AHEAD_S:
             self.lately.popleft()
         if len(self.lately) < 2:
@@ -124,7 +127,7 @@ class _Flow:
 
 
 class Transfer:
-    """Sends to `peers` at once for `seconds`, as fast as they take it. `arrivals`: by peer, (when, bytes so far)."""
+    """Sends to all of `peers` at once for `seconds` seconds, as fast as they take it."""
 
     def __init__(self, number: int, peers: Sequence[str], seconds: float, now_s: float) -> None:
         self.number = number
@@ -134,11 +137,12 @@ class Transfer:
 
     @property
     def arrivals(self) -> dict[str, list[tuple[float, int]]]:
+        """By peer: pairs of a time in seconds and the bytes that had arrived by then."""
         return {peer: list(flow.arrivals) for peer, flow in self._flows.items()}
 
     @property
     def done(self) -> bool:
-        """The time is over and all that was sent has arrived."""
+        """Whether the time is over and everything that was sent has arrived."""
         return self._over and not any(flow.under_way for flow in self._flows.values())
 
     def turn(self, now_s: float, wall_s: float) -> list[ProbeMessage]:
@@ -170,5 +174,5 @@ class Transfer:
             flow.lately.append((now_s, flow.arrived))
 
     def due_s(self, now_s: float) -> float:
-        """Room comes with answers; time runs out by itself."""
+        """When `turn` is due: at the end of the transfer, since answers call it before that."""
         return float("inf") if self._over else self.until_s

@@ -1,6 +1,7 @@
-"""`profile`: asks a crew what its machines are, how fast they work and what joins them, and makes a fleet of it.
+"""`profile`: asks the agents what their machines are, how fast they are and what joins them, and makes a fleet of it.
 
-Decides the order (facts, speeds, links), the deadlines, and which devices of a machine become nodes: its GPUs, where it
+In: agents and what the user wants measured. Out: a measured fleet, with everything that was measured. This module
+decides the order (facts, speeds, links), the deadlines, and which devices of a machine become nodes: its GPUs where it
 has any, else its processors.
 """
 
@@ -34,13 +35,13 @@ class ProfileRequest:
     job_file: Path | None
     peers: int
     seconds: float
-    """Of each transfer."""
+    """How long each transfer takes."""
     seed: int
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What came of it. `missing`: what should have been measured and was not, a sentence each."""
+    """What was measured. `missing` says what could not be measured, a sentence each."""
 
     measured: MeasuredFleet
     work: str
@@ -61,7 +62,10 @@ class Profile:
 
 
 def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) -> Profile:
-    """Raises InvalidInput for a job that cannot be captured, RunFailed where no machine could be measured at all."""
+    """Measures all machines and the links between them. `step` is told of each slow step as it begins.
+
+    Raises InvalidInput for a job that cannot be captured, and RunFailed where no machine could be measured at all.
+    """
     step(f"looking at {len(crew.members)} machine{'s' if len(crew.members) > 1 else ''}")
     facts, missing = gather_facts(crew)
     if not facts:
@@ -93,7 +97,7 @@ def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) ->
 
 
 def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
-    """By node; and a sentence for each node that did not answer."""
+    """The facts by node, and a sentence for each node that did not answer."""
     calls = [AgentCall(member.name, "facts") for member in crew.members]
     facts, missing = {}, []
     for call, answer in zip(calls, crew.ask(calls, FACTS_S), strict=True):
@@ -113,7 +117,10 @@ def _work(asked: ProfileRequest, free_bytes: int) -> BenchmarkWork:
 def _speeds(
     crew: Agents, facts: Mapping[str, MachineFacts], work: BenchmarkWork, step: Callable[[str], None]
 ) -> tuple[dict[str, Speed], list[str]]:
-    """By the name of the node to be. Devices of one machine take turns: each is to have it to itself."""
+    """The speeds by the name of the new node, and a sentence for each that could not be measured.
+
+    The devices of one machine take turns, so that each has the machine to itself.
+    """
     cores = {member.name: member.cores for member in crew.members}
     tasks = [(name, device) for name, each in facts.items() for device in _devices(each)]
     speeds, missing = {}, []

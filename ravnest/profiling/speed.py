@@ -1,6 +1,13 @@
-"""How fast this machine does a job's kind of work: forwards, backwards and updates as a stage makes them, timed.
+"""Measures how fast a machine does a job's kind of work: forward, backward and updates, as a stage makes them.
 
-Runs each span of the work as the stage of a run would (StageCompute), with weights of chance. Decides how often.
+In: a job and the memory of the smallest machine, or for the default work nothing. Out: `BenchmarkWork`, and the `Speed`
+at which a device does it. The work is made once, where the profile was asked for, so that the measured machines need
+neither the model nor the data: the captured units of the model, cut into spans that fit the memory. Each span is run as
+the stage of a run would run it (StageCompute), with random weights. The FLOPs of the work are those that a plan counts
+for it (`SpanCosts.flops`), so that a plan with the measured speed predicts the measured time.
+
+The default work is a small transformer in float32: 4 layers of width 512 with 8 heads over 128 tokens, feed-forward
+2048, 4 samples a micro-batch, AdamW.
 """
 
 import math
@@ -37,7 +44,7 @@ from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
 from ravnest.training.weights import VersionedWeights
 
 MEMORY_SHARE = 0.5
-"""The part of the smallest machine's free memory that a span may take."""
+"""The share of the smallest machine's free memory that a span may need."""
 
 DESCRIPTION = "a transformer of 4 layers, width 512, 128 tokens, 4 samples a micro-batch, in float32 with AdamW"
 """The default work in words, for reports."""
@@ -48,13 +55,13 @@ _SAMPLES = 8
 
 @dataclass(frozen=True)
 class BenchmarkWork:
-    """Consecutive spans of a model, with all that they read except their parameters, whose values do not matter."""
+    """Consecutive spans of a model with their inputs and buffers; the values of parameters do not matter."""
 
     job: Job
     job_file: str
     programs: tuple[StageProgram, ...]
     flops: float
-    """FLOPs of one micro-batch through all spans: forward, backward and its share of an update."""
+    """The FLOPs of one micro-batch through all spans: forward, backward and its share of an update."""
     inputs: tuple[Tensor, ...]
     """The first micro-batch, in the order in which the first span takes it."""
     target: Tensor
@@ -62,7 +69,7 @@ class BenchmarkWork:
 
 
 def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
-    """Capture the job's model and cut it into spans for machines that have `free_bytes` of memory.
+    """Captures the job's model and cuts it into spans for machines that have `free_bytes` of memory.
 
     Raises InvalidInput for a job that `ravnest plan` would refuse, and where no machine could hold one of its units.
     """
@@ -85,7 +92,7 @@ def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
 
 
 def spans_within(costs: SpanCosts, memory_bytes: int) -> Sequence[tuple[int, int]]:
-    """The longest spans of units that need at most `memory_bytes` each with one micro-batch in flight.
+    """The longest spans of units, each of which needs at most `memory_bytes` with one micro-batch in flight.
 
     Raises InvalidInput naming a unit that needs more by itself.
     """
@@ -117,7 +124,7 @@ def _buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> dict[st
 
 
 def benchmark_job() -> Job:
-    """The job of the default work, whose factories are this module's."""
+    """The job of the default work; its factories are in this module."""
     return job_from_mapping(
         {
             "model": {"factory": f"{__name__}:benchmark_model"},
@@ -171,22 +178,22 @@ def benchmark_data() -> BenchmarkData:
 
 LEAST_REPEATS, MOST_REPEATS, WARM_UP_REPEATS = 4, 400, 2
 _LEARNING_RATE = 1e-12
-"""So that weights of chance stay as they are."""
+"""It is so small that the random weights stay as they are."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one device. `flops_per_s` is what a plan divides by."""
+    """The speed of one device. A plan divides FLOPs by `flops_per_s`."""
 
     flops_per_s: MeasuredFigure
     micro_batch_s: float
-    """Forward and backward of one micro-batch, and its share of an update, through all units."""
+    """The seconds for forward and backward of one micro-batch through all units, and its share of an update."""
     threads: int
     repeats: int
 
 
 class _SameBatch(BatchSource):
-    """The first micro-batch, again and again."""
+    """Gives the first micro-batch again and again."""
 
     def __init__(self, inputs: tuple[Tensor, ...], target: Tensor) -> None:
         self._batch = inputs, target
@@ -198,8 +205,11 @@ class _SameBatch(BatchSource):
 def measure_speed(
     work: BenchmarkWork, *, device: str, threads: int, seconds: float, search_dirs: Sequence[Path]
 ) -> Speed:
-    """Takes about `seconds`, or what LEAST_REPEATS take where that is more. Raises RunFailed where the device is not
-    there, or the losses are no numbers."""
+    """Measures how fast `device` does `work` with so many threads.
+
+    It takes about `seconds` seconds, or longer if LEAST_REPEATS micro-batches do. Factories are looked for in
+    `search_dirs`. Raises RunFailed where the device does not exist, or losses are not finite numbers.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -224,7 +234,7 @@ def measure_speed(
 def _timed(
     compute: StageCompute, work: BenchmarkWork, index: int, received: tuple[Tensor, ...], seconds: float
 ) -> tuple[tuple[Tensor, ...], list[float]]:
-    """What the span sends on, and the times of its micro-batches."""
+    """The tensors that the span sends on, and the seconds that each micro-batch took."""
     needing = [spec.needs_gradient for spec in work.programs[index].outputs]
     last = index == len(work.programs) - 1
     times: list[float] = []
@@ -277,8 +287,10 @@ def _weights(program: StageProgram, job: Job) -> dict[str, Tensor]:
 
 
 def _weight(spec: TensorSpec, chance: torch.Generator) -> Tensor:
-    """Small enough that values neither explode nor vanish on their way through many layers: both would change how long
-    operations take."""
+    """Random weights of a size at which values neither explode nor vanish in many layers.
+
+    Both would change how long operations take.
+    """
     if len(spec.shape) < 2:
         of_a_norm = spec.name.endswith("weight")
         return torch.full(spec.shape, 1.0 if of_a_norm else 0.0, dtype=spec.dtype)

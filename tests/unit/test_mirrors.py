@@ -22,13 +22,9 @@ TYPES_ONLY = {
 """Modules that hold only types, and so need no test file."""
 
 NO_MIRROR_YET: set[str] = {
-    "ravnest/cli/views/machines.py",
     "ravnest/cli/views/simulation.py",
     "ravnest/driver/ray/stage_actors.py",
-    "ravnest/profiling/agents.py",
-    "ravnest/profiling/machine_facts.py",
     "ravnest/profiling/probe_line.py",
-    "ravnest/profiling/profile.py",
     "ravnest/simulator/rounds.py",
     "ravnest/simulator/stage.py",
 }
