@@ -1,6 +1,7 @@
-"""Launching a run: Ray places the stages, the driver steers them, checkpoints and results are written here.
+"""One run: Ray places the stages, the driver steers them, and checkpoints and results are written.
 
-`run` is imported when it is asked for: stages' processes import this package for their actor, and need no driver.
+In: a plan, and how the run is to go. Out: a `RunResult`, and the run's folder. `run` is imported when it is asked for,
+because the processes of stages import this package for their actor and need no driver.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,9 @@
 """State on its way from the stages to a checkpoint on disk.
 
-Decides when a stage's part is whole: it has sent as many tensors as it said. The format and its atomicity are
-training.checkpoint's. Each segment comes from one keeper, optimizer state from every stage. Files are written by
-`disk`, one after another, while the driver goes on listening.
+In: tensors that the stages send, and orders to begin and commit a checkpoint. Out: complete checkpoints. A stage's part
+is complete when it has sent as many tensors as it says. Each segment comes from one member of its ring, the keeper, and
+optimizer state from every stage. Files are written by an executor, one after another, while the driver goes on
+listening; their format and the atomic commit are those of ravnest/checkpoints/checkpoint.py.
 """
 
 from collections import deque
@@ -22,14 +23,14 @@ from ravnest.stage.setup import StageSetup
 
 
 def parts_of_plan(plan: Plan) -> frozenset[str]:
-    """The files that every checkpoint of a run of this plan holds."""
+    """The names of the files that every checkpoint of a run of this plan holds."""
     segments = (segment_file(ring) for ring in range(len(plan.rings)))
     stages = ((cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages)))
     return frozenset((*segments, *(optimizer_file(*stage) for stage in stages)))
 
 
 def parts_of_stages(setups: Iterable[StageSetup]) -> frozenset[str]:
-    """All files of a checkpoint of these stages, those of averaged copies included."""
+    """The names of all files of a checkpoint of these stages, with those of averaged copies of tied parameters."""
     every = list(setups)
     segments = (segment_file(segment.ring) for setup in every for segment in setup.segments)
     return frozenset((*segments, *(optimizer_file(setup.cluster, setup.index) for setup in every)))
@@ -47,7 +48,7 @@ class _Part:
 
 
 class CheckpointCollector:
-    """Gathers the checkpoints that are under way, by round."""
+    """Gathers the checkpoints that are under way, each of one round."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class CheckpointCollector:
         begin: Callable[[c.BeginCheckpoint], CheckpointWriter],
         disk: Executor,
     ) -> None:
-        """`begin` opens the writer of a checkpoint; `disk` must keep the order of what it is given."""
+        """`begin` opens the writer of a checkpoint. `disk` writes the files; it must keep the order of its tasks."""
         self._setups = setups
         self._complete = parts_of_stages(setups.values())
         self._begin = begin
@@ -65,10 +66,11 @@ class CheckpointCollector:
         self._writing: deque[tuple[int, Future[Path | None]]] = deque()
 
     def begin(self, begun: c.BeginCheckpoint) -> None:
+        """Open a checkpoint: the stages are going to send their state."""
         self._writers[begun.round] = self._begin(begun)
 
     def take(self, stage: str, message: m.StateTensor, tensors: tuple[Tensor, ...]) -> None:
-        """One tensor of a stage's state. Raises RunFailed when it is none of that stage's to send."""
+        """Take one tensor of a stage's state. Raises RunFailed for a tensor that this stage must not send."""
         if message.round not in self._writers or len(tensors) != 1:
             raise RunFailed(f"{stage} sent {message.name} for a checkpoint of round {message.round}, which is not open")
         part = self._parts.setdefault((message.round, stage), _Part())
@@ -82,7 +84,7 @@ class CheckpointCollector:
             part.optimizer[message.name, message.key] = tensors[0]
 
     def finish(self, stage: str, message: m.StateSent) -> None:
-        """A stage has sent all it has: let its files be written. Raises RunFailed when something is missing."""
+        """A stage has sent all of its state: its files are written. Raises RunFailed when something is missing."""
         part = self._parts.pop((message.round, stage), _Part())
         if message.round not in self._writers:
             raise RunFailed(f"{stage} finished its state for a checkpoint of round {message.round}, which is not open")
@@ -95,11 +97,11 @@ class CheckpointCollector:
         self._writing.append((message.round, self._disk.submit(_write_part, writer, setup, part)))
 
     def commit(self, round_: int) -> None:
-        """Every stage has finished: once all its files are written, the checkpoint becomes the latest."""
+        """Every stage has finished: once all files are written, the checkpoint becomes the latest."""
         self._writing.append((round_, self._disk.submit(self._writers.pop(round_).commit, self._complete)))
 
     def written(self) -> list[tuple[Path, int]]:
-        """The checkpoints that became whole since the last call, with their rounds. Raises what the disk raised."""
+        """The checkpoints that became complete since the last call, with their rounds. Raises what writing raised."""
         whole = []
         while self._writing and self._writing[0][1].done():
             round_, done = self._writing.popleft()

@@ -1,7 +1,8 @@
-"""A whole run in one thread and one process: the real stages, machines and rings, over the in-process transport.
+"""A whole run in one thread of one process, for tests and experiments: real stages over the in-process transport.
 
-Deterministic: every stage takes its turn in order, computations happen inline, and time is a counter. What differs from
-a real run is only who carries the bytes and who schedules. For tests and experiments; nothing is written to disk.
+In: setups and initial states of the stages, and a `RunControl`. Out: a `LocalResult`; nothing is written to disk. The
+run is deterministic: the stages take turns in order, computations happen inline, and time is a counter. It differs from
+a real run only in who carries the bytes and who schedules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,17 +26,21 @@ _TURN_S = 1e-3
 
 @dataclass
 class LocalResult:
-    """What the stages reported, in order, and their final weights."""
+    """What the stages reported, in order."""
 
-    losses: dict[str, list[float]] = field(default_factory=dict)  # by cluster, one per micro-batch
-    staleness: dict[str, list[int]] = field(default_factory=dict)  # by stage, one per gradient
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    """By cluster: the loss of each micro-batch."""
+    staleness: dict[str, list[int]] = field(default_factory=dict)
+    """By stage: the staleness of each gradient, in updates."""
     evaluations: list[m.EvaluationFinished] = field(default_factory=list)
-    checkpoints: list[dict[str, Tensor]] = field(default_factory=list)  # the anchor of each saved round
-    begun: list[c.BeginCheckpoint] = field(default_factory=list)  # and what they are of
+    checkpoints: list[dict[str, Tensor]] = field(default_factory=list)
+    """The anchor of each round that was saved, by parameter name."""
+    begun: list[c.BeginCheckpoint] = field(default_factory=list)
+    """The round, the samples and the updates of each of these checkpoints."""
 
 
 class LocalRun:
-    """Drives stages until control says that the run is over."""
+    """Drives the stages until the control says that the run is over."""
 
     def __init__(
         self,
@@ -45,7 +50,8 @@ class LocalRun:
         *,
         order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
     ) -> None:
-        """`order` says which of the stages take their turn, and in which order, each time anew: all, in the plan's."""
+        """`order` is called before each turn with the names of all stages, in the plan's order. It returns those that
+        take their turn, in their order."""
         self._now_s = 0.0
         network = InProcessNetwork(now=self.now)
         self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
@@ -74,10 +80,11 @@ class LocalRun:
                 self.driver.send(name, Lane.PIPELINE, m.Go())
 
     def now(self) -> float:
+        """Seconds of the run's own clock."""
         return self._now_s
 
     def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
-        """To the end, or until `until` says so. Raises RunFailed when nothing happens any more."""
+        """Run to the end, or until `until` returns true. Raises RunFailed when nothing happens any more."""
         quiet = 0
         while self.control.phase is not c.RunPhase.DONE and not until():
             quiet = 0 if self.turn() else quiet + 1
@@ -86,7 +93,7 @@ class LocalRun:
         return self.result
 
     def turn(self) -> bool:
-        """The stages in their order, then the driver. Whether any stage reported anything but that it lives."""
+        """Let the stages take a turn, then the driver. Returns whether a stage reported more than that it is alive."""
         self._now_s += _TURN_S
         for name in self._order(list(self.stages)):
             self.stages[name].turn(0.0)
@@ -111,7 +118,7 @@ class LocalRun:
                 self._anchor[message.name] = tensors[0]
 
     def follow(self, instructions: list[c.Instruction]) -> None:
-        """Do what control says."""
+        """Carry out the instructions of the control."""
         for instruction in instructions:
             match instruction:
                 case c.SendToStage():

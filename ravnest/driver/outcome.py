@@ -1,6 +1,7 @@
-"""What a run leaves behind: the final weights, the loss curve, the summary, a sample from the trained model.
+"""What a run leaves behind: the final weights, the loss curve, the summary, and a sample from the trained model.
 
-Decides nothing about training. The final weights are the anchor of the last checkpoint, under the original names.
+In: a `Prepared`, the record of the run, and its control. Out: files in the run's folder, and a `RunResult`. The final
+weights are the anchor of the last checkpoint, under the names of the original model.
 """
 
 import dataclasses
@@ -29,14 +30,20 @@ from ravnest.pipeline import stage_name
 def finish(
     prepared: Prepared, record: RunRecord, control: c.RunControl, *, encrypted: bool = False
 ) -> report.RunResult:
-    """Write what remains and return the result. Raises Interrupted or RunFailed where nothing was trained."""
+    """Write the files of a finished run, and return its result.
+
+    Raises:
+        Interrupted: the user has ended the run before its first checkpoint.
+        RunFailed: the run was over before its first checkpoint.
+        InvalidInput: the job's `sample` failed. The files are written all the same.
+    """
     folder, plan, job, data = prepared.folder, prepared.plan, prepared.job, prepared.data
     if record.checkpoint_path is None:
         if control.stopped_early:
             raise Interrupted("stopped before the first update: there is nothing to save")
         raise RunFailed("the run ended before its first update: `stop` is too short")
     weights = load_latest(folder.checkpoints, parts_of_plan(plan)).weights(None)
-    for name, others in prepared.captured.aliases.items():  # a file of weights has all names of the model's state
+    for name, others in prepared.captured.aliases.items():  # a file of weights has every name in the model's state
         weights |= {other: weights[name].clone() for other in others}
     write_final_weights(folder.weights, weights)
     baselines = baselines_of(data)
@@ -68,7 +75,7 @@ def finish(
         averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
         windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
     )
-    _write_summary(folder.summary, result)  # now: the user's own code below may fail
+    _write_summary(folder.summary, result)  # written already here, because the user's own code below may fail
     if job.sample is None or control.stopped_early:
         return result
     result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
@@ -77,6 +84,7 @@ def finish(
 
 
 def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, ...]:
+    """The figures of every stage, in the order of the plan."""
     figures = []
     spans = SpanCosts(plan.costs, plan.workload)
     for cluster in plan.clusters:
@@ -107,7 +115,7 @@ def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, .
 
 
 def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> int:
-    """What the planner counts for a stage's tensors when its cluster has this window: its own is tuned in the run."""
+    """What the planner counts for a stage's tensors with this window, which may have been tuned in the run."""
     planned = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
     node = plan.fleet.node(stage.node)
     if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
@@ -116,7 +124,7 @@ def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int,
 
 
 def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: Any, weights: dict[str, Tensor]) -> str:
-    """The text that the job's `sample` makes of the trained model. Raises InvalidInput when it makes none."""
+    """The text that the job's `sample` makes with the trained model. Raises InvalidInput when it returns no text."""
     model = make_model(job, plan.job_file)
     model.load_state_dict(weights, strict=True)
     model.eval()

@@ -33,14 +33,14 @@ from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Endpoint, Lane, Outbox
 
 _ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
-"""What checkpoints were made with before their manifests said it."""
+"""What older checkpoints were made with, whose manifests do not say it."""
 
-_READABLE = 100  # characters of two values that a message can hold
+_READABLE = 100  # the characters that two values in a message may have together
 
 
 @dataclass(frozen=True)
 class ResumedRun:
-    """What is known of the run so far."""
+    """How far a run has come, by its last checkpoint. `updates` are by cluster."""
 
     checkpoint: Checkpoint
     samples: int
@@ -49,8 +49,8 @@ class ResumedRun:
 
     @classmethod
     def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "ResumedRun":
-        """The latest checkpoint. Raises InvalidInput when it is damaged, lacks a part, or is of a plan that it does not
-        fit."""
+        """Open the latest checkpoint of a run. Raises InvalidInput when it is damaged, lacks a part, or does not
+        fit the plan and the job."""
         parts = parts_of_plan(plan)
         checkpoint = open_latest(folder.checkpoints, parts)
         manifest = checkpoint.manifest
@@ -68,7 +68,8 @@ class ResumedRun:
 
 
 def made_with(plan: Plan, job: Job) -> dict[str, str]:
-    """What must be equal for a checkpoint to fit, by key. Rates, schedules, clipping, rounds and the end may change."""
+    """By key, what must be equal for a checkpoint to fit a plan and a job. Learning rates, schedules, clipping, rounds
+    and the end of the job may change."""
     spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
     return {
         "model": plan.costs.fingerprint,
@@ -91,7 +92,7 @@ def _both(before: str | None, now: str) -> str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to start."""
+    """A run that is ready to start: its plan, its job and its data, the captured model, and where it goes on."""
 
     plan: Plan
     plan_path: Path
@@ -101,18 +102,22 @@ class Prepared:
     folder: RunFolder
     resumed: ResumedRun | None
     pretrained: PretrainedWeights | None
-    """Of a new run whose job names some."""
+    """The weights that a new run starts from, where its job names some."""
     total_samples: int | None
-    """Of the fleet, at which the run ends; None when it ends by time."""
+    """Samples of the fleet at which the run ends; None when it ends by time."""
 
     @property
     def rounds_before(self) -> int:
-        """Those of the sessions that are resumed."""
+        """Rounds of the sessions before this one; 0 for a new run."""
         return 0 if self.resumed is None else self.resumed.rounds
 
 
 def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, observer: report.Observer) -> Prepared:
-    """Raises InvalidInput; nothing is written."""
+    """Read and check everything that a run needs. Nothing is written.
+
+    Raises InvalidInput where the plan, the job, the user's code, the data or the checkpoint do not fit together, or
+    where a resumed run has nothing left to do.
+    """
     job = job_from_mapping(plan.job, path=str(plan_path), under="job.")
     check_workload(plan, job, plan_path)
     folder = choose_folder(out_dir, resume=resume)
@@ -146,8 +151,11 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
 def check_same_data(
     prepared: Prepared, samples: Mapping[str, tuple[int, int] | None], nodes: Mapping[str, str]
 ) -> None:
-    """Raises InvalidInput where a stage reads other numbers of samples than are read here: stages would then take
-    different samples for the same one. `samples`: (training, held-out) by stage, `nodes`: where each runs."""
+    """Raises InvalidInput where a stage reads another number of samples than this process: stages would then take
+    different samples for the same one.
+
+    `samples` gives by stage the numbers of training and held-out samples, and `nodes` the node that it runs on.
+    """
     here = (len(prepared.data.train), len(prepared.data.held_out))
     for stage, found in samples.items():
         if found is not None and found != here:
@@ -161,7 +169,11 @@ def check_same_data(
 
 @dataclass(frozen=True)
 class StageState:
-    """Where one stage starts. `optimizer`: (parameter name, state key) → tensor; empty at a run's first start."""
+    """What one stage starts from.
+
+    `weights` are by original name. `optimizer` is by (parameter name, state key), and empty when a run first starts.
+    `version` is the number of updates that the stage has made.
+    """
 
     weights: Mapping[str, Tensor]
     optimizer: Mapping[tuple[str, str], Tensor]
@@ -169,14 +181,14 @@ class StageState:
 
 
 def needed(setup: StageSetup) -> list[str]:
-    """The weights and buffers of a stage, borrowed ones included, by original name."""
+    """The original names of a stage's weights and buffers, with those that it borrows."""
     return [spec.name for spec in setup.program.weight_specs]
 
 
 def hand_out(
     outbox: Outbox, endpoint: Endpoint, setups: Iterable[StageSetup], states: Mapping[str, StageState]
 ) -> None:
-    """Queue each stage's state, and tell it how much to expect."""
+    """Queue the state of each stage, and tell each how many tensors to expect."""
     for setup in setups:
         state = states[setup.name]
         names = needed(setup)
@@ -195,9 +207,11 @@ def states_for(
     resumed: ResumedRun | None,
     pretrained: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
-    """Each stage's start. `pretrained`: what a new run starts from instead of the seed.
+    """The state that each stage starts from, by stage.
 
-    Raises InvalidInput where a checkpoint lacks something that these stages would have saved.
+    A resumed run takes it from its checkpoint. A new one starts from the `pretrained` weights, or else from weights
+    that are made with the job's seed. Raises InvalidInput where the checkpoint lacks something that these stages would
+    have saved.
     """
     weights: Mapping[str, Tensor]
     if resumed is not None:
@@ -232,7 +246,7 @@ def _resumed_weights(setups: Mapping[str, StageSetup], plan: Plan, job: Job, res
 def writer_opener(
     folder: RunFolder, plan: Plan, job: Job, resumed: ResumedRun | None
 ) -> Callable[[c.BeginCheckpoint], CheckpointWriter]:
-    """Opens the writer of one checkpoint. Rounds and updates count on from the session that was resumed."""
+    """A function that opens the writer of one checkpoint. Rounds count on from the session that was resumed."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
     def begin(begun: c.BeginCheckpoint) -> CheckpointWriter:

@@ -1,7 +1,7 @@
 """One run, from a plan to trained weights.
 
-In: a plan, where to write, and who watches. Out: a RunResult, or the error that ended the run, with what to do about
-it. Preparing, training and finishing each stand in a module of their own.
+In: a plan, a folder to write to, and an observer. Out: a `RunResult`, or the error that ended the run, with advice how
+to go on. The three steps stand in preparation.py, session.py and outcome.py.
 """
 
 import shlex
@@ -34,14 +34,17 @@ def run(
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
+    In the main thread, Ctrl-C and SIGTERM end the run with a checkpoint (see `StopOnInterrupt`). In another thread no
+    handlers are set, because Python does not allow it.
+
     Arguments:
         plan_path: the file that the plan was read from, which is copied into the run's folder; None for a plan that was
             made in Python, which is written there.
         address: HOST:PORT of a running Ray cluster; None starts one on this machine and places every stage on it.
         resume: go on from the last checkpoint in the run's folder.
-        out_dir: the run's folder; None: a new one in runs/, or the newest there for a resume.
+        out_dir: the run's folder; None makes a new one in runs/, or takes the newest there for a resume.
         observer: is told of each event.
-        imitate: what of the plan's machines is imitated; None: nothing.
+        imitate: which of the plan's machines are imitated, and how fast; None imitates nothing.
         encrypt: tensors travel encrypted, with keys of this run and among its own processes alone.
         timeline: write trace.json.
         limit: an earlier end than the job's own.
@@ -77,7 +80,7 @@ def run(
 
 
 def _begin(prepared: Prepared, plan_path: Path | None) -> None:
-    """Makes the run's folder with its plan."""
+    """Make the run's folder and write the plan into it."""
     if plan_path is not None:
         prepared.folder.begin(plan_path)
         return
@@ -100,7 +103,10 @@ class _Watched:
 
 
 def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: bool) -> str | None:
-    """How to go on after a failure: only from a checkpoint that a resume would take. None where nothing is lost."""
+    """A sentence on how to go on after a failure, or None where nothing is lost.
+
+    A resume is advised only where the last checkpoint has been found complete and of this plan.
+    """
     if not prepared.folder.has_checkpoint:
         return "there was no checkpoint yet" if trained else None
     try:

@@ -1,4 +1,4 @@
-"""The only room that knows Ray: a session, one actor for each stage, agents on nodes, and the shipping of user code.
+"""Everything that uses Ray: a session, an actor for each stage, and the shipping of the user's code.
 
-In: which stage runs on which node. Out: running processes, and the news of their ends.
+In: which stage runs on which node. Out: running processes, and the news that one has ended.
 """

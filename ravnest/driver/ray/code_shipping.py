@@ -1,9 +1,9 @@
 """The job's code, as the nodes of a Ray cluster get it.
 
-In: a job and its file. Out: the files to copy to every node: the job's folder, and those modules in the folder one
-works in that the job names. What no run reads is left out (hidden files, caches, virtual environments, runs, weights),
-and so is what `.ravnestignore` in the folder names, and what has a name that keys and passwords have. LARGEST_BYTES is
-the most in all, since data belongs on the nodes. No file is looked into.
+In: a job and its file. Out: the files to copy to every node. They are those of the job's folder, and the modules in the
+working folder that the job names. Left out is what no run reads (hidden files, caches, virtual environments, runs,
+weights), what `.ravnestignore` in the folder lists, and files whose names are those of keys and passwords. Contents are
+not looked into. All files together may have LARGEST_BYTES, because data belongs on the nodes.
 """
 
 import tempfile
@@ -24,21 +24,24 @@ SECRETS = (
     *("*.keystore", "*.kdbx", "*.gpg", "*.env", "*.secret", "*.token", "*_token", "credentials*", "secrets*"),
     "service-account*.json",
 )
-"""Names of files, or of folders that hold them, that most likely nobody means to send; in small letters."""
+"""Patterns of names, in lower case, of files and folders that most likely nobody means to send."""
 _HARMLESS = {".py", ".pub"}
 _NAMED, _MOST_NAMED = 3, 8
 
 
 @dataclass(frozen=True)
 class JobCode:
-    """The files to send: where each lies here and in the copy; `kept_back` are those that have names of secrets."""
+    """The files to send, as pairs of the path here and the path in the copy.
+
+    `kept_back` are those that are not sent because of their names.
+    """
 
     files: tuple[tuple[Path, Path], ...]
     kept_back: tuple[Path, ...] = ()
 
     @property
     def notice(self) -> str | None:
-        """What the user should know of the files that are kept back; None where there are none."""
+        """What the user should know about the files that are kept back; None where there are none."""
         if not self.kept_back:
             return None
         more = len(self.kept_back) - _MOST_NAMED
@@ -50,7 +53,7 @@ class JobCode:
 
     @contextmanager
     def copied(self) -> Iterator[Path]:
-        """A folder with a copy of the files, for the length of a `with` block.
+        """A context manager that gives a temporary folder with a copy of the files.
 
         Raises InvalidInput for a file that cannot be read, and RunFailed where there is no room for the copy.
         """
@@ -70,7 +73,8 @@ class JobCode:
 def job_code(job: Job, job_file: str | Path, factories: Iterable[str] = (), here: Path | None = None) -> JobCode:
     """The files that the callables of `job` may import, and those of the `factories` that nodes.yaml names.
 
-    `here` is the folder one works in. Raises InvalidInput for more than LARGEST_BYTES, or a file that cannot be read.
+    `here` is the working folder; None takes the current one. Raises InvalidInput for more than LARGEST_BYTES, or for a
+    file that cannot be read.
     """
     folder = Path(job_file).resolve().parent
     working = (here or Path.cwd()).resolve()
@@ -114,7 +118,7 @@ def _module(folder: Path, name: str) -> Path | None:
 
 
 def _files(path: Path, root: Path) -> Iterator[tuple[Path, Path]]:
-    """The place under `root` and the place on disk of each file, without what is excluded.
+    """Yields for each file its path under `root` and its path on disk, without what is excluded.
 
     Symbolic links are followed, except those to a folder that holds them, which would never end.
     """
@@ -144,7 +148,7 @@ def _patterns(root: Path) -> Sequence[str]:
 
 
 def _lines(root: Path) -> Sequence[str]:
-    """The patterns in the IGNORE_FILE of `root`: what stays here, and after a `!` what is sent all the same."""
+    """The patterns in the IGNORE_FILE of `root`: what is not sent, and after a `!` what is sent all the same."""
     given = root / IGNORE_FILE
     lines = given.read_text(encoding="utf-8").splitlines() if given.is_file() else []
     wanted = [line.strip().rstrip("/") for line in lines]

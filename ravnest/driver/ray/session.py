@@ -1,7 +1,7 @@
-"""A connection to Ray: starting it here or joining it, the nodes that it has, and how an actor is put on one of them.
+"""A connection to Ray: it starts Ray here or joins a cluster, lists the nodes, and places actors on them.
 
-The only module that imports ray. Ray carries control: setups, outcomes, the job's code and the news of a death. Token
-authentication is always on (design §9, §13).
+This is the only module that imports ray. Ray carries control alone: setups, outcomes, the job's code, and the news that
+a process has ended. Token authentication is always on (design §9, §13).
 """
 
 import logging
@@ -18,7 +18,8 @@ from ravnest.errors import InvalidInput, RavnestError, RunFailed
 LOOPBACK = "127.0.0.1"
 RESOURCE_PREFIX = "ravnest-"
 NICENESS = "RAY_worker_niceness"
-"""By how much a Ray node's workers are nicer than it; Ray's own value, 15, starves stages on a machine that is busy."""
+"""The environment variable that says by how much the workers of a Ray node are nicer than the node. Ray's default, 15,
+starves stages on a busy machine."""
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's minimum is about 75 MiB; no tensor ever goes there
 _PROBE_S = 10.0
 _KEY = "--address (or RAY_ADDRESS)"
@@ -26,7 +27,7 @@ _KEY = "--address (or RAY_ADDRESS)"
 
 @dataclass(frozen=True)
 class RayNode:
-    """A machine as Ray knows it. `name`: of its resource `ravnest-NAME`, where it was started with one."""
+    """A machine as Ray knows it. `name` is that of its resource `ravnest-NAME`, where it was started with one."""
 
     node_id: str
     address: str
@@ -35,24 +36,25 @@ class RayNode:
     hostname: str
     alive: bool
     works: bool
-    """False for one that was started with `--num-cpus 0`, such as a head that only keeps the books."""
+    """Whether stages may run there. A node that was started with `--num-cpus 0`, such as a pure head, does not work."""
 
     def is_of(self, name: str, address: str | None) -> bool:
-        """Whether it is the node that nodes.yaml calls `name`: by its address, else by its resource."""
+        """Whether it is the node that nodes.yaml calls `name`, by its address or by its resource."""
         return self.address == address or self.name == name
 
 
 def check_address(address: str) -> None:
-    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute and more to say so."""
+    """Raises InvalidInput unless something listens at `address`. Ray itself takes a minute or more to say so."""
     silence = silence_at(address)
     if silence is not None:
         raise InvalidInput(f"no Ray cluster answers at {address} ({silence})", key=_KEY)
 
 
 def silence_at(address: str) -> str | None:
-    """Why nothing listens at `address`; None where something does. Raises InvalidInput for what is no address.
+    """The reason why nothing listens at `address`, in words; None where something does.
 
-    "auto", which Ray understands as the cluster of this machine, is left to it.
+    "auto" gives None too, because Ray itself finds the cluster of this machine. Raises InvalidInput for what is not an
+    address.
     """
     if address == "auto":
         return None
@@ -68,18 +70,18 @@ def silence_at(address: str) -> str | None:
 
 
 class RaySession:
-    """Joined; `close` leaves, and ends a Ray that was started here."""
+    """A session of Ray that has been joined. `close` leaves it, and ends a Ray that was started here."""
 
     def __init__(self, address: str | None, code: JobCode | None = None) -> None:
-        """Join the Ray cluster at `address`, or start one on this machine.
+        """Join the Ray cluster at `address`; None starts Ray on this machine.
 
-        `code`: to be the working folder of every actor in a cluster; a Ray started here has the job's own folder.
+        `code` becomes the working folder of every actor in a cluster; actors on this machine use the job's own folder.
         Raises RunFailed or InvalidInput.
         """
         if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
             raise InvalidInput("must be token: ravnest runs with Ray's authentication on", key="RAY_AUTH_MODE")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if address is None:  # of Ray's nodes, only those started here read this process's environment
+        if address is None:  # only nodes that are started here read this environment
             os.environ.setdefault(NICENESS, "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
@@ -97,11 +99,12 @@ class RaySession:
                 ray.init(**options, runtime_env=None if folder is None else {"working_dir": str(folder)})
         except RavnestError:
             raise
-        except Exception as error:  # Ray raises no narrower one where it does not come up in time
+        except Exception as error:  # Ray raises nothing narrower when it does not start in time
             where = "start Ray on this machine" if self.is_local else f"join the Ray cluster at {address}"
             raise RunFailed(f"could not {where}: {' '.join(str(error).split())}") from error
 
     def close(self) -> None:
+        """Leave the session."""
         self.ray.shutdown()
 
     @property
@@ -110,11 +113,11 @@ class RaySession:
         return LOOPBACK if self.is_local else str(self.ray.util.get_node_ip_address())
 
     def nodes(self) -> list[RayNode]:
-        """Of the cluster, the dead among them."""
+        """All nodes of the cluster, with those that are dead."""
         return [_node(each) for each in self.ray.nodes()]
 
     def on_node(self, node: RayNode) -> Mapping[str, Any]:
-        """Options of an actor that must run there."""
+        """Options for Ray that place an actor on this node."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)}
@@ -135,5 +138,6 @@ def _node(entry: Mapping[str, Any]) -> RayNode:
 
 
 def one_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__

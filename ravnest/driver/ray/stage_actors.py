@@ -1,6 +1,7 @@
-"""The stages of a run as Ray's actors: the node that each must run on, their starting, their ends.
+"""The stages of a run as Ray's actors.
 
-How Ray is joined, and what it carries, is session.py's.
+In: the setup of each stage, and the node that it runs on. Out: running processes, their addresses, and how each ended.
+session.py connects to Ray.
 """
 
 import os
@@ -23,7 +24,7 @@ from ring_allreduce.transport import PeerAddress
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """How a stage's process ended. `error` is one line, `details` the traceback behind it; None when all was well."""
+    """How a stage's process ended. `error` is one line and `details` the traceback; both are None without an error."""
 
     error: str | None = None
     details: str | None = None
@@ -33,8 +34,12 @@ class StageActor:
     """One stage of one cluster, in a process of its own."""
 
     def __init__(self, setup: StageSetup, host: str, shipped: str | None = None) -> None:
-        """`shipped`: the name of the job file in the folder that this process works in, where Ray brought the job's
-        code; None: it lies here where it lies for the driver."""
+        """
+        Arguments:
+            host: the address at which other stages reach this machine.
+            shipped: where Ray has brought the job's code, the name of the job file in this process's working folder;
+                None where the job lies at the same place as for the driver.
+        """
         if shipped is not None:
             here = Path.cwd()
             setup = replace(setup, code=UserCode(str(here / shipped), (str(here),)))
@@ -42,11 +47,11 @@ class StageActor:
         self._host = host
 
     def prepare(self) -> StageAddress:
-        """Import torch, load the data, bind the endpoint."""
+        """Import torch, load the data, and bind the endpoint. Returns its address and facts about the process."""
         sys.path[:0] = [path for path in self._setup.code.search_dirs if path not in sys.path]
         from ravnest.stage.process import (
             StageProcess,
-        )  # torch's import: here, so that actors import in parallel
+        )  # imports torch: not before now, so that all actors import it at the same time
 
         self._process = StageProcess(self._setup, self._host)
         cores = len(os.sched_getaffinity(0))
@@ -54,10 +59,11 @@ class StageActor:
         return StageAddress(self._process.address, socket.gethostname(), os.getpid(), cores, samples)
 
     def run(self, peers: Mapping[str, PeerAddress]) -> StageOutcome:
-        """Train. Every failure is an outcome, not an exception, so that the driver can name the stage in one line."""
+        """Train until the run is over. A failure is returned and not raised, so that the driver can name the stage in
+        one line."""
         try:
             self._process.run(peers)
-        except BaseException as error:  # noqa: BLE001 - the boundary of the process: reported, not swallowed
+        except BaseException as error:  # noqa: BLE001 - every error is reported to the driver
             line = " ".join(str(error).split()) or type(error).__name__
             return StageOutcome(line, traceback.format_exc())
         return StageOutcome()
@@ -65,7 +71,10 @@ class StageActor:
 
 @dataclass(frozen=True)
 class StageEnded:
-    """A stage's `run` call has returned, or its process is gone (`outcome` None, `reason` says how)."""
+    """The process of a stage has ended.
+
+    `outcome` is what its `run` has returned. It is None where the process died; then `reason` says how, in words.
+    """
 
     stage: str
     outcome: StageOutcome | None
@@ -73,10 +82,13 @@ class StageEnded:
 
 
 class RayCluster:
-    """A connection to Ray, and the actors placed on it. Use as a context manager: leaving kills them all."""
+    """The actors of one run, and the session of Ray that they run in.
+
+    It is a context manager: leaving it kills all actors and closes the session.
+    """
 
     def __init__(self, address: str | None, code: JobCode | None = None) -> None:
-        """Join the Ray cluster at `address`, whose nodes get the job's `code`, or start one on this machine.
+        """Join the Ray cluster at `address`, whose nodes get the job's `code`; None starts Ray on this machine.
 
         Raises RunFailed or InvalidInput.
         """
@@ -99,11 +111,11 @@ class RayCluster:
         return self._session.host
 
     def cores(self) -> int:
-        """CPU cores of this machine."""
+        """How many CPU cores this process may use."""
         return len(os.sched_getaffinity(0))
 
     def threads(self, plan: Plan) -> dict[str, int]:
-        """Torch threads for each planned node: its machine's cores shared among the stages that run there."""
+        """By planned node: the torch threads of a stage there. The stages on one machine share its cores."""
         nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
         if self._session.is_local:
             return dict.fromkeys(nodes, max(1, self.cores() // len(nodes)))
@@ -112,7 +124,7 @@ class RayCluster:
         return {name: max(1, node.cores // shared.count(node.node_id)) for name, node in found.items()}
 
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
-        """Ask for one actor per stage on the node that `nodes` names (by stage); they start together."""
+        """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
         remote = self._ray.remote(StageActor)
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
         if self._session.is_local:
@@ -128,7 +140,13 @@ class RayCluster:
             self._actors[stage] = there.remote(replace(setup, job=at_node), node.address, shipped)
 
     def prepare(self, timeout_s: float) -> dict[str, StageAddress]:
-        """Wait until every stage listens. Raises NodeLost naming the stages that did not come up in time."""
+        """Wait until every stage listens, and return their addresses.
+
+        Raises:
+            NodeLost: a process died, or stages were not ready in time; the message names them.
+            InvalidInput: what the user's code or data did on a node.
+            RunFailed: a stage could not start for another reason.
+        """
         calls = {actor.prepare.remote(): stage for stage, actor in self._actors.items()}
         ready, late = self._ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
         addresses = {}
@@ -148,11 +166,11 @@ class RayCluster:
         return addresses
 
     def start(self, peers: Mapping[str, PeerAddress]) -> None:
-        """Let every stage enter its loop."""
+        """Let every stage enter its loop. `peers` are the addresses of all stages and of the driver."""
         self._running = {actor.run.remote(peers): stage for stage, actor in self._actors.items()}
 
     def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
-        """The stages whose processes have ended since the last call, each reported once."""
+        """The stages whose processes have ended since the last call, each once. Waits up to `timeout_s` for one."""
         if not self._running:
             return []
         done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout_s)
@@ -171,7 +189,7 @@ class RayCluster:
 
 
 def _ray_node(plan: Plan, name: str, alive: Sequence[RayNode]) -> RayNode:
-    """The live Ray node for a planned node: by its address, else by the custom resource `ravnest-NAME`."""
+    """The live Ray node of a planned node: by its address, or else by the custom resource `ravnest-NAME`."""
     wanted = plan.fleet.node(name).address
     found = next((node for node in alive if node.is_of(name, wanted)), None)
     if found is None:
