@@ -294,7 +294,7 @@ def _next_number(folder: Path) -> int:
 
 
 def _checked(checkpoint: Path) -> Manifest:
-    """Its manifest, once every file named there is as it was written. Raises ValueError or OSError."""
+    """The manifest of a checkpoint whose files are all as they were written. Raises ValueError or OSError otherwise."""
     manifest = decode_manifest((checkpoint / MANIFEST).read_bytes())
     for file, entry in manifest.files.items():
         _check(checkpoint / file, entry)

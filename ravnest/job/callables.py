@@ -53,7 +53,8 @@ def as_written(given: Mapping[str, object]) -> tuple[dict[str, object], Path | N
 
 
 def _entry(key: str, value: object, places: list[tuple[str, Path]]) -> object:
-    """One value, where it is a callable or holds one; `places` is told where its module lies."""
+    """One value as a job.yaml writes it. Where it is or holds a callable, the place of its module is added to
+    `places`."""
     if isinstance(value, Mapping):
         named = {name: item for name, item in value.items() if name in ("factory", "function") and callable(item)}
         return {**value, **{name: _reference(key, item, places) for name, item in named.items()}}
@@ -96,7 +97,7 @@ def _reference(key: str, function: Callable[..., object], places: list[tuple[str
 
 
 def _script_name(key: str, name: str, main: ModuleType) -> str:
-    """What the running script is called as a module."""
+    """The name of the running script as a module. Raises InvalidInput where stages cannot import it."""
     file = getattr(main, "__file__", None)
     if file is None or not Path(file).is_file():
         raise InvalidInput(
@@ -139,7 +140,7 @@ def _place(module: str, file: Path) -> Path:
 
 
 def _require_one_folder(places: list[tuple[str, Path]]) -> None:
-    """Nodes get the folder that the first lies in, and single modules from where one works."""
+    """Raises InvalidInput where code lies beside neither the first place nor the current folder: nodes get no other."""
     allowed = {place.parent for _, place in places[:1]} | {Path.cwd().resolve()}
     for key, place in places:
         if place.parent not in allowed:

@@ -1,6 +1,7 @@
-"""The user's code made into objects: the data, the model on the meta device, the captured model.
+"""Makes what a job names: the data, the model, the captured model, and the weights that the job's seed gives.
 
-Decides where the job's factories are looked for. Used by `plan` and by `run`, so that both see the same model.
+In: a job, and the file that it was read from, which says where the user's code is looked for. Out: the objects, or an
+InvalidInput at the job's key. `plan` and `run` both use this module, so that they see the same model.
 """
 
 import math
@@ -20,14 +21,14 @@ from ravnest.training.sampler import Sampler
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
-    """Where `package.module:attribute` is looked for: the job file's folder, then the folder one works in."""
+    """The folders where `package.module:attribute` is looked for: the job file's, then the current one."""
     folder = Path(job_file).resolve().parent
     here = Path.cwd()
     return (folder,) if folder == here else (folder, here)
 
 
 def load_data(job: Job, job_file: str | Path) -> Any:
-    """What the data factory returns, checked to have `train` and `held_out` of some length.
+    """The object that the data factory returns. It has the datasets `train` and `held_out`, whose lengths are known.
 
     Raises InvalidInput at `data` where the factory fails or returns something else.
     """
@@ -47,7 +48,7 @@ def load_data(job: Job, job_file: str | Path) -> Any:
 
 
 def baselines_of(data: Any) -> dict[str, float]:
-    """Held-out losses that the user's data knows of other models, by name; none where it has no `baselines`."""
+    """The held-out losses of other models that the user's data names; empty where it has no `baselines`."""
     return {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
 
 
@@ -126,5 +127,5 @@ def make_weights(job: Job, job_file: str | Path) -> dict[str, Tensor]:
 
 
 def make_buffers(job: Job, job_file: str | Path) -> dict[str, Tensor]:
-    """What `make_weights` gives beside the parameters, without ever holding these together."""
+    """The buffers that `make_weights` makes, without ever holding all parameters in memory."""
     return initial_buffers(lambda: make_model(job, job_file), job.seed)

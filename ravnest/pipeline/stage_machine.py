@@ -88,7 +88,7 @@ class StageMachine:
         return tuple(self._flow.group_staleness)
 
     def handle(self, event: ev.Event, now_s: float) -> list[ins.Instruction]:
-        """What to do now: sends and reports in order, and last at most one compute instruction."""
+        """Take an event. Returns sends and reports in order, and last at most one instruction to compute."""
         if self.failure is not None:
             return []
         before = self.running

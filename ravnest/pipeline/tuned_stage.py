@@ -198,7 +198,8 @@ class TunedStage:
             self._split_tuner = SplitTuner(self._split, shape.update_every, synchronous=updates_wait)
 
     def handle(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
-        """What to do about `event`, as StageMachine.handle. `carried`: what a gradient that arrived has told."""
+        """The instructions that follow from `event`, as from StageMachine.handle. `carried`: what an arrived gradient
+        says."""
         machine = self.machine
         in_flight = machine.in_flight if self._is_first else 0
         answers = machine.handle(event, now_s)

@@ -148,7 +148,7 @@ class UpdateBoundary:
         self.is_quiet = False
 
     def next_step(self, version: int, untouched: bool) -> TakeSnapshot | ApplyMerge | None:
-        """What to compute now; None where nothing is due. `untouched`: whether a merge may change the weights."""
+        """The snapshot or merge that is due now, or None. `untouched`: whether a merge may change the weights."""
         number = self._snapshot_due(version)
         if number is not None and number - self._max_lag <= self.merged:
             return TakeSnapshot(number)

@@ -31,7 +31,7 @@ from ravnest.pipeline.update_boundary import GradientNorms, UpdateBoundary
 
 
 class WorkOrder:
-    """Chooses for one stage. Its parts are those of the stage machine, which tells them what happens."""
+    """Chooses the computations of one stage. Its parts belong to the stage machine, which tells them what happens."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WorkOrder:
         """Whether backwards are split from now on."""
 
     def next(self) -> ins.Compute | None:
-        """What to compute now that nothing runs; None is to wait."""
+        """The next computation, to be asked for when nothing runs; None where the stage has to wait."""
         flow, boundary = self._flow, self._boundary
         held = False
         if not boundary.is_quiet:
@@ -101,7 +101,7 @@ class WorkOrder:
         return self._admission.refusal(flow.forwards, flow.in_flight, flow.version)
 
     def waits_for(self) -> str:
-        """What the ledger is to call the time from now on, in which nothing is computed: one of WAITS."""
+        """The name, one of WAITS, under which the ledger counts the time from now on, in which nothing is computed."""
         flow, boundary = self._flow, self._boundary
         if not boundary.is_quiet and boundary.holds(flow.version):
             return "lag"

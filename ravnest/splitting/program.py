@@ -111,7 +111,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory."""
+        """The size in memory, in bytes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 

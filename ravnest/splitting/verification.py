@@ -26,7 +26,7 @@ the model itself takes another path while it is captured (transformers' attentio
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found, where nothing had to be refused."""
+    """What the check found for a model that was not refused."""
 
     largest_difference: float
     """The largest over all outputs, gradients and buffers in both modes, relative to each one's largest magnitude."""

@@ -55,7 +55,7 @@ class AveragingConfig(Section):
 
     @property
     def ring_wire(self) -> Wire:
-        """ring_allreduce's name of the form."""
+        """The name that ring_allreduce has for the form."""
         return ring_wire(self.wire)
 
     @property

@@ -70,7 +70,7 @@ class WireConfig(Section):
 
 
 def ring_wire(name: WireName) -> Wire:
-    """ring_allreduce's name of the form."""
+    """The name that ring_allreduce has for a form."""
     return _WIRES[name]
 
 

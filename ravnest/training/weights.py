@@ -28,7 +28,7 @@ class VersionedModule(Protocol):
     """The part of a module's interface that VersionedWeights uses."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """As torch.nn.Module has it."""
+        """The parameters with their names, as torch.nn.Module returns them."""
         ...
 
     @property
