@@ -23,10 +23,7 @@ TYPES_ONLY = {
 
 NO_MIRROR_YET: set[str] = {
     "ravnest/cli/views/simulation.py",
-    "ravnest/driver/ray/stage_actors.py",
     "ravnest/profiling/probe_line.py",
-    "ravnest/simulator/rounds.py",
-    "ravnest/simulator/stage.py",
 }
 """Modules whose tests stand in another file, or in tests/integration: each is to get a test file of its own."""
 
