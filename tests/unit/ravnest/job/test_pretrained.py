@@ -14,7 +14,7 @@ from ravnest.training.batches import fetch
 from ravnest.training.sampler import Sampler
 from tests.support.local import JOB_FILE, captured_job, local_run, setups_of, tiny_job
 
-LLAMA = {"model_type": "llama", "vocab_size": 11, "hidden_size": 12, "intermediate_size": 24, "num_hidden_layers": 2}
+LLAMA = {"model_type": "llama", "vocab_size": 11, "hidden_size": 12, "intermediate_size": 24, "num_hidden_layers": 1}
 LLAMA |= {"num_attention_heads": 2, "max_position_embeddings": 8, "tie_word_embeddings": False}
 SENTENCES = {"factory": "several:sentences"}
 

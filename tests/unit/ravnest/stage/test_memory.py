@@ -72,7 +72,7 @@ RUNS = {
 @pytest.mark.parametrize("case", RUNS)
 def test_tensors_stay_within_a_tenth_of_the_plan(case):
     changes, parts = RUNS[case]
-    job = tiny_job(**changes)
+    job = tiny_job(stop={"samples": 120}, **changes)
     run = local_run(job, parts=parts)
     run.run()
     _, plan = setups_of(job, parts=parts)
