@@ -1,7 +1,7 @@
-"""How much memory this process can still get, before the kernel ends it.
+"""How much memory this process can still get before the kernel ends it.
 
-Decides what counts: what the machine has available, swap included, and what the limits of containers and services
-leave: of the process's control group and of those that it lies in. Knows nothing of what the memory is for.
+In: the files in which the kernel tells it. Out: bytes. What counts is the least of what the machine has available, swap
+included, and of what the limits of the process's control group, and of the groups around it, still leave.
 """
 
 import contextlib
@@ -14,12 +14,15 @@ _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _NEWER = ("memory.max", "memory.current", "inactive_file")
 _OLDER = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""Of control groups of version 2, and of 1: the limit, the use, and the line of memory.stat that says what of the use
-the kernel gives up first."""
+"""The files of control groups of version 2 and of version 1: the limit, the use, and the line of memory.stat with the
+part of the use that the kernel gives up first."""
 
 
 def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Bytes. `groups`: where control groups are mounted; `own`: where the kernel names those of this process."""
+    """How many bytes are left to this process.
+
+    `groups` is where control groups are mounted, and `own` the file in which the kernel names those of this process.
+    """
     left: list[int] = [psutil.virtual_memory().available + psutil.swap_memory().free]
     for folder, (limit, used, cached) in _folders(groups, own):
         with contextlib.suppress(OSError, ValueError, KeyError):  # not there, or "max": no limit
@@ -30,7 +33,10 @@ def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
 
 
 def _folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Every control group that may limit this process's memory. A container may see its own as the root."""
+    """Yields every control group that may limit this process's memory, with the names of its files.
+
+    A container may see its own group as the root.
+    """
     named = [(groups, _NEWER, "/"), (groups / "memory", _OLDER, "/")]
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():

@@ -1,7 +1,7 @@
-"""Two pictures: a plan, and the losses of a run.
+"""Pictures as PNG files: a plan, the losses of a run, and a simulated run.
 
-Decides the drawing only: figures come from the plan and from the lines of metrics.jsonl. Draws with
-matplotlib's file backend, so no display is needed.
+In: a plan, the lines of metrics.jsonl, or a `SimulatedRun`. Out: a file. Matplotlib draws with its file backend, so
+that no display is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEGEND = (
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """Clusters as rows of stages, units to scale from left to right, and each ring as a band across the
+    """Draw a plan: clusters as rows of stages, units to scale from left to right, and each ring as a band across the
     clusters.
     """
     clusters, units = len(plan.clusters), len(plan.costs.units)
@@ -84,7 +84,7 @@ def _draw_stage(axes: Axes, units: tuple[int, int], middle: float, node: str, wo
 
 
 def _draw_rings(axes: Axes, plan: Plan) -> None:
-    """Behind the boxes, so that a band is seen above, between and below the stages it joins."""
+    """Draw the rings behind the boxes, so that a band is seen above, between and below the stages that it joins."""
     top, bottom = _BOX / 2 + 0.08, -(len(plan.clusters) - 1) * _ROW - _BOX / 2 - 0.08
     palette = colormaps["tab10"]
     for i, ring in enumerate(plan.rings):
@@ -104,7 +104,7 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 
 
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
-    """Training loss of each cluster (thin), held-out loss (thick, marked), baselines (dashed), over samples.
+    """Draw the training loss of each cluster (thin), the held-out loss (thick, with marks) and baselines (dashed).
 
     records: lines of metrics.jsonl, as `ravnest.driver.observe.report.read_metrics` gives them; other kinds are
     skipped.
@@ -143,7 +143,7 @@ def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
 
 
 def panels(count: int, width_in: float, height_in: float) -> tuple[Figure, list[Axes]]:
-    """A canvas of `count` plots side by side."""
+    """A figure with `count` plots side by side."""
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     plots = [figure.add_subplot(1, count, index + 1) for index in range(count)]
@@ -155,7 +155,7 @@ def panels(count: int, width_in: float, height_in: float) -> tuple[Figure, list[
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Replaces the file at once, so that whoever looks at it during a run sees a whole picture."""
+    """Write a figure as PNG. An existing file is replaced atomically, so that a reader always sees a whole picture."""
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, dpi=150, format="png")
     temporary.replace(path)
@@ -165,15 +165,17 @@ _LEAST_SHARE = 0.0005
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """(its seconds, its name): the unit in which so long an axis has readable figures."""
+    """(seconds of a unit, its name): the unit in which an axis of this length has readable figures."""
     if seconds > 2 * 3600:
         return 3600.0, "h"
     return (60.0, "min") if seconds > 120 else (1.0, "s")
 
 
 def draw_simulation(result: SimulatedRun, predicted_samples_per_s: float, path: Path, *, steady: bool) -> None:
-    """Three panels side by side, as one PNG. `steady`: whether the run has shown a steady state, whose mean is drawn;
-    else the mean until the drain is.
+    """Draw a simulated run as three plots side by side: the throughput over time, the lost time, and the staleness.
+
+    `steady` says whether the run has shown a steady state, whose mean is then drawn; otherwise the mean until the drain
+    is drawn.
     """
     figure, (speed, lost, stale) = panels(3, width_in=13.0, height_in=4.0)
     unit_s, unit = time_unit(result.drain_s)
@@ -207,7 +209,7 @@ def draw_simulation(result: SimulatedRun, predicted_samples_per_s: float, path: 
 
 
 def mean_of(result: SimulatedRun, *, steady: bool) -> tuple[float, float]:
-    """(from when on, samples/s of the fleet) until the drain."""
+    """(the moment from which on it is the mean, samples per second of the fleet), until the drain."""
     if steady:
         return result.steady_from_s, result.samples_per_s
     spans = [each for _, each in result.over_time]

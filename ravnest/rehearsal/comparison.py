@@ -16,14 +16,14 @@ from ravnest.formatting import json_value
 from ravnest.pipeline import stage_name
 
 UPDATES, ROUNDS = 24, 4
-"""What a rehearsal waits for: so many updates of the slowest cluster, and rounds of averaging."""
+"""How many updates of the slowest cluster, and how many rounds of averaging, a rehearsal waits for."""
 LONGEST_S = 180.0
-"""But no longer than this, by this machine's clock."""
+"""The longest that it waits for them, in seconds of this machine's clock."""
 MOST_LATE = 0.02
-"""By which share this machine may be late: of a stage's imitated computing; on links, of a micro-batch; and in
-snapshots and merges, which it may make too early too, of a stage's time."""
+"""The share by which this machine may be late: of a stage's imitated computing, of a micro-batch on links, and of a
+stage's time in snapshots and merges, where being too early counts too."""
 _SPARE = 0.8
-"""Of the speed at which the latest stage would just be in time."""
+"""The suggested speed, as a share of the one at which the latest stage would just be in time."""
 
 
 def check_extent(speed: float, samples: int | None, minutes: float | None, *, whole: bool) -> None:
@@ -42,19 +42,25 @@ def check_extent(speed: float, samples: int | None, minutes: float | None, *, wh
 
 @dataclass(frozen=True)
 class Extent:
-    """How long a rehearsal goes on. `expected_s`: by this machine's clock, if the plan is right; None: unknown."""
+    """How long a rehearsal goes on.
+
+    `expected_s` is the time by this machine's clock, if the plan is right; None where it is unknown.
+    """
 
     limit: RunLimit
     expected_s: float | None
     cut_short: bool = False
-    """Whether there is no time for UPDATES and ROUNDS."""
+    """Whether it ends before UPDATES and ROUNDS are reached."""
 
 
 def extent(
     plan: Plan, speed: float, *, samples: int | None = None, minutes: float | None = None, whole: bool = False
 ) -> Extent:
-    """At most one of `samples` (of the fleet), `minutes` (of this machine's time) and `whole` is given; without any, as
-    the constants above say."""
+    """How long a rehearsal of `plan` goes on at a speed.
+
+    At most one of `samples` (of the fleet), `minutes` (of this machine's time) and `whole` (until the job's own end) is
+    given. Without any, the constants above say how long.
+    """
     rate = plan.predicted.samples_per_s * speed
     if whole:
         stop_minutes, stop_samples = _stop(plan, "minutes"), _stop(plan, "samples")
@@ -73,7 +79,7 @@ def extent(
 
 
 def _stop(plan: Plan, unit: str) -> float | None:
-    """When the plan's job ends, where it says so in this unit."""
+    """The end of the plan's job in this unit; None where it is said in another."""
     stop = plan.job.get("stop")
     until = stop.get(unit) if isinstance(stop, Mapping) else None
     return float(until) if isinstance(until, int | float) else None
@@ -81,7 +87,7 @@ def _stop(plan: Plan, unit: str) -> float | None:
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure as planned and as it came; None: not known."""
+    """One figure as predicted and as achieved; None where it is not known."""
 
     predicted: float | None
     achieved: float | None
@@ -96,25 +102,26 @@ class Compared:
 
 @dataclass(frozen=True)
 class StageRehearsal:
-    """`step_s`: seconds per micro-batch. `busy`: the share of time in which it computes. Both in the steady state."""
+    """One stage. In the steady state, `step_s` is in seconds per micro-batch, and `busy` the share of time in which the
+    stage computes."""
 
     stage: str
     node: str
     step_s: Compared
     busy: Compared
     memory_bytes: Compared
-    """What its tensors take at most, without the process itself; predicted for the window that the run used."""
+    """The most that its tensors took, without the process itself. It is predicted for the window that the run used."""
     waiting: Mapping[str, float]
-    """The shares of the time in which it waited, by cause."""
+    """By cause: the share of time in which it waited."""
     mean_staleness: float | None
     max_staleness: int | None
     late_share: float | None
-    """By how much this machine was late, of the imitated computing."""
+    """How late this machine was, as a share of the imitated computing."""
 
 
 @dataclass(frozen=True)
 class ClusterRehearsal:
-    """`busy`: of its bottleneck, the stage with the most computing."""
+    """One cluster. `busy` is that of its bottleneck, the stage with the most computing."""
 
     name: str
     samples_per_s: Compared
@@ -125,7 +132,7 @@ class ClusterRehearsal:
     max_staleness: int | None
     stages: tuple[StageRehearsal, ...]
     window: Compared
-    """Micro-batches in flight: as planned, and the most that it was tuned to, for which memory is compared."""
+    """Micro-batches in flight: as planned, and the most that it was tuned to. Memory is compared for the latter."""
 
 
 @dataclass(frozen=True)
@@ -138,22 +145,24 @@ class Rehearsal:
     most_late_share: float | None
     late_stages: tuple[str, ...]
     suggested_speed: float | None
-    """At which it might keep up, where it did not."""
+    """The speed at which this machine might keep up, where it did not."""
     samples_per_s: Compared
     averaging_s: Compared
-    """A round: as predicted, on links that it has to itself; as achieved, from its opening to its commit, which waits
-    for the next update of each cluster too. Neither with a single cluster."""
+    """Seconds of a round. The prediction is for links that the round has to itself; what is achieved lasts from its
+    opening to its commit, and so waits for the next update of each cluster too. Both are None with a single cluster."""
     rounds: int
     staleness_bound: int
     clusters: tuple[ClusterRehearsal, ...]
     run: RunResult
     """What came of the run itself, in this machine's time."""
     links_late_s: float | None = None
-    """By how much later than imitated messages came, the mean of the stage where it was most. None: no links."""
+    """By how many seconds messages came later than they should: the mean of the stage where it was most. None where no
+    links were imitated."""
 
     merges_late_share: float = 0.0
-    """Snapshots and merges take what they take here, whatever the speed: the most of a stage's time that they took
-    beyond what they would have at the plan's own speed. Below 0 where that is slower."""
+    """Snapshots and merges take as long as they do on this machine, whatever the speed. This is the largest share of a
+    stage's time that they took beyond what they would have taken at the plan's own speed; it is below 0 where the
+    rehearsal is slower than that."""
 
     @property
     def stages(self) -> tuple[StageRehearsal, ...]:
@@ -171,20 +180,20 @@ class Rehearsal:
 
     @property
     def faithful(self) -> bool | None:
-        """Whether this machine imitated the plan as well as MOST_LATE says. None: not known, no stage has come to a
-        computation."""
+        """Whether this machine imitated the plan as well as MOST_LATE asks. None where it is not known, because no
+        stage has come to a computation."""
         if self.unfaithful_in:
             return False
         return None if self.most_late_share is None else True
 
     @property
     def links_late_share(self) -> float:
-        """That, of the shortest of the clusters' planned micro-batches."""
+        """`links_late_s` as a share of the shortest planned time of a micro-batch of any cluster."""
         return (self.links_late_s or 0.0) / min(cluster.step_s.predicted or math.inf for cluster in self.clusters)
 
 
 def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
-    """What `plan` predicted against what the run of it at `speed` came to."""
+    """Compare what `plan` predicted with the result of its run at `speed`."""
     figures = {each.stage: each for each in result.stages}
     clusters = tuple(_cluster(plan, index, figures, speed) for index in range(len(plan.clusters)))
     achieved = [cluster.samples_per_s.achieved for cluster in clusters]
@@ -216,14 +225,14 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
 
 
 def slower(speed: float, late_share: float) -> float:
-    """A rehearsal's `speed` at which a machine might keep up that was late by `late_share` at this one; two digits."""
+    """The speed, in two digits, at which a machine might keep up that was late by `late_share` at this one."""
     wanted = _SPARE * speed / (1.0 + late_share)
     unit = 10.0 ** (math.floor(math.log10(wanted)) - 1)
     return round(math.floor(wanted / unit) * unit, 10)
 
 
 def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
-    """The comparison, and whether to believe it, as JSON takes them; without the run, whose result is told apart."""
+    """The comparison, and whether it is faithful, as JSON has them. The result of the run itself is left out."""
     judged = {
         "faithful": rehearsal.faithful,
         "unfaithful_in": list(rehearsal.unfaithful_in),
@@ -282,6 +291,6 @@ def _stage(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of stages that compute equally many gradients."""
+    """The mean over stages, which all compute equally many gradients; None where nothing is known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -1,7 +1,7 @@
-"""A run's weights for other programs: safetensors under the model's own names, or a folder as transformers reads it.
+"""A run's weights for other programs: safetensors under the model's own names, or a folder that transformers reads.
 
-Decides which names a file holds, in which precision and in how many parts, so that no more than one part is ever in
-memory; and that nothing is overwritten unless told to. Nothing is ever pickled.
+In: a trained run, its files of weights, and an `ExportTarget`. Out: files, in as many parts as their size demands, of
+which no more than one is ever in memory. Nothing is overwritten unless the caller says so, and nothing is pickled.
 """
 
 import glob
@@ -25,7 +25,7 @@ from ravnest.splitting.model_source import aliases, huggingface_config
 from ravnest.training.precision import Precision
 
 PART_BYTES = 5_000_000_000
-"""Of one file, at most; Hugging Face's own."""
+"""The most bytes of one file: the limit that Hugging Face uses too."""
 
 _DTYPES: Mapping[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -36,7 +36,11 @@ _DTYPES: Mapping[Precision, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """Where weights are written. `key`: the option that says so."""
+    """Where weights are written: files in `folder` whose names begin with `stem`.
+
+    `key` is the option of the command that names the folder, for errors. With `force`, files of an earlier export are
+    replaced.
+    """
 
     folder: Path
     stem: str
@@ -45,15 +49,15 @@ class ExportTarget:
     part_bytes: int = PART_BYTES
 
     def prepare(self) -> None:
-        """Make the folder. Raises InvalidInput where nothing can be written there, or weights are there already and
-        `force` is not."""
+        """Make the folder. Raises InvalidInput where nothing can be written there, or where it has weights already and
+        `force` is not set."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = error.strerror or str(error)
             raise InvalidInput(f"cannot be made ({reason})", path=str(self.folder), key=self.key) from None
         try:
-            tempfile.TemporaryFile(dir=self.folder).close()  # permissions alone do not tell: /proc has them
+            tempfile.TemporaryFile(dir=self.folder).close()  # permissions alone do not tell: those of /proc allow it
         except OSError as error:
             reason = error.strerror or str(error)
             raise InvalidInput(f"cannot be written to ({reason})", path=str(self.folder), key=self.key) from None
@@ -61,7 +65,7 @@ class ExportTarget:
             raise InvalidInput("is there already; --force replaces it", path=str(before[0]), key=self.key)
 
     def existing(self) -> list[Path]:
-        """What an earlier export left."""
+        """The files of an earlier export."""
         names = [shard_names(self.stem, 1)[0], index_name(self.stem)]
         parts = self.folder.glob(f"{glob.escape(self.stem)}-?????-of-?????.safetensors")
         return [*(self.folder / name for name in names if (self.folder / name).exists()), *sorted(parts)]
@@ -74,11 +78,20 @@ def save_weights(
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
-    """Write every name of the model's state; in parts, with an index, where they take more than one may.
+    """Write every name in the model's state, in parts with an index where it is more than one file may hold.
 
-    dtype: of the floating tensors; None: the model's own. `progress` hears which part is done. Returns what was
-    written. Raises InvalidInput where `place` does not take it, the weights are not the model's, or hold numbers that
-    `dtype` does not; RunFailed where the disk refuses.
+    Arguments:
+        files: where the weights are read from.
+        dtype: the precision of floating tensors; None keeps the model's own.
+        progress: hears which share is done, from 0 to 1.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InvalidInput: `place` cannot be written to, the weights are not those of the model, or they hold numbers that
+            `dtype` cannot represent.
+        RunFailed: the disk refuses.
     """
     place.prepare()
     model = make_model(run.job, run.job_file, "meta")
@@ -92,9 +105,10 @@ def save_huggingface(
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
-    """Write config.json and the weights, as transformers' `from_pretrained` reads them. Otherwise as save_weights.
+    """Write config.json and the weights so that `from_pretrained` of transformers reads them.
 
-    Of tied weights one name is written: transformers ties them again.
+    Arguments, result and errors are those of `save_weights`; a job whose model comes from a factory is refused too. Of
+    tied weights one name is written, because transformers ties them again.
     """
     if run.job.model.huggingface is None:
         raise InvalidInput("the job's model comes from a factory: export its weights with --weights", key=place.key)
@@ -112,7 +126,7 @@ def save_huggingface(
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """What `load_state_dict` takes, without anything that is no tensor."""
+    """The tensors in the model's state, by name."""
     return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
 
 
@@ -124,7 +138,7 @@ def _write(
     dtype: Precision | None,
     progress: Callable[[float], None],
 ) -> list[Path]:
-    """`state`: names, shapes and precisions of what is written."""
+    """Write the weights that `state` names, with its shapes and precisions."""
     weights = saved_weights(run.job, run.job_file, files)
     kinds = {name: _kind(tensor, dtype) for name, tensor in state.items()}
     sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in state.items()}
@@ -146,7 +160,7 @@ def _write(
 
 
 def _named_once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors takes no memory that has two names: tied weights that are stored once are copied."""
+    """The tensors without two names for one memory, which safetensors refuses: such tied weights are copied."""
     first: dict[int, str] = {}
     return {
         name: tensor if first.setdefault(tensor.data_ptr(), name) == name else tensor.clone()

@@ -1,7 +1,7 @@
-"""A run's metrics for TensorBoard: metrics.jsonl read, event files written.
+"""A run's metrics for TensorBoard.
 
-Decides which numbers become curves and what they are drawn over: a cluster's losses, learning rate and staleness over
-its own samples or updates, all that is the fleet's over the fleet's samples. Can be done while the run goes on.
+In: the metrics.jsonl of a run, which may still be going on. Out: event files. A cluster's losses, learning rate and
+staleness are drawn over its own samples or updates, and figures of the whole fleet over the fleet's samples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _SHARES = ("compute", "averaging", "evaluation", "handoff", "bubble")
 
 @dataclass(frozen=True)
 class Scalar:
-    """One point of one curve. `step`: samples or updates; `at_s`: seconds since the run began."""
+    """One point of one curve. `step` counts samples or updates; `at_s` is in seconds since training began."""
 
     curve: str
     value: float
@@ -27,7 +27,7 @@ class Scalar:
 
 
 def scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Every point, in the order of the records. What is null there is left out."""
+    """Yields every point, in the order of the records. Values that are null there are left out."""
     fleet_samples = 0
     for record in records:
         if record["kind"] == "progress":
@@ -64,9 +64,10 @@ def _points(record: Mapping[str, Any], fleet_samples: int) -> Iterator[tuple[str
 
 
 def to_tensorboard(run_dir: Path, out_dir: Path) -> int:
-    """Write event files into `out_dir`, in place of those that are there; returns how many points.
+    """Write event files into `out_dir`, in place of those that are there, and return the number of points.
 
-    Raises InvalidInput where there is no such run, tensorboard is not installed, or the folder cannot be written.
+    Raises InvalidInput where there is no such run, where tensorboard is not installed, or where the folder cannot be
+    written.
     """
     metrics = RunFolder(run_dir).metrics
     if not metrics.is_file():

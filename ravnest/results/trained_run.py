@@ -1,6 +1,7 @@
-"""What a run left, for those who use it afterwards: its plan, its job, and the files that hold its weights.
+"""What a run has left for later use: its plan, its job, and the files that hold its weights.
 
-Decides which files these are: weights.safetensors, unless the run has made a checkpoint since. Reads no tensor.
+In: the folder of a run. Out: a `TrainedRun`, and the path of its weights: weights.safetensors, unless the run has made
+a checkpoint since. No tensor is read.
 """
 
 import json
@@ -17,19 +18,20 @@ from ravnest.job.config import Job, job_from_mapping, load_job
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that has made weights, whether it has finished or not."""
+    """A run that has been started: its folder, its plan and its job, whether it has finished or not."""
 
     folder: RunFolder
     plan: Plan
     job: Job
     job_file: str
-    """Factories are looked for in its folder."""
+    """The path of the job file. The user's factories are looked for in its folder."""
 
 
 def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
-    """The run in the folder `path`. `job_path`: a job.yaml instead of the plan's own job, such as one that has moved.
+    """Open the run in the folder `path`.
 
-    Raises InvalidInput where there is no run, or the job's folder is gone.
+    `job_path` names a job.yaml that is used instead of the plan's own job, for instance one that has moved. Raises
+    InvalidInput where there is no run, or where the job's folder is gone.
     """
     folder = RunFolder(path)
     if not folder.plan.is_file():
@@ -45,9 +47,9 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
 
 
 def weights_of_run(run: TrainedRun) -> Path:
-    """What holds the run's last weights: its weights.safetensors, or the folder of a checkpoint, checked by its hashes.
+    """The path of the run's last weights: weights.safetensors, or the folder of a checkpoint whose hashes were checked.
 
-    Raises InvalidInput where there is neither, or the checkpoint is damaged or lacks a part.
+    Raises InvalidInput where there is neither, or where the checkpoint is damaged or lacks a part.
     """
     folder = run.folder
     latest = name_of_latest(folder.checkpoints)
@@ -59,8 +61,8 @@ def weights_of_run(run: TrainedRun) -> Path:
 
 
 def _summarised(folder: RunFolder) -> str | None:
-    """The checkpoint that the run ended with, when it last did: weights.safetensors holds the same."""
+    """The name of the checkpoint with which the run last ended, whose weights are those of weights.safetensors."""
     try:
         return Path(json.loads(folder.summary.read_text(encoding="utf-8"))["checkpoint_path"]).name
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it was ended before it could say so
+        return None  # the run was ended before it wrote its summary

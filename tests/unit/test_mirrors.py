@@ -13,9 +13,7 @@ MIRRORED = ("cluster_planner", "ring_allreduce", "ravnest")
 
 TYPES_ONLY = {
     "cluster_planner/search/candidates.py",
-    "ravnest/driver/control.py",
     "ravnest/pipeline/events.py",
-    "ravnest/simulator/trace.py",
     "ravnest/stage/setup.py",
     "ring_allreduce/rounds/events.py",
 }
