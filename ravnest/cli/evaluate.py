@@ -1,4 +1,4 @@
-"""`ravnest evaluate`: what a run's weights come to on the held-out set, or on the training set.
+"""`ravnest evaluate`: computes the loss and the metrics of a run's weights on the held-out or the training set.
 
 In: the command's options. Out: the steps as they begin, then the figures, or with --json the result as one document.
 Everything else is `ravnest.evaluate`.
@@ -17,7 +17,7 @@ import typer
 
 
 class Data(StrEnum):
-    """The parts of what the job's data factory returns."""
+    """The two datasets of a job."""
 
     held_out = "held_out"
     train = "train"

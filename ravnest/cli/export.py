@@ -1,4 +1,4 @@
-"""`ravnest export`: a run's metrics and weights for other programs.
+"""`ravnest export`: writes a run's metrics and weights for other programs.
 
 In: the command's options. Out: the steps as they begin, then a line for each file. Everything else is `ravnest.export`.
 """
@@ -13,7 +13,7 @@ import typer
 
 
 class DType(StrEnum):
-    """What weights can be written as."""
+    """The precisions in which weights can be written."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"

@@ -1,8 +1,9 @@
-"""The `ravnest` command: its subcommands, and what an error looks like to the user.
+"""The `ravnest` command: its subcommands, and how errors are reported to the user.
 
 In: the command line. Out: what a subcommand prints, or an error as clear lines and an exit code: 2 for input that the
-user can mend, 1 for a run that failed, 130 when interrupted. RAVNEST_TRACEBACK=1 shows the traceback instead. Heavy
-modules are imported by the commands that need them, so that --help is fast.
+user can correct, 1 for a run that failed, 130 when interrupted. An error about an argument of the Python door names the
+option instead. RAVNEST_TRACEBACK=1 shows the traceback. Heavy modules are imported by the commands that need them, so
+that --help is fast.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _EXPECTED = {
 
 
 def as_invalid_input(error: typer.BadParameter) -> InvalidInput:
-    """typer's complaint of a value, which is pydantic's, in ravnest's words."""
+    """The error for a value that typer refuses, in ravnest's words and with the name of the option."""
     from pydantic import ValidationError
 
     message, cause = error.message, error.__cause__ or error.__context__
@@ -50,7 +51,7 @@ def as_invalid_input(error: typer.BadParameter) -> InvalidInput:
 
 
 class Command(TyperCommand):
-    """A command that names its option where an error is about an argument of the Python door."""
+    """A command whose errors about an argument of the Python door name the option instead."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -66,9 +67,10 @@ class Command(TyperCommand):
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """Answers Ctrl-C, where typer itself would end without a word.
+        """Runs a subcommand and reports Ctrl-C, for which typer itself prints nothing.
 
-        A value that cannot be is told in ravnest's words; what is missing or unknown in typer's, with the usage.
+        An impossible value is reported in ravnest's words. A missing or unknown option is reported by typer, with the
+        usage.
         """
         try:
             return super().invoke(ctx)

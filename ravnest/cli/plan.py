@@ -1,4 +1,4 @@
-"""`ravnest plan`: from nodes.yaml and job.yaml to plan.yaml and its picture.
+"""`ravnest plan`: makes plan.yaml and its picture from nodes.yaml and job.yaml.
 
 In: the command's options. Out: plan.yaml, its picture, and tables of the plan, or with --json the plan as one document.
 Everything else is `ravnest.plan`, or with --explain `ravnest.explain_plan`.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_SEED = 2**32 - 1
-"""What k-means takes."""
+"""The largest seed that k-means takes."""
 
 
 def plan(
@@ -76,7 +76,7 @@ def plan(
 
 
 def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
-    """Before the work of planning: a place where no plan can be written, or that would cost the user a file."""
+    """Raises InvalidInput, before planning, where no plan can be written or one of the input files would be lost."""
     from ravnest.errors import InvalidInput
 
     if output.is_dir():
@@ -89,7 +89,7 @@ def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
 
 
 def _write(made: Plan, plan_path: Path) -> Path:
-    """Save the plan, and its picture beside it under the same stem. The path of the picture."""
+    """Saves the plan, and its picture beside it under the same stem; returns the path of the picture."""
     import ravnest
     from ravnest.errors import InvalidInput
     from ravnest.pictures import draw_plan

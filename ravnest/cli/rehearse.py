@@ -1,4 +1,4 @@
-"""`ravnest rehearse`: run a plan on this machine with its nodes imitated, and say what was predicted and what came.
+"""`ravnest rehearse`: runs a plan on this machine with imitated nodes, and compares the result with the prediction.
 
 In: the command's options. Out: the view of a run, then tables of what was predicted and what was achieved, or with
 --json both as one document. Everything else is `ravnest.rehearse`.

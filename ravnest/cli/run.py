@@ -1,4 +1,4 @@
-"""`ravnest run`: train as a plan says, show how it goes, and say what came of it.
+"""`ravnest run`: trains as a plan says, and shows the progress and the result.
 
 In: the command's options. Out: a live view on a terminal, or plain lines elsewhere; at the end a summary, or with
 --json the result as one document. Everything else is `ravnest.run`.

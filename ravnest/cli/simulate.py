@@ -1,4 +1,4 @@
-"""`ravnest simulate`: a plan's run under a virtual clock, in minutes instead of days; no machine, model or job needed.
+"""`ravnest simulate`: runs a plan under a virtual clock, in minutes instead of days, without machines, model or job.
 
 In: the command's options. Out: a bar while it works, then tables, or with --json the result as one document; with
 --out that document and a picture. Everything else is `ravnest.simulate`.

@@ -42,7 +42,10 @@ _COPY = (
 
 
 def settings_findings(*, joins: bool) -> list[Finding]:
-    """`joins`: a cluster is to be joined, so that a token is needed; a Ray of this machine's own makes one."""
+    """Findings about Ray's settings on this machine.
+
+    `joins` says that a cluster is to be joined, which needs a token. A Ray that starts on this machine makes its own.
+    """
     found = []
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     if mode != "token":
@@ -61,7 +64,7 @@ def settings_findings(*, joins: bool) -> list[Finding]:
 
 
 def join_finding(reason: str) -> Finding:
-    """Ray was asked, and would not have us."""
+    """The finding that Ray refused the connection, for `reason`."""
     about_token = any(word in reason.lower() for word in ("token", "auth", "unauthenticated"))
     advice = _COPY if about_token else "see that Ray runs there, of the same version, and that its ports are open"
     return Finding("fails", THIS_MACHINE, reason, advice)
@@ -182,8 +185,15 @@ def check_cluster(
 
 
 def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: str | None, step: Step) -> DoctorReport:
-    """Of the nodes in `needs` that the crew has: versions, memory, devices, whether they reach each other and this
-    machine, clocks. `host`: the address of this process; None where it is the only machine."""
+    """Checks the nodes in `needs` that have an agent: versions, memory, devices, connections and clocks.
+
+    Arguments:
+        crew: the agents.
+        needs: what a run requires of the nodes.
+        here: the facts about this machine, to which the others are compared.
+        host: the address of this process; None where this is the only machine, so that no connection is checked.
+        step: is told of each slow step as it begins.
+    """
     checked = DoctorReport()
     step(f"looking at {len(crew.members)} machine{'' if len(crew.members) == 1 else 's'}")
     there = {member.name for member in crew.members}
@@ -213,7 +223,7 @@ def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: 
 
 
 def check_jobs(crew: Agents, needs: Requirements, job: Job, job_file: Path, names: Sequence[str]) -> list[f.Finding]:
-    """Whether each of `names` can import the job's code, and read its data where it has to, as this machine does."""
+    """Checks that each node in `names` can import the job's code, and read the same data as this machine if it must."""
     own = check_job(job, str(job_file), reads_data=True)
     nodes = [node for node in needs.nodes if node.name in names]
     calls = [
@@ -232,7 +242,7 @@ def check_jobs(crew: Agents, needs: Requirements, job: Job, job_file: Path, name
 
 
 def _check_links(crew: Agents, needs: Requirements, host: str, checked: DoctorReport, step: Step) -> None:
-    """Each pair that exchanges, and this machine with every node, both ways."""
+    """Checks each pair that exchanges messages, and this machine with every node, in both directions."""
     token = secrets.token_bytes(_TOKEN_BYTES)
     calls = [AgentCall(name, "listen", (token,)) for name in checked.facts]
     addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
@@ -290,8 +300,10 @@ def _connect(
 
 
 def ping_pairs(crew: Agents, pairs: Sequence[Pair], needs: Requirements, checked: DoctorReport, step: Step) -> None:
-    """Messages in both lanes, there and back: connections that are taken may still say nothing. The first of each pair
-    is a node, who pings; with this machine, all of them do so at once."""
+    """Checks that messages get an answer in both lanes, since a connection may be accepted and stay silent.
+
+    The first of each pair is a node, which pings the second. Latencies and findings are added to `checked`.
+    """
     mute: dict[Pair, str] = {}
     offsets = {}
     for lane in ("PIPELINE", "BULK"):
@@ -319,7 +331,7 @@ def ping_pairs(crew: Agents, pairs: Sequence[Pair], needs: Requirements, checked
 def _answers(
     crew: Agents, calls: Sequence[AgentCall], timeout_s: float, checked: DoctorReport, advice: str
 ) -> dict[str, Any]:
-    """By member. One that answers with an error is a finding; one that is lost is told as that."""
+    """The answers by node. An error is added to the findings, with `advice`; lost nodes are reported elsewhere."""
     answers = {}
     for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):
         if not isinstance(answer, Unanswered):

@@ -20,7 +20,6 @@ TYPES_ONLY = {
 """Modules that hold only types, and so need no test file."""
 
 NO_MIRROR_YET: set[str] = {
-    "ravnest/cli/views/simulation.py",
     "ravnest/profiling/probe_line.py",
 }
 """Modules whose tests stand in another file, or in tests/integration: each is to get a test file of its own."""

@@ -1,4 +1,4 @@
-"""How plans, runs, rehearsals, simulations and profiles are shown on a terminal, or as JSON.
+"""Shows plans, runs, rehearsals, simulations and profiles on a terminal, or as JSON.
 
 In: results of the other rooms. Out: text.
 """

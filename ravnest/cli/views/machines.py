@@ -1,4 +1,8 @@
-"""Shows what `doctor` found: a line for each finding, what to do about it below; or all of it as JSON."""
+"""Shows what `doctor` found and what `profile` measured, on a terminal or as JSON.
+
+In: a report or a profile. Out: a line for each finding with its advice below; tables of nodes and links; or one JSON
+document each, and the comments at the head of nodes.yaml.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}
 
 
 def show_doctor(checked: DoctorReport, console: Console) -> None:
-    """Print it for a person: what would fail first."""
+    """Prints the findings, those that would make a run fail first."""
     for finding in sorted(checked.findings, key=lambda each: each.level):
         line = f"{_MARKS[finding.level]}  [bold]{escape(finding.about)}[/bold] {escape(finding.message)}"
         console.print(line, highlight=False)
@@ -33,7 +37,7 @@ def show_doctor(checked: DoctorReport, console: Console) -> None:
 
 
 def doctor_document(checked: DoctorReport) -> dict[str, object]:
-    """What JSON takes. SI units."""
+    """The report as one JSON document, in SI units."""
     return {
         "would_fail": checked.would_fail,
         "findings": [asdict(finding) for finding in checked.findings],
@@ -46,14 +50,14 @@ _MOST_PAIRS = 30
 
 
 def comments(found: Profile) -> list[str]:
-    """The head of nodes.yaml."""
+    """The comment lines at the head of a measured nodes.yaml."""
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     head = f"Measured by `ravnest profile`, {when} UTC; speeds with {found.work}."
     return [head, *found.notes, *(f"Missing: {line}" for line in found.missing)]
 
 
 def show_profile(found: Profile, console: Console) -> None:
-    """Print it for a person."""
+    """Prints what was measured, as tables, with notes and with what is missing."""
     console.print(_nodes(found))
     if found.links.latencies:
         console.print()
@@ -67,7 +71,7 @@ def show_profile(found: Profile, console: Console) -> None:
 
 
 def profile_document(found: Profile, output: Path) -> dict[str, object]:
-    """What JSON takes. SI units: seconds, bytes/s, FLOP/s."""
+    """The profile as one JSON document, in SI units: seconds, bytes/s, FLOP/s. `output` is the nodes.yaml."""
     return {
         "nodes_file": str(output),
         "work": found.work,

@@ -1,7 +1,7 @@
-"""Shows a run on a terminal: a table of the clusters that refreshes, a bar with the time left, and lines
-that stay.
+"""Shows the progress of a command: the events of a run, the slow steps of other commands, and notes on standard error.
 
-Decides the layout only. A terminal that cannot move its cursor is served by ravnest.cli.views.progress instead.
+In: events of a run, and the names of steps as they begin. Out: on a terminal a table of the clusters that refreshes, a
+bar with the time left and a spinner; elsewhere plain lines. This module decides the words and the layout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ravnest.formatting import duration, loss_text
 
 
 class PlainView:
-    """An Observer that prints lines. `interval_s`: the least time between two lines of progress."""
+    """An Observer that prints lines. At least `interval_s` seconds pass between two lines of progress."""
 
     def __init__(self, console: Console, interval_s: float = 5.0) -> None:
         self._console = console
@@ -59,7 +59,7 @@ class PlainView:
 
 
 def event_line(event: RunEvent) -> str | None:
-    """What one event reads as; None for events that are shown by others (a round shows in the progress)."""
+    """The line for one event; None for a committed round, which the lines of progress show."""
     match event:
         case PhaseEvent(name, detail):
             return f"{name}: {detail}" if detail else name
@@ -95,7 +95,7 @@ def _cluster_words(cluster: ClusterProgress) -> str:
 
 
 class LiveView:
-    """An Observer for a terminal; use it as a context, which owns the screen's last lines."""
+    """An Observer for a terminal. It is used as a context, which owns the last lines of the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -133,7 +133,7 @@ class LiveView:
 
 
 def cluster_table(progress: ProgressEvent) -> Table:
-    """One row per cluster."""
+    """A table with one row for each cluster."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("cluster")
     for name in ("loss", "samples/s", "staleness", "round", "updates", "samples"):
@@ -152,7 +152,7 @@ def cluster_table(progress: ProgressEvent) -> Table:
 
 
 def time_left_s(progress: ProgressEvent) -> float | None:
-    """Seconds to the end at the present rates; None where the run stops by time or has not begun."""
+    """The seconds to the end at the present rates; None where the run ends by time or has not begun."""
     samples_per_s = sum(cluster.samples_per_s for cluster in progress.clusters)
     if progress.total_samples is None or samples_per_s <= 0:
         return None
@@ -190,7 +190,7 @@ class Steps:
             self._status.start()
 
     def say(self, detail: str) -> None:
-        """How far the current step is: on a terminal, beside it."""
+        """Shows on a terminal, beside the current step, how far it is."""
         if self._status is not None:
             self._status.update(f"{self._current} … {detail}")
 
@@ -213,10 +213,10 @@ class Steps:
 
 
 def note(said: str) -> None:
-    """Tells on standard error what the user should know."""
+    """Prints a note for the user on standard error."""
     typer.echo(f"note: {said}", err=True)
 
 
 def warning(said: str) -> None:
-    """Tells on standard error what is possible and hardly meant."""
+    """Prints a warning on standard error: something is possible but probably not meant."""
     typer.echo(f"ravnest: warning: {said}", err=True)

@@ -1,6 +1,7 @@
-"""Shows a rehearsal: predicted against achieved for the fleet, each cluster and each stage, and whether to believe it.
+"""Shows a rehearsal: predicted against achieved for the fleet, each cluster and each stage, and whether to trust it.
 
-Decides the words and the layout, which fits 80 columns; the figures are ravnest.rehearsal.comparison's.
+In: a rehearsal. Out: tables that fit 80 columns, and lines. This module decides the words and the layout; the figures
+come from ravnest.rehearsal.comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NOTHING = "–"
 
 
 def show_rehearsal(rehearsal: Rehearsal, console: Console) -> None:
-    """Print it."""
+    """Prints the tables, and the lines of `verdict`."""
     console.print()
     console.print(_clusters(rehearsal))
     console.print()
@@ -32,7 +33,7 @@ def show_rehearsal(rehearsal: Rehearsal, console: Console) -> None:
 
 
 def verdict(rehearsal: Rehearsal) -> list[str]:
-    """What a reader should know before believing the figures: one line for each thing."""
+    """The lines that say how far to trust the figures."""
     lines = []
     if not rehearsal.steady:
         lines.append(

@@ -1,5 +1,6 @@
-"""Shows what a run came to: its figures, the baselines beside them, the sample, and where everything was
-written.
+"""Shows the result of a run or of an evaluation: figures, baselines, a sample, and where everything was written.
+
+In: a RunResult or an Evaluation. Out: lines and tables. This module decides the words and the layout.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ravnest.results.evaluation import Evaluation
 
 
 def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
-    """Print it. `plan_path` is named in the command that would go on with a run that was stopped."""
+    """Prints the result. `plan_path` is named in the command that resumes a run that was stopped early."""
     console.print()
     console.print(_pairs(_figures(result)))
     if result.stages:
@@ -49,7 +50,7 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
 
 
 def show_evaluation(result: Evaluation, console: Console) -> None:
-    """Print what weights came to on a set."""
+    """Prints the loss and the metrics of weights, with the baselines."""
     of = {"held_out": "held-out", "train": "training"}[result.data]
     rows = [
         ("weights", str(result.weights)),
@@ -64,7 +65,7 @@ def show_evaluation(result: Evaluation, console: Console) -> None:
 
 
 def _pairs(rows: list[tuple[str, str]]) -> Text:
-    """One row a line, aligned; nothing is cut off, so that a path can be copied."""
+    """The rows as aligned lines. Nothing is cut off, so that a path can be copied."""
     width = max(len(name) for name, _ in rows) + 2
     return Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows)
 
@@ -102,9 +103,10 @@ _LEAST_SHOWN = 0.005
 
 
 def stages_tables(stages: Sequence[StageFigures]) -> Group:
-    """Two tables, so that each fits 80 columns: the shares of the time, and below what was waited for and what the
-    tensors took. The busiest stage, which bounds the others, stands out. A run too short for a steady state shows
-    all of it.
+    """Two tables, each of which fits 80 columns: the shares of the time, then the causes of waiting and the memory.
+
+    The busiest stage, which limits the others, is in bold. A run that was too short for a steady state shows the shares
+    of the whole run.
     """
     steady = all(each.steady is not None for each in stages)
     shares = {each.stage: each.steady if steady else each.overall for each in stages}
@@ -133,7 +135,7 @@ def _table(title: str) -> Table:
 
 
 def memory_text(figures: StageFigures) -> str:
-    """`1.37 MB (96% of plan)`."""
+    """The memory of a stage's tensors, such as `1.37 MB (96% of plan)`; empty where it is unknown."""
     memory = figures.memory
     if memory is None:
         return ""
@@ -142,6 +144,6 @@ def memory_text(figures: StageFigures) -> str:
 
 
 def waits_text(share: TimeShares) -> str:
-    """`input 12 %, window 3 %`: the causes worth naming, largest first."""
+    """The larger causes of waiting with their shares, such as `input 12%, window 3%`, the largest first."""
     causes = sorted(share.waiting.items(), key=lambda item: -item[1])
     return ", ".join(f"{cause} {part:.0%}" for cause, part in causes if part >= _LEAST_SHOWN)

@@ -1,6 +1,7 @@
-"""Shows a simulated run: simulated against predicted, each stage's time, and what to know before believing it.
+"""Shows a simulated run: simulated against predicted, the time of each stage, and how far to trust the figures.
 
-Decides the words and the layout, which fits 80 columns; the figures are ravnest.simulator's.
+In: a SimulatedRun and its plan. Out: tables that fit 80 columns, and lines. This module decides the words and the
+layout; the figures come from ravnest.simulator.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ravnest.simulator import SimulatedRun
 from ravnest.simulator.simulated_run import too_short
 
 MOST_ROWS = 24
-"""Of stages; of more, those that waited least, which limit the others, are shown."""
+"""At most so many stages are shown: those that waited least, since they limit the others."""
 _LEAST_SHARE = 0.0005
 _COMPUTING = frozenset(KIND_OF_COMPUTE.values())
 
@@ -26,7 +27,7 @@ _COMPUTING = frozenset(KIND_OF_COMPUTE.values())
 def show_simulation(
     result: SimulatedRun, plan: Plan, console: Console, extent: str = "", unreached: Sequence[str] = ()
 ) -> None:
-    """Print it. `extent`: why it ended where it did; `unreached`: what of the scenario would have come later."""
+    """Prints the tables and the remarks; see `remarks` for the arguments."""
     console.print(_clusters(result, plan))
     console.print()
     console.print(_facts(result, plan))
@@ -40,7 +41,10 @@ def show_simulation(
 
 
 def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
-    """What a reader should know: one line for each thing."""
+    """The lines that say what the figures mean and how far to trust them.
+
+    `extent` says why the run ended where it did; `unreached` names what of the scenario would have come later.
+    """
     lines = [
         f"Simulated {duration(result.end_s)} in {duration(result.wall_s)}: {result.events:,} events,"
         f" {result.events_per_minute / 1e6:.1f} million a minute."
