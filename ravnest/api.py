@@ -402,7 +402,7 @@ def _folder(run: RunResult | StrPath) -> Path:
 
 
 def _ignore(said: object) -> None:
-    """Takes what is told of progress where nobody listens."""
+    """Ignores what is told of progress."""
 
 
 class _Unobserved:
