@@ -166,6 +166,7 @@ class Rehearsal:
 
     @property
     def stages(self) -> tuple[StageRehearsal, ...]:
+        """The stages of all clusters, in the order of the plan."""
         return tuple(stage for cluster in self.clusters for stage in cluster.stages)
 
     @property

@@ -125,6 +125,7 @@ class VirtualRun:
     # What stages tell (stage.StageObserver).
 
     def updated(self, stage: RunningStage) -> None:
+        """See StageObserver: count the samples, tell the driver, and stop the run where it has made enough."""
         samples = self._samples_of(stage)
         self.total_samples += samples - self.samples[stage.cluster]
         self.samples[stage.cluster] = samples
@@ -135,9 +136,11 @@ class VirtualRun:
             self._drain(None)
 
     def contributed(self, stage: RunningStage, number: int) -> None:
+        """See StageObserver."""
         self.rounds.contributed(stage, number, self._samples_of(stage))
 
     def drained(self, stage: RunningStage, updates: int) -> None:
+        """See StageObserver: tell the driver."""
         self.rounds.control(self.rounds.drained, (stage.cluster, updates))
 
     def _samples_of(self, stage: RunningStage) -> int:

@@ -84,6 +84,7 @@ class VirtualTrace:
 
     @property
     def events(self) -> tuple[TraceEvent, ...]:
+        """What has been written so far, in the order in which it started."""
         return tuple(self._written)
 
     def computed(self, who: str, instruction: ins.Compute, seconds: float) -> None:

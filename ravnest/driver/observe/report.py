@@ -267,6 +267,7 @@ class MetricsWriter:
         self._file.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
