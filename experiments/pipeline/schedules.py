@@ -83,7 +83,7 @@ def row(
     result = VirtualRun(fleet).run(stop_samples=micro_batches)
     tuned_s = max((at_s for at_s, _, _ in result.windows), default=0.0)
     from_s = tuned_s + 3 * trip_s if asynchronous else 0.0
-    slowest = f"c0.{slow or 0}"
+    slowest = f"c0.s{slow or 0}"
     return Row(
         stages=stages,
         slow_stage=slow,
