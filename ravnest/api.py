@@ -175,7 +175,8 @@ def run(
         encrypt: encrypt tensors between the machines, with keys of this run.
         timeline: record what each stage does and when, in trace.json.
         limit: an earlier end than the job's own.
-        observer: is told of each event, from the thread that calls `run`.
+        observer: is told of each event, from the thread that calls `run`. Ctrl-C and SIGTERM stop a run with a
+            checkpoint where that is the main thread.
         warn: is told where an edited plan predicts what is no longer true of it.
 
     Raises:
