@@ -77,7 +77,7 @@ def run_forked(
             children[name] = fork_stage(setup)
             leaving.callback(children[name].end)
         peers = {name: PeerAddress(**json.loads(child.read())) for name, child in children.items()}
-        endpoint = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=next(iter(setups.values())).token)
+        endpoint = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=next(iter(setups.values())).transport.token)
         leaving.callback(endpoint.close)
         peers[m.DRIVER] = endpoint.address
         endpoint.connect(peers)

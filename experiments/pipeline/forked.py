@@ -53,7 +53,7 @@ class ForkedStages:
         """`setups` by transport name, of one token; `weights` of the whole model."""
         self._setups = setups
         self._weights = weights
-        token = next(iter(setups.values())).token
+        token = next(iter(setups.values())).transport.token
         self._children = {name: fork_stage(setup) for name, setup in setups.items()}
         self._driver = ZmqEndpoint(m.DRIVER, codec=m.codec(), token=token)
         self._outbox = Outbox(self._driver)
