@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.support.slow_tests import SLOW
+from tests.support.slow_tests import SLOW, SLOW_FILES
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -52,7 +52,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and item.originalname in SLOW:
+        named = isinstance(item, pytest.Function) and item.originalname in SLOW
+        if named or item.nodeid.startswith(SLOW_FILES):
             item.add_marker(pytest.mark.slow)
 
 

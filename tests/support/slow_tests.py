@@ -3,6 +3,13 @@
 They stand in one table, since they are found by one measurement: `make quick` names the tests that are missing here.
 """
 
+SLOW_FILES = (
+    "tests/unit/experiments/",
+    "tests/unit/ravnest/driver/test_in_process",
+    "tests/unit/ravnest/training/test_weights_versions.py",
+)
+"""The start of a test's node id, where whole files are slow together: each test in them trains something."""
+
 SLOW = {
     "test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights",
     "test_a_checkpoint_of_tied_weights_starts_both_places",

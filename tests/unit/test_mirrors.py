@@ -5,7 +5,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.slow_tests import SLOW
+from tests.support.slow_tests import SLOW, SLOW_FILES
 
 ROOT = Path(__file__).parents[2]
 UNIT = Path("tests/unit")
@@ -102,6 +102,7 @@ def test_the_slow_tests_exist() -> None:
         if isinstance(node, ast.FunctionDef)
     }
     assert sorted(SLOW - names) == []
+    assert [start for start in SLOW_FILES if not list(ROOT.glob(f"{start}*"))] == []
 
 
 def test_the_lists_name_what_there_is() -> None:
