@@ -6,9 +6,11 @@ They stand in one table, since they are found by one measurement: `make quick` n
 SLOW_FILES = (
     "tests/unit/experiments/",
     "tests/unit/ravnest/driver/test_in_process",
+    "tests/unit/ravnest/results/test_export.py",
+    "tests/unit/ravnest/splitting/test_capturing.py",
     "tests/unit/ravnest/training/test_weights_versions.py",
 )
-"""The start of a test's node id, where whole files are slow together: each test in them trains something."""
+"""The start of a test's node id, where whole files are slow together: each test in them captures or trains a model."""
 
 SLOW = {
     "test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights",
