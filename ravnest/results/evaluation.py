@@ -108,13 +108,16 @@ class SpanEvaluation:
         Raises InvalidInput where the user's own data, loss or metrics raise.
         """
         carried: list[Tensors] = [()] * len(batches)
-        gc.freeze()  # the collections below need not look at what was there before: each would take half a second
+        ours = gc.get_freeze_count() == 0  # what the user's program has frozen stays as it is
+        if ours:
+            gc.freeze()  # the collections below need not look at what was there before: each would take half a second
         try:
             for program in programs:
                 self._through(program, batches, carried, done, ends=(program is programs[0], program is programs[-1]))
                 gc.collect()  # a module with a parameter of its own refers to itself
         finally:
-            gc.unfreeze()
+            if ours:
+                gc.unfreeze()
 
     def _through(
         self,

@@ -105,13 +105,15 @@ def plan_of(
 @pytest.mark.parametrize(
     ("stages", "up_mbit_s", "samples", "max_lag", "waits"),
     [
+        ((2, 2), 40.0, 100_000, 1, True),
         ((2, 2), 40.0, 2_048, 1, True),
         ((3, 2), 10.0, 4_096, 2, True),
         ((3, 3), 40.0, 512, 2, True),
         ((2, 3, 3), 20.0, 8_192, 1, True),
+        ((3, 3, 3), 40.0, 1_024, 1, True),
         ((2, 3, 2, 3), 60.0, 6_000, 1, True),
-        ((4, 4), 200.0, 10_000, 1, False),
-        ((3, 3, 3), 200.0, 12_000, 2, False),
+        ((4, 4), 200.0, 20_000, 1, False),
+        ((3, 3, 3, 3), 200.0, 50_000, 2, False),
     ],
 )
 def test_starved_averaging_is_predicted(
@@ -119,7 +121,7 @@ def test_starved_averaging_is_predicted(
 ) -> None:
     plan, forecast = plan_of(1, stages, up_mbit_s, samples, max_lag=max_lag)
     # Of few rounds, a wait more or less in the steady state would count for several per cent.
-    simulated = simulate(plan, samples=max(40_000, min(20 * samples, 120_000)))
+    simulated = simulate(plan, samples=max(40_000, min(20 * samples, 300_000)))
     assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
     assert all((limit.kind == "averaging") == waits for limit in forecast.limits)
     assert forecast.prediction.clusters[0].bottleneck.startswith("waits for the averaging") == waits
