@@ -3,7 +3,7 @@
 # make test   all tests: at most ten minutes on two cores
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, docs, tests: what CI runs
-# make clean  remove .venv and everything made here
+# make clean  remove .venv and what the other targets left; runs and plans of yours stay
 #
 # PYTHON picks the interpreter of .venv; PIP_ARGS is added to pip's arguments (an index, for instance).
 
@@ -42,10 +42,11 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "ravnest needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@echo "installing ravnest into .venv: this can take several minutes"
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev,docs,transformers]'
 	@touch $@
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs plan.yaml plan.png
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,11 +7,13 @@ spares) with what to expect of it and what would make it better. The package kno
 from cluster_planner.advice.job_changes import Suggestion, most_of_a_round
 from cluster_planner.advice.plan_warnings import (
     SingleNodePlan,
+    StarvedByData,
     assumed_links,
     better_single_node,
     capped_links,
     outdated,
     predicted_again,
+    starved_by_data,
 )
 from cluster_planner.advice.single_changes import most_helpful_changes
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
@@ -39,6 +41,7 @@ from cluster_planner.inputs.constraints import (
 from cluster_planner.inputs.fleet import Fleet, Node, NodeData
 from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Link, RegionLink
 from cluster_planner.inputs.model_costs import (
+    MOST_IN_FLIGHT,
     SPLIT_KEEPS,
     SYNCHRONOUS,
     ActivationCheckpointing,
@@ -126,10 +129,13 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "common_refinement",
     "make_rings",
     "ring_traffic",
+    "starved_by_data",
     "validate",
     # Planning, and what constraints cost.
     "ConstraintCosts",
+    "MOST_IN_FLIGHT",
     "MOST_NODES_TO_PLAN_ANEW",
+    "StarvedByData",
     "Step",
     "has_constraints",
     "make_plan",

@@ -8,6 +8,7 @@ cluster has a cut, so every cluster holds it in one stage and it can be averaged
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,12 @@ def holder(spans: Sequence[tuple[int, int]], segment: tuple[int, int]) -> int:
         if start <= segment[0] and segment[1] <= end:
             return index
     raise ValueError(f"no span of {list(spans)} holds {segment}")
+
+
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+"""The names that a cluster may have. Files in a run's folder are named after it, so that no name may be a path."""
+
+CLUSTER_NAME_EXPECTED = "must be a name of at most 32 letters, digits, - and _"
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,9 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A whole plan. `job` is plain data, opaque to the planner; `job_file` is where it was read from."""
+    """A whole plan. `job` is plain data, opaque to the planner; `job_file` is where it was read from. `data` says which
+    data it was made with, in a few characters; it is empty where that is not known.
+    """
 
     clusters: tuple[Cluster, ...]
     rings: tuple[Ring, ...]
@@ -131,6 +140,7 @@ class Plan:
     job: Mapping[str, object]
     job_file: str
     seed: int
+    data: str = ""
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name. Raises `InvalidInput` for a name nobody has."""
@@ -192,7 +202,9 @@ def _check_clusters(plan: Plan) -> None:
     runs: dict[str, str] = {}
     for i, cluster in enumerate(plan.clusters):
         key = f"clusters[{i}]"
-        if not cluster.name or cluster.name in names:
+        if CLUSTER_NAME.fullmatch(cluster.name) is None:
+            raise InvalidInput(f"{CLUSTER_NAME_EXPECTED}, not {cluster.name[:80]!r}", key=f"{key}.name")
+        if cluster.name in names:
             raise InvalidInput(f"must be a name no other cluster has, not {cluster.name!r}", key=f"{key}.name")
         names.add(cluster.name)
         largest = plan.workload.largest_window

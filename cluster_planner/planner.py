@@ -65,20 +65,20 @@ def make_plan(
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
     least = 1 if len(fleet.nodes) == 1 else min_stages
     spans = SpanCosts(costs, workload)
-    holding = MemoryFit(fleet, spans, least)
-    able = tuple(i for i, name in enumerate(fleet.names) if holding.holds_a_unit(name))
+    memory_fit = MemoryFit(fleet, spans, least)
+    able = tuple(i for i, name in enumerate(fleet.names) if memory_fit.holds_a_unit(name))
     names = tuple(fleet.names[i] for i in able)
-    require_feasible(fleet, costs, holding, names, least)
+    require_feasible(fleet, costs, memory_fit, names, least)
     require_possible(fleet, spans, names, least)
 
     tell = progress if progress is not None else _unheard
-    best = Search(SearchProblem(fleet, costs, workload, able, least, seed), spans, holding, tell).best()
+    best = Search(SearchProblem(fleet, costs, workload, able, least, seed), spans, memory_fit, tell).best()
     if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
         raise NoFeasiblePlan(no_common_hours(), key="nodes")
     if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
-        raise NoFeasiblePlan(no_fit(fleet, costs, holding, names, least))
+        raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
     most_round = most_of_a_round(trained_samples, trained_s, best.forecast.prediction.samples_per_s)
     advice = advise(fleet, spans, best.clusters, best.rings, best.forecast, most_round)
     bound = best_possible(fleet, spans, able, least)
@@ -93,8 +93,8 @@ def make_plan(
         clusters=best.clusters,
         rings=best.rings,
         spares=(
-            *left_out(fleet, spans, best.clusters, idle, least, best.objective),
-            *too_small(fleet, holding),
+            *left_out(fleet, spans, best.clusters, idle, least),
+            *too_small(fleet, memory_fit),
         ),
         predicted=predicted,
         fleet=fleet,

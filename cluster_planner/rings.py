@@ -25,16 +25,14 @@ from functools import lru_cache
 import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.model_costs import PARAMETER_BYTES
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Ring, common_refinement
-from ring_timing import RingLinks, divide, ring_round
+from ring_timing import RingLinks, direct_is_faster, divide, no_faster_than_s, ring_round
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
 POWER = 8
-
-PARAMETER_BYTES = 4
-"""Bytes of one averaged number before it takes its form on the wire: averaging is in float32."""
 
 HopCosts = tuple[tuple[float, ...], ...]
 
@@ -57,10 +55,15 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
         tour = shared
         if tour is None:
             names = [cluster.stages[index].node for cluster, index in zip(clusters, held, strict=True)]
-            hops = _hop_seconds(fleet, names, spans.parameter_bytes(*segment) / len(names))
-            tour = best_tour(tuple(map(tuple, hops.tolist())))
+            tour = tour_of(fleet, names, spans.parameter_bytes(*segment))
         rings.append(Ring(segment, tuple((clusters[i].name, held[i]) for i in tour)))
     return tuple(rings)
+
+
+def tour_of(fleet: Fleet, names: Sequence[str], parameter_bytes: int) -> tuple[int, ...]:
+    """Return the order, as indices of `names`, in which these nodes pass on `parameter_bytes` around their ring."""
+    hops = _hop_seconds(fleet, names, parameter_bytes / len(names))
+    return best_tour(tuple(map(tuple, hops.tolist())))
 
 
 def best_tour(costs: HopCosts) -> tuple[int, ...]:
@@ -129,6 +132,11 @@ class RingTraffic:
     parameter_bytes: int
 
     @property
+    def elements(self) -> int:
+        """Return how many numbers are averaged."""
+        return self.parameter_bytes // PARAMETER_BYTES
+
+    @property
     def hops(self) -> list[tuple[RingMember, RingMember]]:
         """Return who sends to whom; nobody in a ring of one."""
         if len(self.members) == 1:
@@ -177,13 +185,18 @@ def links_of_ring(fleet: Fleet, nodes: Sequence[str]) -> RingLinks:
     return _links(*_pairs(fleet, nodes))
 
 
-def exchange_of(fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes: float) -> Exchange:
+def exchange_of(
+    fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes: float, *, roughly: bool = False
+) -> Exchange:
     """Time the round in which two or more nodes, in passing order, average `elements` numbers.
 
-    Each number takes `element_bytes` bytes on the wire.
+    Each number takes `element_bytes` bytes on the wire. `roughly`: the shares of unequal blocks, which solve a linear
+    program, are not looked for; the busiest hop takes what no shares could better.
     """
     latency_s, rates = _pairs(fleet, nodes)
     links, vector_bytes = _links(latency_s, rates), int(elements * element_bytes)
+    if roughly and not direct_is_faster(vector_bytes, len(nodes), links.pair_latency_s, links.pair_bytes_per_s):
+        return _rough_exchange(nodes, links, vector_bytes)
     division = divide(elements, element_bytes, links)
     if division.direct:
         flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
@@ -194,6 +207,17 @@ def exchange_of(fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes
     flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], once.hop_bytes, strict=True))
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
     return Exchange(flows, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
+
+
+def _rough_exchange(nodes: Sequence[str], links: RingLinks, vector_bytes: int) -> Exchange:
+    rates, members = links.hop_bytes_per_s, len(nodes)
+    equal_bytes = 2 * (members - 1) / members * vector_bytes
+    sending_s = min(equal_bytes / min(rates), vector_bytes * no_faster_than_s(rates))
+    carried = [min(equal_bytes, max(float(vector_bytes), sending_s * rate)) for rate in rates]
+    flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], carried, strict=True))
+    way_s = 2 * (members - 1) / members * sum(links.hop_latency_s)
+    slowest = nodes[min(range(members), key=rates.__getitem__)]
+    return Exchange(flows, slowest, sending_s, max(links.hop_latency_s), way_s)
 
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:

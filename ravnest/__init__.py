@@ -14,25 +14,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cluster_planner import Cluster, Fleet, Link, Node, NoFeasiblePlan, Plan, RegionLink, Spare, Stage
-    from ravnest.api import (
-        doctor,
-        evaluate,
-        explain_plan,
-        export,
-        plan,
-        profile,
-        rehearse,
-        run,
-        simulate,
-    )
+    from ravnest.api import evaluate, explain_plan, export, plan, rehearse, run, simulate
     from ravnest.driver.observe.report import (
+        CheckpointRefusedEvent,
         CheckpointWrittenEvent,
+        ClusterLostEvent,
         ClusterProgress,
+        ClusterReplacedEvent,
         EvaluatedEvent,
         NoticeEvent,
         Observer,
         PhaseEvent,
         ProgressEvent,
+        ReplacementFailedEvent,
+        RestartedEvent,
         RoundCommittedEvent,
         RunEvent,
         RunLimit,
@@ -41,6 +36,7 @@ if TYPE_CHECKING:
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
     from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
     from ravnest.job.config import Job
+    from ravnest.machines import doctor, profile
     from ravnest.planning.prepare_plan import ExplainedPlan
     from ravnest.profiling.doctor import DoctorReport
     from ravnest.profiling.profile import Profile
@@ -51,12 +47,14 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
-    "ravnest.api": "doctor evaluate explain_plan export plan profile rehearse run simulate",
-    "ravnest.driver.observe.report": "CheckpointWrittenEvent ClusterProgress EvaluatedEvent NoticeEvent Observer "
-    "PhaseEvent ProgressEvent RoundCommittedEvent RunEvent RunLimit RunResult",
+    "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
+    "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
+    "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent ProgressEvent ReplacementFailedEvent "
+    "RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
+    "ravnest.machines": "doctor profile",
     "ravnest.planning.prepare_plan": "ExplainedPlan",
     "ravnest.rehearsal.comparison": "Rehearsal",
     "ravnest.profiling.doctor": "DoctorReport",
@@ -69,9 +67,12 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = [
     "BandwidthChange",
+    "CheckpointRefusedEvent",
     "CheckpointWrittenEvent",
     "Cluster",
+    "ClusterLostEvent",
     "ClusterProgress",
+    "ClusterReplacedEvent",
     "DoctorReport",
     "EvaluatedEvent",
     "Evaluation",
@@ -95,6 +96,8 @@ __all__ = [
     "RavnestError",
     "RegionLink",
     "Rehearsal",
+    "ReplacementFailedEvent",
+    "RestartedEvent",
     "RoundCommittedEvent",
     "RunEvent",
     "RunFailed",

@@ -1,7 +1,8 @@
-"""The Python door of ravnest: profile, doctor, plan, run, rehearse, simulate, evaluate and export, as functions.
+"""The Python door of ravnest to a run: plan, run, rehearse, simulate, evaluate and export, as functions.
 
 In: files, or the objects that they describe. Out: typed results. `import ravnest` offers all of these functions, and
-the commands of the command line are thin layers over them. A function imports what it needs when it is called, so that
+the commands of the command line are thin layers over them; the door to the machines themselves, profile and doctor, is
+ravnest/machines.py. A function imports what it needs when it is called, so that
 a mistake in a file is reported before torch and Ray are loaded.
 
 All functions raise only errors of ravnest.errors. An argument of type `StrPath` is the path of a file.
@@ -10,19 +11,18 @@ All functions raise only errors of ravnest.errors. An argument of type `StrPath`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ravnest.files import StrPath, Tell, job_for, load_fleet, load_job, plan_of, read_plan, told_to
+from ravnest.errors import InvalidInput
+from ravnest.files import StrPath, Tell, fleet_of, ignore, job_for, plan_of, told_to
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet, Plan
     from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
     from ravnest.job.config import Job
     from ravnest.planning.prepare_plan import ExplainedPlan
-    from ravnest.profiling.doctor import DoctorReport
-    from ravnest.profiling.profile import Profile
     from ravnest.rehearsal.comparison import Rehearsal
     from ravnest.results.evaluation import Evaluation
     from ravnest.results.export import Exported
@@ -30,76 +30,13 @@ if TYPE_CHECKING:
     from ravnest.training.precision import Precision
 
 
-def profile(
-    job: Job | StrPath | None = None,
-    *,
-    address: str | None = None,
-    known: Fleet | None = None,
-    peers: int = 6,
-    seconds: float = 4.0,
-    seed: int = 0,
-    progress: Tell | None = None,
-    warn: Tell | None = None,
-) -> Profile:
-    """Measures what machines can do and what joins them. The result's `fleet` is what nodes.yaml describes.
-
-    Arguments:
-        job: the job, or its job.yaml, with whose units speed is measured; without it, those of a small transformer.
-        address: HOST:PORT of a running Ray cluster, all of whose nodes are measured; without it, this machine alone.
-        known: a fleet whose nodes keep their names, by address. `Profile.merged_into` writes what was measured over it.
-        peers: with how many others each node exchanges data, where there are more than 12 nodes.
-        seconds: how long each transfer takes.
-        seed: of the choice of peers.
-        progress: is told of each slow step as it begins.
-        warn: is told which files of the job's folder are not sent to the nodes.
-
-    Raises:
-        InvalidInput: where nothing listens at `address`, or the job cannot be captured. RunFailed where Ray cannot be
-            joined, or no machine could be measured.
-    """
-    wanted = load_job(job) if isinstance(job, str | os.PathLike) else job
-    job_file = Path(job) if isinstance(job, str | os.PathLike) else None if job is None else job.file
-    from ravnest.profiling.node_agents import agents_at
-    from ravnest.profiling.profile import ProfileRequest, profile
-
-    names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
-    asked = ProfileRequest(wanted, job_file, peers, seconds, seed)
-    with agents_at(address, wanted, job_file, names, told_to(warn)) as agents:
-        return profile(agents, asked, progress or _ignore)
-
-
-def doctor(
-    file: StrPath | None = None,
-    *,
-    address: str | None = None,
-    progress: Tell | None = None,
-    warn: Tell | None = None,
-) -> DoctorReport:
-    """Says what would make a run fail, or be slower or stranger than planned, before it does.
-
-    Arguments:
-        file: a plan.yaml or a nodes.yaml that the machines are to fit; without it, what Ray has, or this machine.
-        address: HOST:PORT of a running Ray cluster; without it, this machine alone, which would run every stage.
-        progress, warn: see `plan` and `run`.
-
-    Raises:
-        InvalidInput: for a file that is neither, and a plan that disagrees with its job.
-    """
-    from cluster_planner import holds_plan
-
-    path = None if file is None else Path(file)
-    plan = read_plan(path, warn)[1] if path is not None and holds_plan(path) else None
-    fleet = load_fleet(path, warn=warn) if path is not None and plan is None else None
-    from ravnest.profiling.doctor import examine
-
-    return examine(plan, fleet, path, address, progress or _ignore)
-
-
 def plan(
     fleet: Fleet | StrPath,
     job: Job | StrPath | None = None,
     *,
     seed: int = 0,
+    check: str = "full",
+    min_stages: int = 2,
     progress: Tell | None = None,
     warn: Tell | None = None,
 ) -> Plan:
@@ -111,6 +48,9 @@ def plan(
         fleet: the machines, or the nodes.yaml that describes them.
         job: what is trained, or the job.yaml that describes it; without it, job.yaml beside the fleet's file.
         seed: of the search. The same input and seed give the same plan.
+        check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat; `none`.
+        min_stages: the stages of a cluster, at the least; with 1, a machine that holds the model may train by itself
+            beside the others. A fleet of one machine always may.
         progress: is told of each slow step as it begins.
         warn: is told what is possible and hardly meant; without it, that becomes a Python warning.
 
@@ -122,7 +62,10 @@ def plan(
     [('c0', 2), ('c1', 2)]
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
     """
-    return explain_plan(fleet, job, seed=seed, constraints=False, progress=progress, warn=warn).plan
+    explained = explain_plan(
+        fleet, job, seed=seed, min_stages=min_stages, check=check, constraints=False, progress=progress, warn=warn
+    )
+    return explained.plan
 
 
 def explain_plan(
@@ -130,16 +73,17 @@ def explain_plan(
     job: Job | StrPath | None = None,
     *,
     seed: int = 0,
+    check: str = "full",
+    min_stages: int = 2,
     constraints: bool = True,
     progress: Tell | None = None,
     warn: Tell | None = None,
 ) -> ExplainedPlan:
-    """As `plan`, with the steps of the search, and with the job changes and constraints that limit the plan.
+    """Plans as `plan` does, and adds the steps of the search and the job changes and constraints that limit the plan.
 
     `constraints` says whether to plan anew without single constraints of the fleet, to find what each of them costs.
     """
-    path = Path(fleet) if isinstance(fleet, str | os.PathLike) else None
-    machines = load_fleet(fleet, warn=warn) if isinstance(fleet, str | os.PathLike) else fleet
+    machines, path = fleet_of(fleet, warn)
     wanted = job_for(path, job)
     from ravnest.planning.prepare_plan import prepare_plan
 
@@ -148,8 +92,11 @@ def explain_plan(
         wanted,
         fleet_path=None if path is None else str(path),
         seed=seed,
+        min_stages=min_stages,
         explain=constraints,
-        step=progress or _ignore,
+        check=check,
+        step=progress or ignore,
+        warn=told_to(warn),
     )
 
 
@@ -159,6 +106,7 @@ def run(
     out: StrPath | None = None,
     address: str | None = None,
     resume: bool = False,
+    other_data: bool = False,
     encrypt: bool = False,
     timeline: bool = False,
     limit: RunLimit | None = None,
@@ -172,12 +120,14 @@ def run(
         out: the folder to write to; without it, a new folder in runs/, or with `resume` the newest one there.
         address: HOST:PORT of a running Ray cluster; without it, Ray starts on this machine and runs every stage.
         resume: go on from the last checkpoint in `out`.
+        other_data: resume although the data are not those that the checkpoint was made with.
         encrypt: encrypt tensors between the machines, with keys of this run.
         timeline: record what each stage does and when, in trace.json.
         limit: an earlier end than the job's own.
         observer: is told of each event, from the thread that calls `run`. Ctrl-C and SIGTERM stop a run with a
             checkpoint where that is the main thread.
-        warn: is told where an edited plan predicts what is no longer true of it.
+        warn: is told where an edited plan predicts what is no longer true of it, and, without `address`, of nodes
+            that have an address elsewhere; without it, that becomes a Python warning.
 
     Raises:
         InvalidInput: before anything is started. RunFailed, NodeLost or Interrupted afterwards.
@@ -190,6 +140,10 @@ def run(
     """
     made, path = plan_of(plan, warn)
     from ravnest.driver import run as train
+    from ravnest.profiling.machine_facts import own_addresses
+
+    if address is None and (said := all_here(made, own_addresses())) is not None:
+        told_to(warn)(said)
     from ravnest.driver.observe.report import NO_LIMIT
 
     return train(
@@ -197,6 +151,7 @@ def run(
         path,
         address=address,
         resume=resume,
+        other_data=other_data,
         out_dir=_path(out),
         observer=observer or _Unobserved(),
         encrypt=encrypt,
@@ -262,6 +217,7 @@ def simulate(
     jitter: float | None = None,
     link_jitter_ms: float | None = None,
     progress: Callable[[float, float, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
     warn: Tell | None = None,
 ) -> SimulatedRun:
     """Runs the plan under a virtual clock: no machine, model or data is needed.
@@ -276,6 +232,7 @@ def simulate(
         jitter: how much computations vary, as standard deviation over mean; replaces the scenario's.
         link_jitter_ms: by how many milliseconds a message may be late; replaces the scenario's.
         progress: is told the part that is done, the virtual time in seconds and the number of events so far.
+        stop: is asked after each 65,536 events whether to end there; the result is then of what was simulated.
         warn: see `run`.
 
     Raises:
@@ -286,7 +243,7 @@ def simulate(
     >>> simulated.samples >= 960, simulated.rounds > 0
     (True, True)
     """
-    from ravnest.simulator.simulate import check_simulation, simulate_as_asked
+    from ravnest.simulator.simulation_request import check_simulation, simulate_as_asked
 
     check_simulation(hours, samples, jitter, link_jitter_ms)  # before anything is read
     read, path = plan_of(plan, warn)
@@ -305,6 +262,7 @@ def simulate(
         link_jitter_ms=link_jitter_ms,
         plan_path=path,
         on_progress=progress,
+        stop=stop,
     )
 
 
@@ -313,10 +271,12 @@ def evaluate(
     *,
     weights: StrPath | None = None,
     data: Literal["held_out", "train"] = "held_out",
+    samples: int | None = None,
     device: str = "cpu",
     job: StrPath | None = None,
     step: Tell | None = None,
     progress: Callable[[float], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Evaluates a run's weights on this machine, which need not be able to hold the whole model.
 
@@ -325,25 +285,41 @@ def evaluate(
         weights: other weights of the same model: a .safetensors file, a checkpoint, or a Hugging Face folder; without
             it, the run's last.
         data: which part of the job's data.
+        samples: how many samples of it, as whole batches from all over it; without it, all.
         device: where to compute, by torch's name: cpu, cuda, cuda:1 and so on.
         job: another job.yaml of the same model: one that has moved, or with other data or metrics.
         step: is told of each slow step as it begins.
         progress: is told which part of the evaluation is done, from 0 to 1.
+        stop: is asked after each batch whether to end there; the result is then of the batches that are through.
 
     Raises:
         InvalidInput: where code, data, weights or device are not there, or are not those of the run's model.
+        Interrupted: where it is told to stop before any batch is through.
 
     >>> evaluation = ravnest.evaluate(FOLDER / "first")
     >>> abs(evaluation.loss - result.held_out_loss) < 1e-4
     True
     """
+    if data not in ("held_out", "train"):
+        raise InvalidInput(f"must be held_out or train, not {data!r}", key="data")
+    if samples is not None and samples < 1:
+        raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
     from ravnest.results.trained_run import open_run, weights_of_run
 
     opened = open_run(_folder(run), _path(job))
     weights_path = Path(weights) if weights is not None else weights_of_run(opened)
     from ravnest.results.evaluation import evaluate
 
-    return evaluate(opened, weights_path, data=data, device=device, step=step or _ignore, progress=progress or _ignore)
+    return evaluate(
+        opened,
+        weights_path,
+        data=data,
+        samples=samples,
+        device=device,
+        step=step or ignore,
+        progress=progress or ignore,
+        stop=stop or (lambda: False),
+    )
 
 
 def export(
@@ -389,8 +365,25 @@ def export(
         part_gb=part_gb,
         job_path=_path(job),
         force=force,
-        step=step or _ignore,
-        progress=progress or _ignore,
+        step=step or ignore,
+        progress=progress or ignore,
+    )
+
+
+def all_here(plan: Plan, own: Collection[str]) -> str | None:
+    """Returns the sentence that a run without an address of Ray trains here what the plan gives to other machines.
+
+    `own` has this machine's addresses. None where no stage's node has another one.
+    """
+    used = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    named = {node.name: node.address for node in plan.fleet.nodes if node.name in used}
+    elsewhere = [f"{name} {address}" for name, address in named.items() if address is not None and address not in own]
+    if not elsewhere:
+        return None
+    more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+    return (
+        f"all {len(used)} stages run on this machine, though nodes have addresses elsewhere"
+        f" ({', '.join(elsewhere[:3])}{more}): --address HOST:PORT of their Ray trains on them"
     )
 
 
@@ -400,10 +393,6 @@ def _path(given: StrPath | None) -> Path | None:
 
 def _folder(run: RunResult | StrPath) -> Path:
     return Path(run) if isinstance(run, str | os.PathLike) else run.out_dir
-
-
-def _ignore(said: object) -> None:
-    """Ignores what is told of progress."""
 
 
 class _Unobserved:

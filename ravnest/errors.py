@@ -6,7 +6,9 @@
     │   └── NoFeasiblePlan       a fleet that cannot run the model (cluster_planner)
     ├── Interrupted              the user stopped a run that had nothing to save yet (exit code 130)
     ├── RunFailed                a run that began and could not go on (exit code 1)
-    │   └── NodeLost             a stage's process or machine died, or stayed silent past its deadline
+    │   ├── NodeLost             a stage's process or machine died, or stayed silent past its deadline
+    │   └── NotWritten           the disk refused a file: it is full, gone, or may not be written
+    ├── TableUnreachable         no peer of a hash table answered (exit code 1)
     └── TransportError, …        errors of ring_allreduce; a run reports them as RunFailed
 
 Each message is one line that names what was wrong, where it was, and what was expected. `hint` says what to do.
@@ -17,7 +19,17 @@ from contextlib import contextmanager
 
 from ravnest_errors import InvalidInput, RavnestError
 
-__all__ = ["Interrupted", "InvalidInput", "ModelNotSplittable", "NodeLost", "RavnestError", "RunFailed", "naming"]
+__all__ = [
+    "Interrupted",
+    "InvalidInput",
+    "ModelNotSplittable",
+    "NodeLost",
+    "NotWritten",
+    "RavnestError",
+    "RunFailed",
+    "TableUnreachable",
+    "naming",
+]
 
 
 class ModelNotSplittable(InvalidInput):
@@ -36,6 +48,14 @@ class RunFailed(RavnestError):
 
 class NodeLost(RunFailed):
     """A stage died, or was silent for longer than its deadline. The message names the stage and its node."""
+
+
+class NotWritten(RunFailed):
+    """The disk refused a file or a folder. The message names it and the reason."""
+
+
+class TableUnreachable(RavnestError):
+    """No peer through which a hash table was to be joined has answered. The message names them."""
 
 
 @contextmanager

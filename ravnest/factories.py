@@ -47,7 +47,7 @@ class FactoryConfig(Section):
 
     @property
     def reference(self) -> str:
-        """Where the callable lies, whatever is done with it."""
+        """The place of the callable, as `module:name`, whatever is done with it."""
         return self.factory
 
 
@@ -62,14 +62,14 @@ class FunctionConfig(Section):
 
     @property
     def reference(self) -> str:
-        """Where the callable lies, whatever is done with it."""
+        """The place of the callable, as `module:name`, whatever is done with it."""
         return self.function
 
 
 def resolve(
     reference: str, search_dirs: Sequence[Path], *, path: str | None = None, key: str | None = None
 ) -> Callable[..., object]:
-    """The callable that `reference` names, its module imported with `search_dirs` first on sys.path.
+    """Return the callable that `reference` names, its module imported with `search_dirs` first on sys.path.
 
     The folders stay on sys.path, as a script's own does, so that the user's functions may import later too.
     Raises InvalidInput, at `path` and `key`, when the module is missing, fails, or lacks the attribute.
@@ -78,9 +78,7 @@ def resolve(
         name, _, attribute = _as_reference(reference).partition(":")
     except ValueError as error:
         raise InvalidInput(str(error), path=path, key=key) from None
-    folders = [str(folder.resolve()) for folder in search_dirs]
-    sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
-    importlib.invalidate_caches()
+    folders = _searched_first(search_dirs)
     _refuse_namesake(name, folders, path, key)
     found: object = _import(name, folders, path, key)
     for part in attribute.split("."):
@@ -101,7 +99,7 @@ def call(
     path: str | None = None,
     key: str | None = None,
 ) -> object:
-    """What the user's factory returns for `positional` and its `args`.
+    """Return what the user's factory returns for `positional` and its `args`.
 
     Raises InvalidInput for anything it raises, with the type, the message and the line in the user's file.
     """
@@ -117,13 +115,27 @@ def invoke(
     path: str | None = None,
     key: str | None = None,
 ) -> object:
-    """What `function`, which the user calls `name`, returns.
+    """Return what `function`, which the user calls `name`, returns.
 
     Raises InvalidInput for arguments that it does not take, and for anything it raises.
     """
     _refuse_arguments(function, name, positional, args, path, key)
     with user_code(repr(name), path=path, key=key):
         return function(*positional, **args)
+
+
+def import_modules(names: Sequence[str], search_dirs: Sequence[Path]) -> None:
+    """Import modules by name, with `search_dirs` first on sys.path. Raises InvalidInput for one that is not there."""
+    if names:
+        folders = _searched_first(search_dirs)
+        for name in names:
+            _refuse_namesake(name, folders, None, None)
+            _import(name, folders, None, None)
+
+
+def is_imported(module: str) -> bool:
+    """Whether this process has imported a module of that name."""
+    return module in sys.modules
 
 
 @contextmanager
@@ -157,12 +169,24 @@ def place(error: BaseException) -> str | None:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<") and not Path(frame.filename).is_relative_to(_OURS)
     ]
-    own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(folder) for folder in _LIBRARIES)]
+    own = [frame for frame in frames if not is_library(frame.filename)]
     return next((f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[-1:]), None)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of Python code is of an installed library, and not the user's own."""
+    return any(Path(file).is_relative_to(folder) for folder in _LIBRARIES)
 
 
 _OURS = Path(__file__).parent
 _LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def _searched_first(search_dirs: Sequence[Path]) -> list[str]:
+    folders = [str(folder.resolve()) for folder in search_dirs]
+    sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
+    importlib.invalidate_caches()
+    return folders
 
 
 def _refuse_arguments(

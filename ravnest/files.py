@@ -53,8 +53,15 @@ def load_job(path: StrPath) -> Job:
 def load_plan(path: StrPath) -> Plan:
     """Reads a plan.yaml and checks it as a whole, since it may have been edited. Raises InvalidInput."""
     from cluster_planner import load_plan
+    from ravnest.errors import InvalidInput
 
-    return load_plan(path)
+    try:
+        return load_plan(path)
+    except InvalidInput as error:
+        if Path(path).exists():
+            raise
+        hint = "`ravnest plan NODES_YAML` makes a plan"
+        raise InvalidInput(error.message, path=error.path, key=error.key, hint=hint) from None
 
 
 def save_plan(plan: Plan, path: StrPath) -> None:
@@ -78,15 +85,28 @@ def read_plan(path: StrPath, warn: Tell | None = None) -> tuple[Plan, Plan]:
     return plan, again
 
 
+def fleet_of(given: Fleet | StrPath, warn: Tell | None) -> tuple[Fleet, Path | None]:
+    """Returns the fleet, and the file that it was read from; None where it was given as an object."""
+    from cluster_planner import Fleet
+
+    if isinstance(given, str | os.PathLike):
+        return load_fleet(given, warn=warn), Path(given)
+    _refuse_unless(given, Fleet, "fleet", "nodes.yaml")
+    return given, None
+
+
 def plan_of(given: Plan | StrPath, warn: Tell | None) -> tuple[Plan, Path | None]:
-    """The plan, and the file that it was read from; None where it was given as an object."""
+    """Returns the plan, and the file that it was read from; None where it was given as an object."""
+    from cluster_planner import Plan
+
     if isinstance(given, str | os.PathLike):
         return read_plan(given, warn)[0], Path(given)
+    _refuse_unless(given, Plan, "plan", "plan.yaml")
     return given, None
 
 
 def job_for(fleet_path: Path | None, job: Job | StrPath | None) -> Job:
-    """The job to plan for.
+    """Returns the job to plan for.
 
     `job` is the job itself or the path of its job.yaml. Without it, the job is read from job.yaml beside `fleet_path`,
     the file that the fleet was read from. Raises InvalidInput where neither is given or no such file exists.
@@ -102,10 +122,27 @@ def job_for(fleet_path: Path | None, job: Job | StrPath | None) -> Job:
             raise InvalidInput("no such file", path=str(job), hint=hint)
     if isinstance(job, str | os.PathLike):
         return load_job(job)
+    from ravnest.job.config import Job
+
     assert job is not None
+    _refuse_unless(job, Job, "job", "job.yaml")
     return job
+
+
+def _refuse_unless(given: object, kind: type, key: str, file: str) -> None:
+    from ravnest.errors import InvalidInput
+
+    if not isinstance(given, kind):
+        found = type(given).__name__
+        raise InvalidInput(
+            f"expected a {kind.__name__} or the path of a {file}, not an object of type {found}", key=key
+        )
 
 
 def told_to(warn: Tell | None) -> Tell:
     """`warn` itself, or without it a function that makes a Python warning of each line."""
     return warn if warn is not None else lambda said: warnings.warn(said, stacklevel=4)
+
+
+def ignore(said: object) -> None:
+    """Ignores what is told: the progress of a call whose caller does not ask for it."""

@@ -7,7 +7,7 @@ baselines. `json_value` makes any result a value as JSON takes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -26,6 +26,17 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+MOST_LISTED = 6
+"""Of more names than this only the first and the last are written."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a, b, c`, or `n01 … n42 (42 nodes)` where they are many."""
+    if len(names) <= MOST_LISTED:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)} nodes)"
 
 
 def size(count: float) -> str:

@@ -19,7 +19,7 @@ part of the use that the kernel gives up first."""
 
 
 def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """How many bytes are left to this process.
+    """Return how many bytes are left to this process.
 
     `groups` is where control groups are mounted, and `own` the file in which the kernel names those of this process.
     """

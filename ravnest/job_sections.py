@@ -32,6 +32,8 @@ def _whole(value: object) -> object:
 PositiveFloat = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False)]
 FractionBelowOne = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
+Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-MOST, le=MOST)]
 PositiveInt = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MOST)]
 NonNegativeInt = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST)]
 

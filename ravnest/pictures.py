@@ -7,7 +7,7 @@ that no display is needed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cluster_planner import Plan, format_count, format_rate
+from ravnest.formatting import listed
 from ravnest.simulator.simulated_run import SimulatedRun
+
+Curve = Sequence[tuple[int, float]]
+"""(samples of the whole fleet, loss)"""
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
 _STAGE_IN = 1.4  # the width of a node's name
@@ -57,7 +61,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     title = f"{format_count(len(plan.fleet.nodes), 'node')}, {format_count(clusters, 'cluster')}"
     title += f": {format_rate(plan.predicted.samples_per_s)} samples/s predicted"
     if plan.spares:
-        title += f" · spare: {', '.join(spare.node for spare in plan.spares)}"
+        title += f" · spare: {listed([spare.node for spare in plan.spares])}"
     axes.set_title(title, loc="left", fontsize=12)
     save(figure, path)
 
@@ -106,7 +110,7 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
     """Draw the training loss of each cluster (thin), the held-out loss (thick, with marks) and baselines (dashed).
 
-    records: lines of metrics.jsonl, as `ravnest.driver.observe.report.read_metrics` gives them; other kinds are
+    records: lines of metrics.jsonl, as `ravnest.driver.observe.metrics_file.read_metrics` gives them; other kinds are
     skipped.
     """
     trained: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -136,6 +140,25 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
     save(figure, path)
 
 
+def draw_comparison(runs: Mapping[str, tuple[Curve, Curve]], path: Path) -> None:
+    """Draw several runs in one picture: by name, the training loss (thin) and the held-out loss (thick, with marks).
+
+    A curve is a sequence of (samples of the whole fleet, loss).
+    """
+    figure, (axes,) = panels(1, width_in=9.0, height_in=5.0)
+    for number, (name, (trained, held_out)) in enumerate(runs.items()):
+        color = f"C{number}"
+        if trained:
+            axes.plot(*zip(*trained, strict=True), linewidth=0.9, alpha=0.6, color=color, label=f"{name}, training")
+        if held_out:
+            axes.plot(*zip(*held_out, strict=True), linewidth=2.4, marker="o", color=color, label=f"{name}, held out")
+    axes.set_xlabel("samples of the whole fleet")
+    axes.set_ylabel("loss")
+    if any(trained or held_out for trained, held_out in runs.values()):
+        axes.legend(frameon=False)
+    save(figure, path)
+
+
 def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
@@ -143,7 +166,7 @@ def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
 
 
 def panels(count: int, width_in: float, height_in: float) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` plots side by side."""
+    """Return a figure with `count` plots side by side."""
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     plots = [figure.add_subplot(1, count, index + 1) for index in range(count)]

@@ -63,10 +63,15 @@ class MessageTooLarge(TransportError):
 
 
 class InvalidMessage(TransportError):
-    """Bytes that are no valid message. `cause` is one of transport.stats.DropCause."""
+    """Bytes that are no valid message. `cause` is one of transport.stats.DropCause.
+
+    `claimed` has the sender and the epoch that the message names, where its head could be read and its header is to be
+    held against them.
+    """
 
     def __init__(self, cause: str, message: str) -> None:
         self.cause = cause
+        self.claimed: tuple[str, int] | None = None
         super().__init__(message)
 
 

@@ -66,7 +66,7 @@ class RingRound:
 
     @property
     def sending_s(self) -> float:
-        """For how long the busiest hop is busy."""
+        """The time in seconds for which the busiest hop is busy."""
         return max(self.hop_s, default=0.0)
 
 

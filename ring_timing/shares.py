@@ -53,7 +53,7 @@ def round_s(n_bytes: float, hop_bytes_per_s: Sequence[float], shares: Sequence[f
 
 
 def shares_from_hops(hop_bytes_per_s: Sequence[float]) -> tuple[float, ...] | None:
-    """Each block's share of the vector for hops i → i + 1 of these rates (bytes/s; math.inf: no limit is known).
+    """Return each block's share of the vector for hops i → i + 1 of these rates (bytes/s; math.inf: no limit is known).
 
     Returns None, which means equal blocks, where others would save less than LEAST_GAIN. Of the fastest divisions it is
     the one nearest to equal blocks; it sums to 1 within rounding. Raises InvalidInput for a rate that is not above 0.
@@ -71,7 +71,7 @@ def _shares_from_hops(hop_bytes_per_s: tuple[float, ...]) -> tuple[float, ...] |
         return None
     rates = [rate / slowest for rate in hop_bytes_per_s]
     equal_s = round_s(1.0, rates)
-    if _no_faster_than_s(rates) > (1 - LEAST_GAIN) * equal_s:
+    if no_faster_than_s(rates) > (1 - LEAST_GAIN) * equal_s:
         return None  # the linear program could only say the same
     best_s = _fastest_s(rates)
     if best_s > (1 - LEAST_GAIN) * equal_s:
@@ -80,8 +80,8 @@ def _shares_from_hops(hop_bytes_per_s: tuple[float, ...]) -> tuple[float, ...] |
     return shares if round_s(1.0, rates, shares) < equal_s else None
 
 
-def _no_faster_than_s(rates: Sequence[float]) -> float:
-    """Return a time for a vector of one byte that no division beats, in closed form.
+def no_faster_than_s(rates: Sequence[float]) -> float:
+    """Return a time for a vector of one byte that no division over hops of these rates beats, in closed form.
 
     The k slowest hops carry 2 k − 2 at least, since two blocks of each are carried once only and each block is so on
     two hops; k hops of which no two are neighbours carry 2 k − 1 at least, since all their blocks are different.

@@ -17,7 +17,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 
 
-def require_feasible(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[str], least: int) -> None:
+def require_feasible(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, able: Sequence[str], least: int) -> None:
     """Raise `NoFeasiblePlan` where it can be told before any search. `able`: the nodes that can hold a unit."""
     if len(costs.units) < least:
         raise NoFeasiblePlan(
@@ -28,26 +28,26 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: 
     has = f"the largest node, {biggest.name}, has {_gb(biggest.memory_bytes)}"
     if not able:
         raise NoFeasiblePlan(
-            f"no node has memory for any unit: the smallest needs {_gb(holding.smallest_unit_bytes)}, {has}"
+            f"no node has memory for any unit: the smallest needs {_gb(memory_fit.smallest_unit_bytes)}, {has}"
         )
-    if biggest.memory_bytes < holding.largest_unit_bytes:
+    if biggest.memory_bytes < memory_fit.largest_unit_bytes:
         raise NoFeasiblePlan(
-            f"no node has memory for the largest unit: it needs {_gb(holding.largest_unit_bytes)}, {has}"
+            f"no node has memory for the largest unit: it needs {_gb(memory_fit.largest_unit_bytes)}, {has}"
         )
-    if not holding.holds(able):
-        raise NoFeasiblePlan(no_fit(fleet, costs, holding, able, least))
+    if not memory_fit.holds(able):
+        raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, able, least))
 
 
-def no_fit(fleet: Fleet, costs: ModelCosts, holding: MemoryFit, able: Sequence[str], least: int) -> str:
+def no_fit(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, able: Sequence[str], least: int) -> str:
     """Return why these nodes together hold no model."""
     if len(able) < least:
         return (
             f"a cluster needs {least} nodes at the least, and {format_count(len(able), 'node')} of "
-            f"{len(fleet.nodes)} can hold a unit ({_gb(holding.smallest_unit_bytes)})"
+            f"{len(fleet.nodes)} can hold a unit ({_gb(memory_fit.smallest_unit_bytes)})"
         )
-    need = holding.whole_model_bytes
+    need = memory_fit.whole_model_bytes
     have = sum(fleet.node(name).memory_bytes for name in able)
-    own = min(have, holding.process_bytes * len(able))
+    own = min(have, memory_fit.process_bytes * len(able))
     return (
         f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
         f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "

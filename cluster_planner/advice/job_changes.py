@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.model_costs import MOST_IN_FLIGHT, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.plan import Cluster, Ring
@@ -166,8 +166,10 @@ def _least(
 
 
 def _values(key: str, work: Workload, clusters: int, most_round: float) -> Iterable[tuple[str, Workload]]:
-    """Return (words, the workload with it), from small to large."""
+    """Return (words, the workload with it), from small to large; only what a job may have."""
     if key == "schedule":
+        if 2 * work.update_every > MOST_IN_FLIGHT:
+            return
         yield (
             f"schedule async with max_staleness 1 instead of {work.schedule}",
             replace(work, schedule="async", max_staleness=1),
@@ -179,6 +181,8 @@ def _values(key: str, work: Workload, clusters: int, most_round: float) -> Itera
         values = [value for times in TIMES[key] if (value := round(work.round_samples(clusters)) * times) <= most_round]
     else:
         values = [now * times for times in TIMES[key]] if key in TIMES else [now + more for more in MORE]
+        rest = {"update_every": work.max_staleness + 1, "max_staleness": work.update_every}.get(key, 0)
+        values = [value for value in values if (value + (key == "max_staleness")) * rest <= MOST_IN_FLIGHT]
     for value in values:
         changed: dict[str, int] = {key: value}
         yield f"{key} {value} instead of {now}{condition}", replace(work, **changed)  # type: ignore[arg-type]

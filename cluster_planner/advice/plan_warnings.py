@@ -4,11 +4,14 @@ which nothing is known or of which less counts than nodes.yaml states.
 `better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. A cluster of
 several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
 
+`starved_by_data` says how many processes that read ahead would do where pipelines wait for data.
+
 `predicted_again` predicts a plan as it stands, since a plan.yaml may have been edited: figures further from the file's
 than SAME are replaced. The advice and the bound stay those of the search.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +30,34 @@ SAME = 0.01
 
 SAME_RATE = 1.05
 """Two measurements of one link differ by as much as this factor."""
+
+
+DATA_COSTS = 0.05
+"""Less of the fleet's speed than this part is not worth a word."""
+
+
+@dataclass(frozen=True)
+class StarvedByData:
+    """A plan whose pipelines wait for data. `samples_per_s`: what it would make with so many `readers` in each first
+    and last stage."""
+
+    readers: int
+    samples_per_s: float
+
+
+def starved_by_data(plan: Plan) -> StarvedByData | None:
+    """Return how many readers would do for a plan that the reading of data slows by more than DATA_COSTS, or None."""
+    work = plan.workload
+    if work.reading_s == 0:
+        return None
+    spans = SpanCosts(plan.costs, work)
+    free = predict(plan.fleet, spans.under(replace(work, reading_s=0.0)), plan.clusters, plan.rings).prediction
+    if free.samples_per_s <= plan.predicted.samples_per_s * (1 + DATA_COSTS):
+        return None
+    fastest_s = work.micro_batch / max(cluster.samples_per_s for cluster in free.clusters)
+    readers = math.ceil(work.reading_s / fastest_s * (1 - 1e-9))
+    under = spans.under(replace(work, readers=readers))
+    return StarvedByData(readers, predict(plan.fleet, under, plan.clusters, plan.rings).prediction.samples_per_s)
 
 
 @dataclass(frozen=True)

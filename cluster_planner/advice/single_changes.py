@@ -60,7 +60,7 @@ class Advice:
 def most_helpful_changes(
     plan: Plan, most_round: float = math.inf, without_constraints: Sequence[Suggestion] = ()
 ) -> list[Suggestion]:
-    """The changes after which a finished plan would be worth most, the best first: SHOWN at most, and as many
+    """Return the changes after which a finished plan would be worth most, the best first: SHOWN at most, and as many
     constraints of nodes.yaml.
 
     Arguments:
@@ -112,8 +112,8 @@ def suggestions(
 def more_memory(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, averaging_per_s: float
 ) -> list[Suggestion]:
-    """For each node that more memory would help, how much: the least of MEMORY_FACTORS that brings most of what the
-    largest does, with cuts and window of its cluster planned anew.
+    """Return one suggestion for each node that more memory would help: the least of MEMORY_FACTORS that brings most of
+    what the largest does, with cuts and window of the node's cluster planned anew.
     """
     total, found = forecast.prediction, []
     factor = averaging_factor(len(clusters), spans.workload)
@@ -205,8 +205,8 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: ClusterLimit) -> list[tuple[
 def _averaging_changes(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[ClusterLimit]
 ) -> list[tuple[tuple[Fleet, str], int]]:
-    """Of what averaging passes through: the host's uplink, its downlink and the link that it keeps busiest; and all of
-    the node at which it starves.
+    """Return the changes of what averaging passes through: of each host's uplink, downlink and busiest link, and of
+    everything at the node where averaging starves.
     """
     place = {(c.name, s): (stage.node, i) for i, c in enumerate(clusters) for s, stage in enumerate(c.stages)}
     out = dict.fromkeys((host_key(fleet, node) for node, _ in place.values()), 0.0)

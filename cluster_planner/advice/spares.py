@@ -14,22 +14,24 @@ from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Spare
-from cluster_planner.predict.objective import price_of_a_cluster
 
 MOST_REASONS = 32
 """Where there are more spares than this, none is given figures of its own."""
+
+NOTHING_GAINED = "no plan with it that was looked at is worth more"
+"""The reason of each of very many spares: what the search knows, and no more."""
 
 RATES_APART = " (rounds of averaging apart)"
 """A remark on what the rates of one cluster among others leave out."""
 
 
-def too_small(fleet: Fleet, holding: MemoryFit) -> tuple[Spare, ...]:
+def too_small(fleet: Fleet, memory_fit: MemoryFit) -> tuple[Spare, ...]:
     """Return the nodes that have memory for no unit at all."""
-    need = holding.smallest_unit_bytes / 1e9
+    need = memory_fit.smallest_unit_bytes / 1e9
     return tuple(
         Spare(node.name, f"its {node.memory_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
         for node in fleet.nodes
-        if not holding.holds_a_unit(node.name)
+        if not memory_fit.holds_a_unit(node.name)
     )
 
 
@@ -39,19 +41,12 @@ def left_out(
     clusters: Sequence[Cluster],
     idle: Sequence[str],
     least: int,
-    objective: float,
 ) -> tuple[Spare, ...]:
-    """Return the `idle` nodes, each with what it would do to the nearest cluster that it may join. `objective`: the
-    plan's.
+    """Return the `idle` nodes, each with what it would do to the nearest cluster that it may join; where they are very
+    many, with one reason for all.
     """
     if len(idle) > MOST_REASONS:
-        price = price_of_a_cluster(objective, len(clusters), spans.workload)
-        reason = (
-            f"no cluster was better with it, and none with {len(clusters)} others was worth "
-            f"{format_rate(price)} samples/s, which is what the samples of the others lose when there is one more to "
-            "average with"
-        )
-        return tuple(Spare(name, reason) for name in idle)
+        return tuple(Spare(name, NOTHING_GAINED) for name in idle)
     without: dict[str, Pipeline | None] = {}
     spares = []
     for name in idle:

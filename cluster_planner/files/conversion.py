@@ -102,6 +102,7 @@ def plan_from(entry: schema.PlanFile) -> nouns.Plan:
         job=entry.job,
         job_file=entry.job_file,
         seed=entry.seed,
+        data=entry.data,
     )
 
 
@@ -128,6 +129,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
         "workload": asdict(plan.workload),
         **fleet_to(plan.fleet),
         "fingerprint": plan.costs.fingerprint,
+        **({"data": plan.data} if plan.data else {}),
         "units": [_plain(asdict(unit)) for unit in plan.costs.units],
     }
 

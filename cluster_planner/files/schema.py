@@ -18,6 +18,7 @@ from cluster_planner.files import schema
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.model_costs import ActivationCheckpointing, Schedule, Tied
+from cluster_planner.plan import CLUSTER_NAME, CLUSTER_NAME_EXPECTED
 
 SMALLEST, LARGEST = 1e-9, 1e15
 """Limits of what is measured of machines and links. Beyond them, sums and quotients leave the range of a float."""
@@ -29,9 +30,12 @@ Positive = Annotated[float, Field(gt=0)]
 
 AtLeastZero = Annotated[float, Field(ge=0)]
 
-Count = Annotated[int, Field(ge=0)]
+MOST = 2**62
+"""A larger whole number is taken for a mistake. Sums of such numbers still fit a float."""
 
-OneOrMore = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+
+OneOrMore = Annotated[int, Field(ge=1, le=MOST)]
 
 Pair = Annotated[tuple[Text, Text], Field(strict=False)]
 
@@ -74,8 +78,8 @@ def _hours(text: str) -> str:
 
 
 def _cluster(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_-]+", text) is None:
-        raise ValueError(f"must be a name of letters, digits, - and _, not {text!r}")
+    if CLUSTER_NAME.fullmatch(text) is None:
+        raise ValueError(f"{CLUSTER_NAME_EXPECTED}, not {text[:80]!r}")
     return text
 
 
@@ -227,6 +231,9 @@ class WorkloadEntry(Strict):
     cast_bytes_per_parameter_byte: AtLeastZero = 0.0
     activation_checkpointing: ActivationCheckpointing = "never"
     tied: Tied = "exact"
+    reading_s: AtLeastZero = 0.0
+    readers: Count = 0
+    reader_bytes: Count = 0
 
 
 class PlanFile(Strict):
@@ -248,6 +255,7 @@ class PlanFile(Strict):
     regions: list[LinkEntry] = []
     constraints: ConstraintsEntry = ConstraintsEntry()
     fingerprint: str
+    data: str = ""
     units: Annotated[list[UnitEntry], Field(min_length=1)]
 
 

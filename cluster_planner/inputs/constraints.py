@@ -172,7 +172,7 @@ UNCONSTRAINED = Constraints()
 
 
 def broken_by(sides: Sequence[tuple[frozenset[str], frozenset[str]]], nodes: Iterable[str]) -> tuple[str, str] | None:
-    """Two of these nodes that may not share a cluster; None where all may."""
+    """Return two of these nodes that may not share a cluster; None where all may."""
     cluster = frozenset(nodes)
     for first, second in sides:
         if (here := cluster & first) and (there := cluster & second):
@@ -267,7 +267,7 @@ class GroupingRules:
         return next((self._label[name] for name in names if name in self._label), None)
 
     def required(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the named nodes that have to run a stage."""
+        """Return those of the named nodes that have to run a stage."""
         return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
 
     def presence(self, nodes: Iterable[int]) -> float:

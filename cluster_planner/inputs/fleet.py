@@ -10,6 +10,7 @@ nodes all pairs are kept.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,10 @@ Floats: TypeAlias = NDArray[np.float64]
 DENSE_NODES = 600
 
 Numbers = Sequence[int] | NDArray[np.int64]
+
+
+NODE_NAME = re.compile(r"[^\W_][\w .:@+-]{0,63}")
+"""The names that a node may have. None of them is a path to somewhere else, and none breaks a line."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +214,12 @@ def _check(fleet: Fleet) -> None:
         raise InvalidInput("at least one node is needed", key="nodes")
     index_of: dict[str, int] = {}
     for i, node in enumerate(fleet.nodes):
-        if not node.name:
-            raise InvalidInput("must not be empty", key=f"nodes[{i}].name")
+        if NODE_NAME.fullmatch(node.name) is None:
+            raise InvalidInput(
+                "must be a letter or digit, followed by at most 63 letters, digits, spaces and any of . _ : @ + -"
+                f" ({node.name[:80]!r} is not)",
+                key=f"nodes[{i}].name",
+            )
         if node.name in index_of:
             raise InvalidInput(
                 f"{node.name!r} is already the name of nodes[{index_of[node.name]}]; names must be unique",

@@ -58,7 +58,7 @@ def latency_graph(region_of: Mapping[str, str | None], links: Iterable[Edge], re
 
 
 def shortest_from(graph: Graph, source: str) -> dict[str, tuple[float, float]]:
-    """For every node that `source` reaches: the latency of the shortest path and the slowest rate on it.
+    """Return the latency of the shortest path, and the slowest rate on it, for every node that `source` reaches.
 
     A path of hub edges only (no link at all between the two) cannot arise: an entrance follows only an exit.
     """

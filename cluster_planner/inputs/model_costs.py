@@ -25,6 +25,10 @@ from cluster_planner.errors import InvalidInput
 Schedule: TypeAlias = Literal["async", "1f1b", "gpipe"]
 SYNCHRONOUS: tuple[Schedule, ...] = ("1f1b", "gpipe")
 
+MOST_IN_FLIGHT = 8192
+"""The largest number of micro-batches that an update and its staleness may admit at once. A plan's pipelines are walked
+micro-batch by micro-batch (predict/schedule_walk.py), and with many more a plan would take hours."""
+
 SPLIT_KEEPS = 2
 """A split backward keeps this many micro-batches' worth of saved activations until its weight gradients are computed:
 its own activations, and gradients of about as many bytes.
@@ -101,6 +105,10 @@ class ModelCosts:
         return sum(unit.parameter_bytes for unit in self.units)
 
 
+PARAMETER_BYTES = 4
+"""Bytes of one averaged number before it takes its form on the wire: averaging is in float32."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """The parts of a job that change its cost."""
@@ -133,10 +141,22 @@ class Workload:
 
     cast_bytes_per_parameter_byte: float = 0.0
     """Kept beside each live version of a weight: what it was cast to, where a run computes in another precision."""
+
+    @property
+    def averaged_number_bytes(self) -> float:
+        """Return the bytes of one averaged number on the wire."""
+        return PARAMETER_BYTES * self.averaged_bytes_per_parameter_byte
+
     activation_checkpointing: ActivationCheckpointing = "never"
     """Whether stages may run their forwards twice, to keep fewer activations."""
     tied: Tied = "exact"
     """How parameters are trained that several stages of a cluster use."""
+    reading_s: float = 0.0
+    """The seconds in which one process reads a micro-batch of data, as the first and the last stage do."""
+    readers: int = 0
+    """Processes that read ahead in each first and last stage; 0: the stage reads by itself before each forward."""
+    reader_bytes: int = 0
+    """Memory of each of these processes."""
 
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
@@ -146,6 +166,11 @@ class Workload:
         if self.is_synchronous and self.max_staleness:
             raise InvalidInput(
                 f"must be 0 with schedule {self.schedule}, not {self.max_staleness}", key="workload.max_staleness"
+            )
+        if self.largest_window > MOST_IN_FLIGHT:
+            raise InvalidInput(
+                f"(max_staleness + 1) · update_every must be at most {MOST_IN_FLIGHT:,}, not {self.largest_window:,}",
+                key="workload.update_every",
             )
 
     def activation_bytes(self, unit: Unit) -> int:

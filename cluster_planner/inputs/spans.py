@@ -10,7 +10,11 @@ alive when it makes an update, so it keeps one version of its weights. The optim
 version, not one more. In a synchronous schedule each stage keeps the saved activations of as many micro-batches as the
 schedule holds there (model_costs.py; with gpipe all of an update, at the last stage too), and one input that waits. A
 stage that recomputes keeps the inputs instead, the gradients that wait, and the activations of one micro-batch; its
-forward counts twice. Tied parameters come on top where stages borrow them.
+forward counts twice. Tied parameters come on top where stages borrow them, and in the first and the last stage the
+processes that read ahead.
+
+The first and the last stage read the data. Without readers each reads a micro-batch before its forward, which takes
+`reading_s` on top of its computing. With n readers it computes meanwhile, and waits where reading_s / n is more.
 
 A model of more than MAX_POSITIONS cut positions is offered only that many, spread evenly over its cost, each where few
 bytes cross.
@@ -77,6 +81,26 @@ class SpanCosts:
     def parameter_bytes(self, start: int, end: int) -> int:
         return int(self._parameters[end] - self._parameters[start])
 
+    def with_reading(self, start: int, end: int, compute_s: float) -> float:
+        """Return the seconds that a stage of that span takes per micro-batch, of which it computes `compute_s`."""
+        return float(self._read_too(np.asarray(compute_s), np.asarray(start == 0 or end == self.count)))
+
+    def table_with_reading(self, compute_s: Floats) -> Floats:
+        """Return `with_reading` of a table of seconds whose last two axes are positions."""
+        reads = np.zeros((len(self.positions),) * 2, dtype=bool)
+        reads[0], reads[:, -1] = True, True
+        return self._read_too(compute_s, reads)
+
+    def _read_too(self, compute_s: Floats, reads: NDArray[np.bool_]) -> Floats:
+        work = self.workload
+        if work.reading_s == 0:
+            return compute_s
+        if work.readers:
+            read_s: Floats = np.maximum(compute_s, work.reading_s / work.readers)
+        else:
+            read_s = compute_s + work.reading_s
+        return np.where(reads, read_s, compute_s)
+
     def borrowed_bytes(self, start: int, end: int) -> float:
         """Tied parameters that a stage of that span uses and that belong to an earlier one; of several, each at most
         as often as units use it."""
@@ -100,7 +124,9 @@ class SpanCosts:
         copies = self.parameter_copies(last=end == self.count)
         tied = self._borrowed_copies(last=end == self.count) * self.borrowed_bytes(start, end)
         tied += float(self._tied[end]) * self._is_exact
-        return round(self.workload.process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
+        work = self.workload
+        process_bytes = work.process_bytes + (start == 0 or end == self.count) * work.readers * work.reader_bytes
+        return round(process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
 
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
@@ -118,9 +144,11 @@ class SpanCosts:
         return round(SPLIT_KEEPS * float(self._saved[end] - self._saved[start]) * self.workload.micro_batch)
 
     def room_to_split(self, start: int, end: int, place: tuple[int, int], window: int, memory_bytes: int) -> int:
-        """For how many micro-batches' saved activations a stage has memory when its backward may be split; 0 where it
-        may not: in the first stage, which sends no gradient, where `memory_bytes` are too few, and where gradients of
-        tied parameters come or leave (`tied: exact`), which have to be complete when an update's last gradient is.
+        """Return for how many micro-batches' saved activations a stage has memory when its backward may be split.
+
+        It is 0 where the backward may not be split: in the first stage, which sends no gradient, where `memory_bytes`
+        are too few, and where gradients of tied parameters come or leave (`tied: exact`), which have to be complete
+        when an update's last gradient is.
         """
         index, stages = place
         needed = self.stage_memory_bytes(start, end, place, window) + self.split_bytes(start, end)
@@ -159,7 +187,8 @@ class SpanCosts:
         return self._memory_tables[window, recomputes]
 
     def ways_that_fit(self, memory: Floats, window: int) -> NDArray[np.bool_]:
-        """Which spans fit in which memory with `window` micro-batches in flight, keeping activations or recomputing.
+        """Return which spans fit in which memory with `window` micro-batches in flight, keeping activations or
+        recomputing.
 
         `memory`: bytes of each node. Returns [way, node, i, j] for the span from positions[i] to positions[j]: way 0
         keeps activations, way 1 recomputes them. A way that the workload rules out fits nowhere.
@@ -185,7 +214,10 @@ class SpanCosts:
         borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
         borrowed[-1] = self._borrowed_copies(last=True)
         held = in_flight + borrowed * np.minimum(self._between(self._borrowed), tied[:, None]) + tied * self._is_exact
-        return _forward_only(self.workload.process_bytes + copies * self.parameter_table + held)
+        process_bytes = np.full(held.shape, float(self.workload.process_bytes))
+        process_bytes[0] += (readers := float(self.workload.readers * self.workload.reader_bytes))
+        process_bytes[1:, -1] += readers
+        return _forward_only(process_bytes + copies * self.parameter_table + held)
 
     def parameter_copies(self, *, last: bool) -> float:
         """Return how many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the

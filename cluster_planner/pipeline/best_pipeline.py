@@ -227,8 +227,8 @@ def _arranged(order: tuple[int, ...], pinned: Pinned, ends: Sequence[int]) -> tu
 
 
 def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: frozenset[str]) -> Sequence[str]:
-    """Of more nodes than there can be stages: the largest, with which the model fits if it does at all, the fastest,
-    and those that have to run a stage.
+    """Choose among more nodes than there can be stages: the largest, with which the model fits if it does at all, the
+    fastest, and those that have to run a stage.
     """
     if len(names) <= positions:
         return names
@@ -251,13 +251,27 @@ class GroupNodes:
         hosts = sites.host[at]
         self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
 
+    @classmethod
+    def slowest_of(cls, fleet: Fleet, orders: Sequence[Sequence[str]]) -> "GroupNodes":
+        """Return nodes that at each place are as slow as the slowest of all these orders, in each respect, with as
+        little memory and links as slow.
+        """
+        group = cls(fleet, orders[0])
+        for order in orders[1:]:
+            other = cls(fleet, order)
+            for name in ("flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s", "flow_bytes_per_s"):
+                setattr(group, name, np.minimum(getattr(group, name), getattr(other, name)))
+            group.latency_s = np.maximum(group.latency_s, other.latency_s)
+            group.mates = np.maximum(group.mates, other.mates)
+        return group
+
 
 def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: float, flops: Floats) -> Tables:
     """Occupancy in seconds, when averaging moves `averaging_per_s` bytes each way per parameter byte."""
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     averaged = averaging_per_s * spans.parameter_table
     sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
-    stage = flops / group.flops_per_s[:, None, None]
+    stage = spans.table_with_reading(flops / group.flops_per_s[:, None, None])
     alone = (group.mates == 1)[:, None, None]
     for flows, rate in ((sent, group.up_bytes_per_s), (received, group.down_bytes_per_s)):
         if averaging_per_s == 0.0:
@@ -276,7 +290,7 @@ def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tab
     forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
     rate = group.flow_bytes_per_s
     hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
-    return Tables(flops / group.flops_per_s[:, None, None], hop)
+    return Tables(spans.table_with_reading(flops / group.flops_per_s[:, None, None]), hop)
 
 
 def ending(tables: Tables, ends: Sequence[int]) -> Tables:

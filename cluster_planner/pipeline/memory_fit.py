@@ -2,8 +2,8 @@
 
 `MemoryFit` says whether a group of nodes can hold the model at all, for the least demanding run: one micro-batch in
 flight, or with gpipe all of an update. Memory of a span grows with the span, so a chain of nodes that each take all
-they can reaches as far as any. The answer is exact for up to EXACT_NODES nodes (the farthest reach over all orders, by
-dynamic programming over sets). Beyond, it is only sufficient: largest memory first, or last.
+they can reaches as far as any. The answer is exact for up to EXACT_FIT_NODES nodes (the farthest reach over all orders,
+by dynamic programming over sets). Beyond, it is only sufficient: largest memory first, or last.
 
 `recomputing` chooses, stage by stage, where activations are forgotten and computed again: only where a stage would not
 fit otherwise, since it costs another forward. Whether such a pipeline is worth more than one with fewer micro-batches
@@ -20,7 +20,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
 
-EXACT_NODES = 6
+EXACT_FIT_NODES = 6
 
 
 class MemoryFit:
@@ -63,7 +63,7 @@ class MemoryFit:
         if key not in self._known:
             reaches = [self._reach_of(self._fleet.node(name).memory_bytes) for name in key]
             end = len(self._table) - 1
-            far = _farthest(reaches) if len(reaches) <= EXACT_NODES else _by_size(reaches)
+            far = _farthest(reaches) if len(reaches) <= EXACT_FIT_NODES else _by_size(reaches)
             self._known[key] = len(key) >= self._least and far >= end
         return self._known[key]
 

@@ -9,10 +9,10 @@ worst of all stage and hop costs (combine = np.maximum), or their sum (np.add), 
 up to the least number asked for, or to the last stage that a node is pinned to. Time O(nodes · positions · (nodes +
 positions)).
 
-The order is exact for up to EXACT_NODES nodes, as long as the tables stay small (`is_exact`): dynamic programming over
-the sets of nodes used so far, as Held and Karp do for tours, tries every subset and every order, all sets of one size
-at once. Beyond, it is heuristic: the best of a few orders (nearest neighbour by hop cost from several starts, by speed,
-by memory), each with optimal cuts.
+The order is exact for up to EXACT_ORDER_NODES nodes, as long as the tables stay small (`is_exact`): dynamic programming
+over the sets of nodes used so far, as Held and Karp do for tours, tries every subset and every order, all sets of one
+size at once. Beyond, it is heuristic: the best of a few orders (nearest neighbour by hop cost from several starts, by
+speed, by memory), each with optimal cuts.
 """
 
 import itertools
@@ -36,7 +36,7 @@ FINER = 0.75
 """Where windows are tried finely, each is at most this part of the one before."""
 
 
-EXACT_NODES = 8
+EXACT_ORDER_NODES = 8
 
 EXACT_WORK = 7_000_000
 """The exact search makes 2^nodes · nodes · positions² steps; it is used where they are no more than this."""
@@ -144,7 +144,7 @@ def best_cuts(
 
 def is_exact(nodes: int, positions: int) -> bool:
     """Say whether every subset and order of this many nodes is tried, with this many cut positions."""
-    return nodes <= EXACT_NODES and (1 << nodes) * nodes * positions**2 <= EXACT_WORK
+    return nodes <= EXACT_ORDER_NODES and (1 << nodes) * nodes * positions**2 <= EXACT_WORK
 
 
 def best_pipeline(

@@ -47,13 +47,6 @@ def averaging_factor(clusters: float, workload: Workload) -> float:
     return 1.0 / (1.0 + ROUND_COST * (clusters - 1) * math.log2(1.0 + apart))
 
 
-def price_of_a_cluster(objective: float, clusters: int, workload: Workload) -> float:
-    """Return what one cluster more must be worth (samples/s, discounted for staleness) to make up for what its being
-    there takes off the samples of all others.
-    """
-    return objective / averaging_factor(clusters + 1, workload) - objective / averaging_factor(clusters, workload)
-
-
 @dataclass(frozen=True)
 class AveragingLimits:
     """The limits that averaging sets.

@@ -33,12 +33,12 @@ from cluster_planner.predict.stage_times import (
     window_limited_s,
 )
 from cluster_planner.predict.steady_state import Occupancy, Pace, PipelineArrays, RoundTimes
-from cluster_planner.rings import PARAMETER_BYTES, Exchange, RingTraffic, exchange_of, ring_traffic
+from cluster_planner.rings import Exchange, RingTraffic, exchange_of, ring_traffic
 
 
 @dataclass(frozen=True)
 class ClusterLimit:
-    """What limits a cluster: "compute", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
+    """What limits a cluster: "compute", "data", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
 
     `node` (and `peer`, for a link) say where; with "averaging", which any node of the fleet may hold up, at whose links
     it starves or is slowest, or, where clusters wait for one with long updates, what that one's are limited by.
@@ -59,7 +59,9 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class _Pipe:
+class PipelineTimes:
+    """A cluster with what its stages and its round trip take while nothing else uses its links."""
+
     cluster: Cluster
     loads: tuple[Load, ...]
     round_trip_s: float
@@ -69,10 +71,10 @@ class _Pipe:
 def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
     """Time and memory of every stage, the speed of every cluster and of the fleet."""
     work = spans.workload
-    pipes = [_pipe(fleet, spans, cluster) for cluster in clusters]
+    pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
     exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
-    stages = no_faster_than_walked(fleet, spans, clusters, _pipelines(fleet, pipes, exchanges))
-    alone = _alone(exchanges)
+    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, exchanges))
+    alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone)
     averaging_s, latency_s = _round_s(stages, alone)
     occupied, waits = stages.occupancy(), _waits(stages, pipes, exchanges, pace)
@@ -88,18 +90,14 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
         words = _words(limit, most, period, pipe) if waits is None else waits[1]
         predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
     total = sum(rates)
-    factor = averaging_factor(len(clusters), work)
-    worth = sum(
-        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
-        for rate, c in zip(rates, clusters, strict=True)
-    )
+    worth = worth_of(fleet, work, clusters, rates)
     slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
     return Forecast(
         Prediction(
             samples_per_s=total,
             averaging_s=averaging_s,
-            objective=worth * factor,
-            efficiency=worth * factor / total,
+            objective=worth,
+            efficiency=worth / total,
             bottleneck=f"{clusters[slowest].name}: {predictions[slowest].bottleneck}",
             advice="",
             clusters=tuple(predictions),
@@ -109,9 +107,19 @@ def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: 
     )
 
 
-def _pipe(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> _Pipe:
+def worth_of(fleet: Fleet, work: Workload, clusters: Sequence[Cluster], rates: Sequence[float]) -> float:
+    """Return the objective of clusters that make these samples/s."""
+    worth = sum(
+        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
+        for rate, c in zip(rates, clusters, strict=True)
+    )
+    return worth * averaging_factor(len(clusters), work)
+
+
+def times_of(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> PipelineTimes:
+    """Return the times of one cluster."""
     given = (fleet, spans, cluster.stages)
-    return _Pipe(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
+    return PipelineTimes(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
 def _exchanges(
@@ -119,20 +127,20 @@ def _exchanges(
 ) -> list[Exchange]:
     """Return the exchanges of all rings in which anything is sent."""
     stages = {cluster.name: cluster.stages for cluster in clusters}
-    element_bytes = PARAMETER_BYTES * spans.workload.averaged_bytes_per_parameter_byte
     return [
         exchange_of(
             fleet,
             [stages[name][index].node for name, index in ring.members],
-            ring.parameter_bytes // PARAMETER_BYTES,
-            element_bytes,
+            ring.elements,
+            spans.workload.averaged_number_bytes,
         )
         for ring in rings
         if len(ring.members) > 1
     ]
 
 
-def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange]) -> PipelineArrays:
+def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange]) -> PipelineArrays:
+    """Return the stages of all clusters as arrays, with the bytes that a round of these exchanges adds to each."""
     names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
     loads = [load for pipe in pipes for load in pipe.loads]
     out = dict.fromkeys(names, 0.0)
@@ -160,7 +168,8 @@ def _pipelines(fleet: Fleet, pipes: Sequence[_Pipe], exchanges: Sequence[Exchang
     )
 
 
-def _alone(exchanges: Sequence[Exchange]) -> RoundTimes | None:
+def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
+    """Return what a round of these exchanges takes beside the hosts' links, or None where there are none."""
     if not exchanges:
         return None
     return RoundTimes(
@@ -182,7 +191,7 @@ def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, f
 
 
 def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
-    """Of each stage's host: how long its uplink and its downlink are busy per micro-batch, averaging with it."""
+    """Return how long the uplink and the downlink of each stage's host are busy per micro-batch, averaging included."""
     rounds = work.micro_batch / pace.rates / pace.interval_s
     rounds = np.repeat(rounds, np.diff(stages.first, append=len(stages.host)))
     up = stages.through_host(stages.up_bytes) + stages.through_host(stages.averaged_up) * rounds
@@ -191,7 +200,7 @@ def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[
 
 
 def _waits(
-    stages: PipelineArrays, pipes: Sequence[_Pipe], exchanges: Sequence[Exchange], pace: Pace
+    stages: PipelineArrays, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange], pace: Pace
 ) -> tuple[ClusterLimit, str] | None:
     """Return what all clusters wait for, and in words, or None where none waits."""
     if not pace.waits:
@@ -210,7 +219,7 @@ def _waits(
     return ClusterLimit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
 
 
-def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:
+def _limit(spans: SpanCosts, pipe: PipelineTimes, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:
     stages = pipe.cluster.stages
     worst = int(occupied.most[first : first + len(stages)].argmax())
     node, at = stages[worst].node, first + worst
@@ -219,12 +228,14 @@ def _limit(spans: SpanCosts, pipe: _Pipe, occupied: Occupancy, first: int, perio
         return ClusterLimit("flush" if spans.workload.is_synchronous else "round trip", node)
     for kind, seconds in (("compute", occupied.compute_s), ("uplink", occupied.up_s), ("downlink", occupied.down_s)):
         if seconds[at] >= most:
-            return ClusterLimit(kind, node)
+            load = pipe.loads[worst]
+            reads = kind == "compute" and load.reading_s > load.compute_s / 2
+            return ClusterLimit("data" if reads else kind, node)
     return ClusterLimit("link", node, pipe.loads[worst].send_to)
 
 
 def _stages(
-    fleet: Fleet, spans: SpanCosts, pipe: _Pipe, up_s: Sequence[float], down_s: Sequence[float]
+    fleet: Fleet, spans: SpanCosts, pipe: PipelineTimes, up_s: Sequence[float], down_s: Sequence[float]
 ) -> tuple[StagePrediction, ...]:
     predicted = []
     stages, window = pipe.cluster.stages, pipe.cluster.window
@@ -238,7 +249,7 @@ def _stages(
     return tuple(predicted)
 
 
-def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: _Pipe) -> str:
+def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: PipelineTimes) -> str:
     each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
     if limit.kind == "flush":
         return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
@@ -247,6 +258,8 @@ def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: _Pipe) -
         return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most"
     if limit.kind == "link":
         return f"the link from {limit.node} to {limit.peer}: {each}"
+    if limit.kind == "data":
+        return f"the reading of data in {limit.node}: {each}"
     return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"
 
 

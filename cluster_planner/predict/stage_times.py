@@ -45,11 +45,14 @@ class WorkTimes:
 
 
 def work_times(fleet: Fleet, spans: SpanCosts, stage: Stage) -> WorkTimes:
-    """A backward takes two forwards, and one more where the stage recomputes."""
+    """Return the seconds of each piece of work. A backward takes two forwards; where the stage recomputes, one more.
+    The forward includes what reading data takes.
+    """
     speed = fleet.node(stage.node).flops_per_s
     forward_s = spans.forward_flops(*stage.units) / speed
+    compute_s = spans.flops(*stage.units, recomputes=stage.recomputes) / speed
     return WorkTimes(
-        forward_s=forward_s,
+        forward_s=forward_s + (spans.with_reading(*stage.units, compute_s) - compute_s),
         backward_s=(2.0 + stage.recomputes) * forward_s,
         input_gradients_s=(1.0 + stage.recomputes) * forward_s,
         weight_gradients_s=forward_s,
@@ -69,6 +72,8 @@ class Load:
     send_to: str | None
     """The node at the other end of that flow."""
     parameter_bytes: int
+    reading_s: float = 0.0
+    """The part of `compute_s` in which it reads, or waits for, data."""
 
 
 def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[Load, ...]:
@@ -90,15 +95,18 @@ def loads_of(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> tuple[L
             if not fleet.same_host(stage.node, other):
                 up, down = up + sent, down + received
         compute_s = spans.flops(start, end, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s
-        loads.append(Load(compute_s, up, down, send_s, send_to, spans.parameter_bytes(start, end)))
+        whole_s = spans.with_reading(start, end, compute_s)
+        parameter_bytes = spans.parameter_bytes(start, end)
+        loads.append(Load(whole_s, up, down, send_s, send_to, parameter_bytes, whole_s - compute_s))
     return tuple(loads)
 
 
 def round_trip_s(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage]) -> float:
     """Return the seconds from a micro-batch's injection to its gradient at the first stage, in an idle pipeline."""
-    total = sum(
-        spans.flops(*stage.units, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s for stage in stages
-    )
+    total = 0.0
+    for stage in stages:
+        compute_s = spans.flops(*stage.units, recomputes=stage.recomputes) / fleet.node(stage.node).flops_per_s
+        total += spans.with_reading(*stage.units, compute_s)
     for stage, onward in itertools.pairwise(stages):
         cut = stage.units[1]
         total += 2 * fleet.link(stage.node, onward.node).latency_s

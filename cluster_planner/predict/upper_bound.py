@@ -13,8 +13,9 @@ all clusters together are C: Σ y_iw / w ≤ C. That is a linear program with on
     λ·C + Σ_i c_i · max(0, max_w r_i·s(w) − λ/w)                 bounds it for every λ ≥ 0
 
 c_i < 1 where a node's memory or uplink keeps it from more. Averaging bounds samples/s besides: all members together
-send 2·(C − 1) times the weights a round. What the bound leaves out (latency, whole units, equal periods in a cluster)
-only makes plans worse, so the bound holds, and may be far.
+send 2·(C − 1) times the weights a round. So does the data: no cluster is faster than they are read. What the bound
+leaves out (latency, whole units, equal periods in a cluster) only makes plans worse, so the bound holds, and may be
+far.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: in
     bound = 0.0
     for first, last in zip(counts, (*(c - 1 for c in counts[1:]), max(1, most)), strict=True):
         made = min(_relaxed(alone * there, part, sizes, last, spans), _averaged(fleet, spans, nodes, first))
+        if work.reading_s > 0:
+            made = min(made, last * work.micro_batch * max(1, work.readers) / work.reading_s)
         bound = max(bound, averaging_factor(first, work) * made)
     return bound
 
@@ -87,7 +90,7 @@ def _averaged(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64], clusters
 
 
 def _largest_parts(spans: SpanCosts, memory: Floats) -> tuple[Floats, Floats]:
-    """For each node the largest part of the parameters, and of the FLOPs, that a span it can hold has."""
+    """Return for each node the largest part of the parameters, and of the FLOPs, of any span that it can hold."""
     work = spans.workload
     in_flight = work.update_every if work.schedule == "gpipe" else 1
     needed = spans.memory_table(in_flight)
@@ -105,7 +108,7 @@ def _largest_parts(spans: SpanCosts, memory: Floats) -> tuple[Floats, Floats]:
 
 
 def _least_transfer_s(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64]) -> Floats:
-    """For each node the least seconds per micro-batch that its links are busy with one neighbour; at a host 0."""
+    """Return the least seconds per micro-batch that each node's links are busy with one neighbour; 0 within a host."""
     inner = spans.positions[1:-1]
     if not len(inner):
         return np.full(len(nodes), 1e-12)

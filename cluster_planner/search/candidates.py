@@ -5,12 +5,12 @@ that gains nothing. Searching over groupings is done elsewhere (cluster_search.p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline
+from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline, timed
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
@@ -26,16 +26,11 @@ is known.
 
 @dataclass(frozen=True)
 class Candidate:
-    """A grouping that was worked out.
+    """Clusters that were worked out: with their rings, and with what they will do."""
 
-    `groups[i]` has the nodes among which `clusters[i]` was planned. `averaging_per_s` is that of `plan_pipeline`.
-    """
-
-    groups: tuple[tuple[str, ...], ...]
     clusters: tuple[Cluster, ...]
     rings: tuple[Ring, ...]
     forecast: Forecast
-    averaging_per_s: float
 
     @property
     def objective(self) -> float:
@@ -59,6 +54,8 @@ class Assembler:
         for _ in range(passes if len(groups) > 1 else 1):
             load = averaging_per_s(len(groups), samples_per_s, self._spans.workload)
             found = self._once(groups, float(f"{load:.2g}"))
+            if found is None and load > 0 and best is None:
+                found = self._once(groups, 0.0)  # so much averaging leaves nothing of a link: clusters will wait for it
             if found is None or (best is not None and found.objective <= best.objective * (1 + 1e-6)):
                 break
             best = found
@@ -91,15 +88,29 @@ class Assembler:
                 return None
             planned.append((pipeline, group))
         planned.sort(key=lambda entry: (-entry[0].samples_per_s, entry[1]))
-        labels = [self._fleet.rules.label(group) for _, group in planned]
+        return self._named([Cluster("", pipeline.window, pipeline.stages) for pipeline, _ in planned])
+
+    def clusters(self, groups: Sequence[tuple[str, ...]]) -> tuple[Cluster, ...] | None:
+        """Return the best pipelines of these groups while nothing is averaged, or None where one has none."""
+        found = [self.pipeline(group, 0.0) for group in groups]
+        return tuple(Cluster("", one.window, one.stages) for one in found if one is not None) if all(found) else None
+
+    def of_clusters(self, clusters: Sequence[Cluster]) -> Candidate:
+        """Return the plan of these clusters, which are named anew, the fastest first."""
+        alone = [timed(self._fleet, self._spans, cluster.stages, 0.0).samples_per_s for cluster in clusters]
+        names = [tuple(stage.node for stage in cluster.stages) for cluster in clusters]
+        ranked = sorted(range(len(clusters)), key=lambda i: (-alone[i], names[i]))
+        return self._named([clusters[i] for i in ranked])
+
+    def _named(self, clusters: Sequence[Cluster]) -> Candidate:
+        labels = [self._fleet.rules.label(stage.node for stage in cluster.stages) for cluster in clusters]
         free = (name for i in count() if (name := f"c{i}") not in labels)
-        clusters = tuple(
-            Cluster(next(free) if label is None else label, pipeline.window, pipeline.stages)
-            for label, (pipeline, _) in zip(labels, planned, strict=True)
+        named = tuple(
+            replace(cluster, name=next(free) if label is None else label)
+            for label, cluster in zip(labels, clusters, strict=True)
         )
-        rings = make_rings(self._fleet, self._spans, clusters)
-        forecast = predict(self._fleet, self._spans, clusters, rings)
-        return Candidate(tuple(group for _, group in planned), clusters, rings, forecast, averaging_per_s)
+        rings = make_rings(self._fleet, self._spans, named)
+        return Candidate(named, rings, predict(self._fleet, self._spans, named, rings))
 
 
 def averaging_limits_of(candidate: Candidate) -> AveragingLimits:

@@ -1,31 +1,43 @@
-"""The search for clusters: from k-means for every feasible number of them to groups that no small change betters.
+"""The search for clusters: from many starts to a plan that no small change betters.
 
 For each number of clusters k, k-means on the embedding is repaired for memory (starting_groups.py); groups are compared
 by estimates (estimates.py) under the objective. From the best of them a local search starts (local_search.py). What it
 finds is worked out exactly (candidates.py), which gives the rings' figures and averaging's load for the next search.
-The best plan worked out is kept. Of up to EXHAUSTIVE_NODES nodes all partitions are looked at. More than
-large_fleets.LARGEST nodes are searched block by block. Each step is told as a `Step`, for those who want to know why a
-plan is as it is.
+Of up to EXHAUSTIVE_NODES nodes all partitions are looked at.
+
+With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the k-means of every k, the same of
+parts of the fleet (fleet_parts.py), and plans whose stages are groups of neighbours (stage_groups.py). From the best
+ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes are searched block by block before.
+The best plan worked out is kept. Each step is told as a `Step`, for those who want to know why a plan is as it is.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.common_cuts import common_cuts
 from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.plan import Cluster
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
+from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Group
+from cluster_planner.search.fleet_parts import parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.search_context import SearchContext, SearchProblem
+from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.starting_groups import RESTARTS
+from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 EVERY_K = 8
 
 LARGEST_MEAN = 12
-"""Numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot hold the model."""
+"""In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot
+hold the model.
+"""
 
 STARTS = 3
 
@@ -35,13 +47,41 @@ FEW_NODES = 24
 ROUNDS = 3
 """The number of local searches in a row, each with the figures of the plan before."""
 
-PER_NODE = 40
+ESTIMATES_PER_NODE = 40
 """The number of groups that a local search may estimate for each node."""
 
 EXHAUSTIVE_NODES = 7
 
 KEPT = 3
 """The number of best divisions of each set that are kept."""
+
+
+KEPT_STARTS = 8
+"""The number of best plans, of all starts, that are remembered to climb from."""
+
+HOPEFUL = 0.6
+"""In fleets of more than FEW_NODES nodes a part is searched by itself only where its groupings are worth this part of
+the best plan.
+"""
+
+LARGE_STARTS = 8
+"""The number of groupings, of those that are estimated to be best, that are worked out in such fleets; else all are."""
+
+PART_STARTS = 2
+"""The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
+
+ACROSS = 4
+"""The number of plans with stages of neighbours that are worked out, of those that are worth most roughly."""
+
+CLIMBED = 2
+"""The number of plans that hill climbing begins with; only the best that comes out goes on."""
+
+TRIES = 800
+"""The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
+
+TRIES_PER_NODE = 3
+"""The same for each node of a larger fleet, up to MOST_CLIMBED nodes: each takes longer there."""
+MOST_CLIMBED = 64
 
 
 @dataclass(frozen=True)
@@ -67,48 +107,148 @@ Tell = Callable[[Step], None]
 class Search:
     """One search for clusters, which `best` runs."""
 
-    def __init__(self, problem: SearchProblem, spans: SpanCosts, holding: MemoryFit, tell: Tell) -> None:
+    def __init__(self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell) -> None:
         self._problem, self._tell = problem, tell
-        self._ground = SearchContext(problem, holding)
+        self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
-        self._assembler = Assembler(problem.fleet, spans, self._ground.few, problem.least)
+        self._assembler = Assembler(problem.fleet, spans, self._context.few, problem.least)
+        self._worths = PlanWorths(problem.fleet, spans)
+        self._spans, self._memory_fit = spans, memory_fit
         self._best: Candidate | None = None
+        self._pool: list[tuple[float, Clusters]] = []
 
     def best(self) -> Candidate | None:
         """Return the best plan found, or None where none is."""
         able = self._problem.able
-        if len(able) > LARGEST and by_blocks(self._ground, self._work_out) is not None:
+        if len(able) > LARGEST and by_blocks(self._context, self._work_out) is not None:
+            self._climb()
             return self._best
-        starts = self._starts(able, _counts(len(able), self._problem.least))
+        starts = self._grouped(able, _counts(len(able), self._problem.least), RESTARTS, "k-means")
         if starts:
             self._work_out("k-means", starts[0][1], "")
+        if len(able) > EXHAUSTIVE_NODES:
+            kept = starts if len(able) <= FEW_NODES else starts[:LARGE_STARTS]
+            self._keep("k-means", [groups for _, groups in kept])
         conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
         if len(able) <= EXHAUSTIVE_NODES:
             self._all_partitions()
+        else:
+            self._parts()
+            self._across()
+            self._climb()
         return self._best
 
-    def _starts(self, nodes: Group, counts: Iterator[int]) -> list[tuple[float, tuple[Group, ...]]]:
-        """Return (score, groups) for each number of clusters that is feasible, best first."""
+    def _keep(self, phase: str, groupings: Sequence[Sequence[Group]], words: str = "") -> float:
+        """Work out what each of these groupings is worth as a whole, and keep the KEPT_STARTS best. Return the most
+        that one is worth.
+        """
+        names, most = self._problem.fleet.names, 0.0
+        for groups in groupings:
+            if self._is_allowed(groups):
+                clusters = self._assembler.clusters([tuple(names[i] for i in group) for group in groups])
+                if clusters is not None:
+                    most = max(most, self._offer(phase, clusters, words))
+        return most
+
+    def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
+        """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
+        worth = self._worths.of(clusters)
+        self._remember(worth, clusters)
+        if worth > self._best_objective * (1 + 1e-9):
+            before = self._best
+            self._best = self._assembler.of_clusters(clusters)
+            outcome = f"{words}: {_outcome(before, self._best)}" if words else _outcome(before, self._best)
+            gained = self._best_objective - (0.0 if before is None else before.objective)
+            self._tell(Step(phase, outcome, self._best_objective, gained))
+        return worth
+
+    def _remember(self, worth: float, clusters: Clusters) -> None:
+        if all(clusters != other for _, other in self._pool):
+            self._pool = sorted([*self._pool, (worth, clusters)], key=lambda one: -one[0])[:KEPT_STARTS]
+
+    def _parts(self) -> None:
+        """Offer plans of parts of the fleet: of small ones what a search by themselves finds, of larger ones plans with
+        the numbers of clusters that are estimated to be best.
+        """
+        problem = self._problem
+        count = PART_STARTS if len(problem.able) <= FEW_NODES else 1
+        for words, nodes in parts_of(problem.fleet, problem.able):
+            if not self._rules.pinned <= set(nodes):
+                continue
+            starts = self._grouped(nodes, _counts(len(nodes), problem.least), 1)
+            worth = self._keep("parts", [groups for _, groups in starts[:count]], words)
+            if len(nodes) > EXHAUSTIVE_NODES:
+                continue
+            if len(problem.able) <= FEW_NODES or worth >= HOPEFUL * self._best_objective:
+                part = Search(replace(problem, able=nodes), self._spans, self._memory_fit, _unheard)
+                if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
+                    self._offer("parts", found.clusters, words)
+
+    def _across(self) -> None:
+        """Offer plans whose stages are groups of neighbours. Rules are about clusters, so there are none."""
+        problem, context = self._problem, self._context
+        if self._rules.are_any:
+            return
+        names = problem.fleet.names
+        every = _counts(len(problem.able), problem.least)
+        # In large fleets neighbouring numbers of clusters differ little.
+        some = every if len(problem.able) <= FEW_NODES else islice(every, 0, None, 2)
+        counts = [k for k in some if k >= self._rules.min_clusters]
+        roughly: list[tuple[float, Clusters]] = []
+        for orders in orders_across(problem.fleet, context.finer, context.points, problem.able, counts, problem.seed):
+            if len(orders[0]) < problem.least:
+                continue
+            named = [[names[i] for i in order] for order in orders]
+            for made in common_cuts(problem.fleet, context.fine, named):
+                clusters = tuple(Cluster("", one.window, one.stages) for one in made)
+                roughly.append((self._worths.of(clusters, roughly=True), clusters))
+        for _, clusters in sorted(roughly, key=lambda one: -one[0])[:ACROSS]:
+            self._offer("stages of neighbours", clusters)
+
+    def _climb(self) -> None:
+        """Climb from the best plans a little, and from the best of what comes out further."""
+        problem = self._problem
+        names = [problem.fleet.names[i] for i in problem.able]
+        given = (problem.fleet, self._spans, self._worths, names, problem.least)
+        climber = WholePlans(*given, few=self._context.fine)
+        tries = TRIES if len(names) <= FEW_NODES else TRIES_PER_NODE * min(len(names), MOST_CLIMBED)
+        if self._best is not None:
+            self._remember(self._best_objective, self._best.clusters)
+        first = [
+            climber.improved(clusters, tries // 4, problem.seed + number)
+            for number, (_, clusters) in enumerate(self._pool[:CLIMBED])
+        ]
+        if first:
+            better, _ = climber.improved(max(first, key=lambda one: one[1])[0], tries, problem.seed + CLIMBED)
+            self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
+
+    def _grouped(
+        self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = ""
+    ) -> list[tuple[float, tuple[Group, ...]]]:
+        """Return (score, groups) of k-means for each number of clusters that is feasible, best first. Each is told of
+        where there is a `phase`.
+        """
         found: list[tuple[float, tuple[Group, ...]]] = []
-        estimator = self._ground.estimator(1, AveragingLimits())
-        score = self._ground.score(AveragingLimits(), Totals())
+        estimator = self._context.estimator(1, AveragingLimits())
+        score = self._context.score(AveragingLimits(), Totals())
         for k in counts:
-            if len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
+            if not phase and len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
                 break
-            groups = self._ground.grouped(nodes, k, RESTARTS)
+            groups = self._context.grouped(nodes, k, restarts)
             if groups is None:
                 words = f"{format_count(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
             else:
                 found.append((score(Totals().plus(estimator.of(groups))), groups))
                 words = f"{format_count(k, 'cluster')}: worth about {found[-1][0]:.4g}"
-            self._tell(Step("k-means", words, self._best_objective, 0.0))
+            if phase:
+                self._tell(Step(phase, words, self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
     def _improve(self, groups: tuple[Group, ...], conditions: AveragingLimits) -> None:
         for _ in range(ROUNDS):
-            groups, words = self._ground.searched(self._problem.able, groups, conditions, Totals(), PER_NODE)
+            groups, words = self._context.searched(self._problem.able, groups, conditions, Totals(), ESTIMATES_PER_NODE)
             before = self._best_objective
             found = self._work_out("local search", groups, words)
             if found is None or found.objective <= before * (1 + 1e-6):
@@ -161,6 +301,10 @@ class Search:
     @property
     def _best_objective(self) -> float:
         return 0.0 if self._best is None else self._best.objective
+
+
+def _unheard(step: Step) -> None:
+    """Nobody is told of the steps of a search within a search."""
 
 
 def _outcome(before: Candidate | None, found: Candidate | None) -> str:

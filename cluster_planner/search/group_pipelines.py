@@ -152,7 +152,9 @@ def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s:
     node, shared = np.divmod(cases, len(at) + 1)
     nobody = node == NOBODY
     speed = sites.flops_per_s[node]
-    compute, again = (spans.flops_table(recomputes=way)[..., None] / speed for way in (False, True))
+    compute, again = (
+        _with_reading(spans, spans.flops_table(recomputes=way)[..., None] / speed) for way in (False, True)
+    )
     uplinks = _uplinks(sites, spans, node, shared, averaging_per_s)
     idle = np.where(np.eye(len(compute), dtype=bool), 0.0, np.inf)[..., None]
     compute[..., nobody], again[..., nobody], uplinks[..., nobody] = idle, idle, idle
@@ -167,6 +169,13 @@ def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s:
         rate,
         shared_rates(sites, at) if (sites.host >= 0).any() else None,
     )
+
+
+def _with_reading(spans: SpanCosts, compute_s: Floats) -> Floats:
+    """Seconds [i, j, entry] with what reading data takes."""
+    if spans.workload.reading_s == 0:
+        return compute_s
+    return np.ascontiguousarray(np.moveaxis(spans.table_with_reading(np.moveaxis(compute_s, -1, 0)), 0, -1))
 
 
 def _uplinks(sites: FleetArrays, spans: SpanCosts, node: Numbers, together: Numbers, averaging_per_s: float) -> Floats:

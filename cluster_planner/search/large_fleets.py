@@ -43,7 +43,7 @@ HOPEFUL = 0.7
 CUTS = (0.5, 0.38)
 """Blocks are cut at this fraction of their nodes, one entry for each round."""
 
-PER_NODE = 4
+BLOCK_ESTIMATES_PER_NODE = 4
 """The number of groups that a search in a block may estimate for each node."""
 
 LARGEST_MEAN, STEP = 14, 0.4
@@ -83,19 +83,19 @@ class _Block:
         return (max(every, key=lambda one: one[1].value),) if every else ()
 
 
-def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
+def by_blocks(context: SearchContext, work_out: WorkOut) -> Candidate | None:
     """Return the best plan found, or None.
 
     `work_out` plans groups exactly; its second argument is about how many samples/s they make.
     """
-    problem = ground.problem
-    cut = joined(blocks_of(ground.points, problem.able), ground.rules.atoms(problem.able))
-    blocks = [_surveyed(ground, nodes) for nodes in cut]
+    problem = context.problem
+    cut = joined(blocks_of(context.points, problem.able), context.rules.atoms(problem.able))
+    blocks = [_surveyed(context, nodes) for nodes in cut]
     best, conditions = None, AveragingLimits()
     starts: list[tuple[Group, ...]] = []
     tried: set[float] = set()
     for most in (FIRST, *(PRICED - 1) * (len(problem.able),)):
-        price, chosen = _priced(ground, blocks, conditions, most)
+        price, chosen = _priced(context, blocks, conditions, most)
         groups = [group for offer in chosen for group, _ in offer]
         if not groups:
             return None
@@ -115,8 +115,8 @@ def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
     searched = []
     for number, fraction in enumerate(CUTS):
         if number:
-            cut, starts = _cut_again(ground, groups, fraction)
-        groups, asked = _round(ground, cut, starts, conditions)
+            cut, starts = _cut_again(context, groups, fraction)
+        groups, asked = _round(context, cut, starts, conditions)
         searched.append(asked)
     words = f"in {' and then '.join(format_count(each, 'block') for each in searched)}"
     found = work_out("local search", groups, words, conditions.samples_per_s)
@@ -124,12 +124,12 @@ def by_blocks(ground: SearchContext, work_out: WorkOut) -> Candidate | None:
 
 
 def _cut_again(
-    ground: SearchContext, groups: Sequence[Group], fraction: float
+    context: SearchContext, groups: Sequence[Group], fraction: float
 ) -> tuple[list[Group], list[tuple[Group, ...]]]:
     """Return other blocks, each cluster whole in one of them, and the clusters in each."""
-    able, running = ground.problem.able, {node for group in groups for node in group}
-    atoms = [*groups, *ground.rules.atoms([node for node in able if node not in running])]
-    cut = joined(blocks_of(ground.points, able, fraction), atoms)
+    able, running = context.problem.able, {node for group in groups for node in group}
+    atoms = [*groups, *context.rules.atoms([node for node in able if node not in running])]
+    cut = joined(blocks_of(context.points, able, fraction), atoms)
     home = {node: i for i, nodes in enumerate(cut) for node in nodes}
     starts: list[list[Group]] = [[] for _ in cut]
     for group in groups:
@@ -137,28 +137,28 @@ def _cut_again(
     return cut, [tuple(start) for start in starts]
 
 
-def _surveyed(ground: SearchContext, nodes: Group) -> _Block:
-    estimator = ground.estimator(1, AveragingLimits())
+def _surveyed(context: SearchContext, nodes: Group) -> _Block:
+    estimator = context.estimator(1, AveragingLimits())
     menu: list[tuple[EstimatedGroup, ...]] = []
-    for k in _counts(len(nodes), ground.problem.least):
-        groups = ground.grouped(nodes, k, 1)
+    for k in _counts(len(nodes), context.problem.least):
+        groups = context.grouped(nodes, k, 1)
         if groups is None and menu:
             break  # more clusters hold the model no better
         if groups is not None:
             found = zip(groups, estimator.of(groups), strict=True)
-            menu.append(tuple(one for one in found if one[1].value > 0 or not ground.rules.pinned.isdisjoint(one[0])))
-    return _Block(nodes, tuple(menu), ground.rules.pinned)
+            menu.append(tuple(one for one in found if one[1].value > 0 or not context.rules.pinned.isdisjoint(one[0])))
+    return _Block(nodes, tuple(menu), context.rules.pinned)
 
 
 def _priced(
-    ground: SearchContext, blocks: Sequence[_Block], conditions: AveragingLimits, most: int
+    context: SearchContext, blocks: Sequence[_Block], conditions: AveragingLimits, most: int
 ) -> tuple[float, list[tuple[EstimatedGroup, ...]]]:
     """Return the best price found, and the clusters of each block that are worth it.
 
     Of the prices at which there are more than `most` clusters, only the highest is tried, and no lower one.
     """
     dearest = max((one.value for block in blocks for _, one in block.dearest), default=0.0)
-    score = ground.score(conditions, Totals())
+    score = context.score(conditions, Totals())
     best_score, answer = -1.0, (0.0, [block.bought(0.0) for block in blocks])
     for price in (*np.geomspace(dearest, dearest * LEAST_PRICE, PRICES).tolist(), 0.0) if dearest > 0 else ():
         chosen = [block.bought(price) for block in blocks]
@@ -180,10 +180,10 @@ def _start(block: _Block, offer: tuple[EstimatedGroup, ...], price: float) -> tu
 
 
 def _round(
-    ground: SearchContext, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: AveragingLimits
+    context: SearchContext, blocks: Sequence[Group], starts: Sequence[tuple[Group, ...]], conditions: AveragingLimits
 ) -> tuple[list[Group], int]:
     """Return all clusters after a search in each block that has any, and the number of blocks searched."""
-    estimator = ground.estimator(sum(map(len, starts)), conditions)
+    estimator = context.estimator(sum(map(len, starts)), conditions)
     mine = [Totals().plus(estimator.of(groups)) for groups in starts]
     everyone = Totals().plus(one for groups in starts for one in estimator.of(groups))
     found: list[tuple[Group, ...]] = []
@@ -191,7 +191,7 @@ def _round(
         if not groups:
             continue
         others = everyone.minus(before)
-        groups, _ = ground.searched(nodes, groups, conditions, others, PER_NODE)
+        groups, _ = context.searched(nodes, groups, conditions, others, BLOCK_ESTIMATES_PER_NODE)
         everyone = Totals(*(a + b for a, b in zip(others, Totals().plus(estimator.of(groups)), strict=True)))
         found.append(groups)
     return [group for groups in found for group in groups], len(found)

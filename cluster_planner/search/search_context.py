@@ -17,6 +17,9 @@ from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimato
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
 from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
 
+CUT_POSITIONS = 40
+"""Whole plans, which are compared by the hundred, are cut at this many positions at most."""
+
 TOO_FEW = 100.0
 """Groupings count for this much less for each cluster that they lack of the number demanded."""
 
@@ -42,13 +45,15 @@ class SearchProblem:
 class SearchContext:
     """The context of one problem: its points, estimates, scores and local search."""
 
-    def __init__(self, problem: SearchProblem, holding: MemoryFit) -> None:
+    def __init__(self, problem: SearchProblem, memory_fit: MemoryFit) -> None:
         self.problem = problem
         self.rules = problem.fleet.rules
         self.few = SpanCosts(problem.costs, problem.work, POSITIONS)
         self.points = embed(problem.fleet, problem.fleet.names)
-        self._finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
-        self._holding = holding
+        self.finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
+        self.fine = SpanCosts(problem.costs, problem.work, CUT_POSITIONS)
+        """The costs on as many cut positions as whole plans are cut at."""
+        self._memory_fit = memory_fit
         self._estimators: dict[float, Estimator] = {}
 
     def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
@@ -59,7 +64,7 @@ class SearchContext:
         names, rules = self.problem.fleet.names, self.rules
 
         def holds(group: Group) -> bool:
-            return self._holding.holds([names[i] for i in group])
+            return self._memory_fit.holds([names[i] for i in group])
 
         groups = group_nodes(
             self.points[list(nodes)],
@@ -84,7 +89,7 @@ class SearchContext:
         problem = self.problem
         load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
         if load not in self._estimators or self._estimators[load].asked > REMEMBERED:
-            self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self._finer)}
+            self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self.finer)}
         return self._estimators[load]
 
     def score(self, conditions: AveragingLimits, others: Totals) -> Score:

@@ -226,8 +226,9 @@ def _gathered(groups: Sequence[Group], atoms: Sequence[Group]) -> list[list[Grou
 
 
 def _divided(points: Floats, atoms: Sequence[Group], needed: frozenset[int], allows: Answer) -> list[Group]:
-    """In as many parts as it takes until every part is allowed: needed nodes first, then those nearest to the centre,
-    each to the first part that allows it.
+    """Divide a group into as many parts as it takes until every part is allowed.
+
+    Needed nodes come first, then those nearest to the centre; each goes to the first part that allows it.
     """
     if not atoms:
         return []

@@ -17,18 +17,21 @@ import torch
 
 from experiments.allreduce import pipeline_site
 from experiments.harness import paced_model
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
+from ravnest.driver.accounts import RunShape
 from ravnest.driver.control import RunControl
 from ravnest.driver.preparation import StageState, hand_out
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.pipeline import stage_name
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.process import StageProcess
 from ring_allreduce.rounds import RoundOwner, SamplesReported
 from ring_allreduce.transport import Delivery, Lane, Outbox, PeerAddress, ZmqEndpoint
 
 ALIVE_EVERY_S = 0.5
 START_S = 60.0
+_ROOM_PIECES = 1 << 20  # this driver writes no checkpoints: it drops what comes
 Answer = dict[str, Any]
 
 
@@ -53,9 +56,9 @@ class Driver:
             str(number): [stage_name(*member) for member in ring.members] for number, ring in enumerate(site.plan.rings)
         }
         self._owner = SwitchedOwner(rings, site.job.average_every, max_lag=site.job.max_lag)
-        shape = c.RunShape(
+        shape = RunShape(
             clusters={cluster.name: len(cluster.stages) for cluster in site.plan.clusters},
-            evaluator=site.plan.clusters[0].name,
+            evaluators=(site.plan.clusters[0].name,),
             samples_per_update=site.job.micro_batch * site.job.update_every,
             stop_samples=None,
             stop_s=None,
@@ -133,15 +136,19 @@ class Driver:
             self._starting.discard(delivery.sender)
         if isinstance(message, m.Updated) and delivery.sender in self._lasts:
             self._updates[self._lasts[delivery.sender]].append(now_s)
-        if isinstance(message, m.Alive | m.StateTensor):
+        if isinstance(message, m.Alive | sm.StatePiece):
             return
         for instruction in self._control.handle(delivery.sender, message):
             match instruction:
-                case c.SendToStage():
+                case ins.SendToStage():
                     if isinstance(instruction.message, m.RoundOpenedMessage):
                         self._opened.setdefault(instruction.message.round, now_s)
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.RecordRoundCommitted():
+                case ins.BeginCheckpoint():
+                    for stage in self._site.setups:
+                        room = sm.StateWanted(round=instruction.round, pieces=_ROOM_PIECES)
+                        self._endpoint.send(stage, Lane.PIPELINE, room)
+                case ins.RecordRoundCommitted():
                     self._rounds.append((self._opened.pop(instruction.round), now_s))
 
 

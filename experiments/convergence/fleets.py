@@ -67,7 +67,8 @@ def fleet_of(shape: Shape) -> VirtualFleet:
     hops = 2 * max(1, shape.clusters - 1)
     ring_latency = shape.ring_rounds * shape.round * slowest / hops
     rings = tuple(
-        VirtualRing(tuple(cluster.stage_names()[stage] for cluster in clusters), 8, 8) for stage in range(shape.stages)
+        VirtualRing(tuple(cluster.stage_names()[stage] for cluster in clusters), 8, 8, 4)
+        for stage in range(shape.stages)
     )
     pipeline_latency = trip / 2 / max(1, shape.stages - 1)
     links = {

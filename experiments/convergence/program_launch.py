@@ -18,23 +18,22 @@ from cluster_planner import Plan
 from experiments.pipeline.forked import Child, fork_stage
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.loop import DriverLoop, StageLinks
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.report import MetricsWriter
 from ravnest.driver.preparation import hand_out, states_for, writer_opener
 from ravnest.driver.ray.stage_actors import StageEnded
+from ravnest.driver.run_rings import RunRings
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.stage_watch import StageWatch
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
-from ring_allreduce.transport import Outbox, PeerAddress, ZmqEndpoint
-
-_TOKEN_BYTES = 16
+from ring_allreduce.transport import TOKEN_BYTES, Outbox, PeerAddress, ZmqEndpoint
 
 
 class Forks:
@@ -63,7 +62,7 @@ def run_forked(
         search_dirs=search_dirs(plan.job_file),
         threads={node.name: 1 for node in plan.fleet.nodes},
         total_samples=total,
-        token=secrets.token_bytes(_TOKEN_BYTES),
+        token=secrets.token_bytes(TOKEN_BYTES),
     )
     nodes = {
         stage_name(cluster.name, index): stage.node
@@ -100,8 +99,9 @@ def run_forked(
         DriverLoop(
             StageLinks(endpoint, outbox, Forks(children)),
             run_control(plan, job, setups, held_out, total, None),
-            FailStop(nodes, time.monotonic()),
-            CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk),
+            StageWatch(nodes, time.monotonic()),
+            RunRings(plan, setups),
+            CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk, endpoint.wake),
             record,
             stop_wanted=lambda: False,
         ).run()

@@ -34,7 +34,8 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import run as launch_run
 from ravnest.driver.observe import report
 from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.materials import capture_job, load_data, make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data, make_model
 from ravnest.splitting import CapturedModel
 from ring_allreduce.transport import LinkShape
 
@@ -181,7 +182,7 @@ class _Kept:
         """Reads the checkpoint at once: the driver writes the next one in another thread."""
         if isinstance(event, report.CheckpointWrittenEvent):
             latest = load_latest(self._checkpoints, ())  # complete: this run has just committed it
-            self.anchors.append((latest.manifest.samples, latest.weights()))
+            self.anchors.append((latest.manifest.samples, dict(latest.weights())))
 
 
 class Probe:
@@ -191,7 +192,7 @@ class Probe:
         model, data = _task(task)
         self.model: nn.Module = model
         self.data = data
-        self.inputs, self.targets = data.samples.tensors
+        self.inputs, self.targets = data.given.samples.tensors
 
     def loss(self, chosen: slice = slice(None)) -> Tensor:
         """Mean over the `chosen` samples."""

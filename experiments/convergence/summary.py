@@ -204,6 +204,37 @@ def _picture(question: Question) -> str:
     return f"convergence-{question.part}.png"
 
 
+NAMED = {
+    "K": "K: updates of each cluster",
+    "T": "T: staleness in updates",
+    "T at the first stage": "T: staleness at the first stage, in updates",
+    "max_lag": "max_lag: rounds",
+    "C": "C: clusters",
+    "mean ‖∇f‖²": "error: mean ‖∇f‖²",
+}
+"""What the axes are called in the pictures of this page, where a part's own picture has the bare symbol."""
+
+
+def name_axes(axes: Axes, panel: Mapping[str, Any]) -> None:
+    """The axes with what their symbols mean, and a legend that can be read at the size of the page."""
+    axes.set_xlabel(NAMED.get(panel["x_label"], panel["x_label"]), fontsize=9)
+    axes.set_ylabel(NAMED.get(panel["y_label"], panel["y_label"]), fontsize=9)
+    axes.tick_params(labelsize=8)
+    if panel["series"]:
+        axes.legend(fontsize=8)
+
+
+def add_rate(axes: Axes, panel: Mapping[str, Any]) -> None:
+    """On logarithmic axes over K, the slope that the theorem promises: −½, through the end of the first curve."""
+    series = [one for one in panel["series"] if one["x"]]
+    if panel["x_label"] != "K" or not (panel["log_x"] and panel["log_y"]) or not series:
+        return
+    end_x, end_y = series[0]["x"][-1], series[0]["y"][-1]
+    begin_x = min(series[0]["x"])
+    begin_y = end_y * (begin_x / end_x) ** -0.5
+    axes.plot([begin_x, end_x], [begin_y, end_y], color="black", linestyle=":", linewidth=1.2, label="slope −½")
+
+
 def mark(axes: Axes, panel: Mapping[str, Any]) -> None:
     """Ticks at the whole numbers that were tried, by octaves mostly, where matplotlib would have powers of ten."""
     tried = sorted({x for series in panel["series"] for x in series["x"] if float(x).is_integer()})
@@ -223,4 +254,6 @@ def _draw(part: Mapping[str, Any], question: Question, path: Path) -> None:
         axes = figure.add_subplot(down, across, place + 1)
         draw_panel(axes, panel)
         mark(axes, panel)
-    figure.savefig(path, dpi=80, format="png")
+        add_rate(axes, panel)
+        name_axes(axes, panel)
+    figure.savefig(path, dpi=100, format="png")

@@ -16,6 +16,12 @@ from experiments.harness.report import ROOT, Part, Report, machine, verdict
 
 Parts = Mapping[str, Callable[[], Part]]
 
+QUICK = (
+    "this was --quick, too small and short to judge by: a claim that is not held here says that the program ran, and"
+    " nothing of the claim; the targets are those of the whole experiment"
+)
+"""What is said at the end of a quick run, whose verdicts would be taken for findings."""
+
 
 def parser_for(name: str, description: str | None, parts: Sequence[str]) -> argparse.ArgumentParser:
     """What every experiment can be asked."""
@@ -58,6 +64,8 @@ def run_parts(
             found = f"{claim.name}: {claim.statement}: {claim.measured} (target {claim.target})"
             print(f"{part_name}: {verdict(claim.held)}: {found}", file=sys.stderr)
         print(f"{part_name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    if asked.quick:
+        print(f"{name}: {QUICK}", file=sys.stderr)
     print(f"written: {report.folder / 'RESULT.md'}", file=sys.stderr)
     if asked.json:
         print(json.dumps(report.document, indent=1))

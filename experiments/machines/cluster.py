@@ -10,9 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import psutil
 
 from experiments.allreduce.lab import Lab
 from experiments.machines.site import Site
@@ -23,14 +26,22 @@ START_S, ATTEMPTS = 180.0, 4
 OBJECT_STORE_BYTES = 80_000_000
 _STARTED = "Ray runtime started"
 _END_S = 10.0
+AGAIN = 'while true; do "$@"; sleep 5; done'
+"""The loop in which docs/operating.md starts the Ray of a machine that is to come back by itself."""
+_ALIVE = """
+import json, sys, ray
+ray.init(sys.argv[1], _node_ip_address=sys.argv[1].split(":")[0], logging_level="ERROR", log_to_driver=False)
+print(json.dumps([node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]))
+"""
 
 
 class LabCluster:
     """For the length of a `with` block."""
 
-    def __init__(self, program: Path, site: Site, hidden: Path) -> None:
-        """`hidden`: a folder that only the head can see. Raises RuntimeError where Ray does not start in time."""
-        self._site, self._hidden = site, hidden
+    def __init__(self, program: Path, site: Site, hidden: Path, again: Collection[str] = ()) -> None:
+        """`hidden`: a folder that only the head can see; `again`: machines whose Ray is started in a loop. Raises
+        RuntimeError where Ray does not start in time."""
+        self._site, self._hidden, self._again = site, hidden, again
         self._program = program
         self._logs = tempfile.TemporaryDirectory(prefix="rprof-")
         self._environment = {
@@ -70,9 +81,52 @@ class LabCluster:
             check=False,
         )
 
+    def begin(self, folder: Path, *words: str, log: Path) -> "subprocess.Popen[bytes]":
+        """Begin a command of ravnest's on the head, and let it run; what it says goes to `log`."""
+        with log.open("wb") as output:
+            running = subprocess.Popen(
+                [*self._lab.inside(self._site.names[0]), sys.executable, "-m", "ravnest", *words],
+                cwd=folder,
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+            )
+        self._running.append(running)
+        return running
+
     def cut(self, name: str) -> None:
         """Take a machine off the net."""
-        subprocess.run([sys.executable, str(self._program), "cut", name], check=True, capture_output=True, timeout=30.0)
+        self._link("cut", name)
+
+    def heal(self, name: str) -> None:
+        """Put it back."""
+        self._link("heal", name)
+
+    def alive(self) -> set[str]:
+        """The machines whose Ray the head calls alive. Raises subprocess.SubprocessError where it does not answer."""
+        asked = subprocess.run(
+            [*self._lab.inside(self._site.names[0]), sys.executable, "-c", _ALIVE, self.address],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+            check=True,
+        )
+        found = json.loads(asked.stdout.splitlines()[-1])
+        return {name for name in self._site.names if self._lab.addresses[name] in found}
+
+    def processes(self, name: str) -> list[str]:
+        """The command lines of what lives in a machine's namespace."""
+        listed = subprocess.run(["ip", "netns", "pids", f"wl-{name}"], capture_output=True, text=True, check=True)
+        found = []
+        for word in listed.stdout.split():
+            try:
+                process = psutil.Process(int(word))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue  # it has ended since
+        return found
 
     def close(self) -> None:
         """End Ray, and take the lab down."""
@@ -93,6 +147,9 @@ class LabCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _link(self, verb: str, name: str) -> None:
+        subprocess.run([sys.executable, str(self._program), verb, name], check=True, capture_output=True, timeout=30.0)
 
     def _start(self, name: str) -> None:
         """Start Ray there, and wait until it says that it has started. A busy machine may need several attempts: Ray
@@ -124,4 +181,6 @@ class LabCluster:
         if name == self._site.names[0]:
             return [*ray, "--head", "--port", str(PORT), "--include-dashboard", "false"]
         hide = 'mount -t tmpfs none "$0" && exec "$@"'
-        return ["unshare", "-m", "sh", "-c", hide, str(self._hidden), *ray, "--address", self.address]
+        ray += ["--address", self.address]
+        again = ["sh", "-c", AGAIN, "again"] if name in self._again else []
+        return ["unshare", "-m", "sh", "-c", hide, str(self._hidden), *again, *ray]

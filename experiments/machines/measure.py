@@ -41,7 +41,7 @@ def tell(program: Path, *, quick: bool) -> Story:
     site = Site(MACHINES[1:] if quick else MACHINES)
     with tempfile.TemporaryDirectory(prefix="rjob-") as name:
         folder = Path(name)
-        _copy_job(folder)
+        copy_job(folder, SAMPLES)
         with LabCluster(program, site, hidden=folder) as cluster:
             at = ["--address", cluster.address]
             seconds = "2" if quick else "4"
@@ -72,11 +72,11 @@ def tell(program: Path, *, quick: bool) -> Story:
         )
 
 
-def _copy_job(folder: Path) -> None:
-    """An example that ends soon; its own nodes.yaml stays behind."""
+def copy_job(folder: Path, samples: int) -> None:
+    """An example that ends after so many samples; its own nodes.yaml stays behind."""
     shutil.copytree(JOB, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("nodes.yaml", "__pycache__"))
     job = folder / "job.yaml"
-    shorter, count = re.subn(r"(?m)^stop:.*$", f"stop: {{samples: {SAMPLES}}}", job.read_text(encoding="utf-8"))
+    shorter, count = re.subn(r"(?m)^stop:.*$", f"stop: {{samples: {samples}}}", job.read_text(encoding="utf-8"))
     if count != 1:
         raise RuntimeError(f"{JOB}/job.yaml has no line of its own for `stop`")
     job.write_text(shorter, encoding="utf-8")

@@ -21,7 +21,8 @@ from experiments.harness.paced_plan import endless_setups, equal_stages
 from experiments.harness.report import ROOT, Cell, Claim, Part, Table, median, spread
 from experiments.pipeline.forked import measure
 from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.materials import capture_job, load_data, make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data, make_model
 from ravnest.stage.setup import StageSetup
 from ravnest.training.batches import fetch
 from ravnest.training.optimizer import build_optimizer

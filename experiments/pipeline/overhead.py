@@ -26,7 +26,8 @@ from experiments.pipeline.overhead_model import MICRO_BATCH
 from ravnest.driver.preparation import needed
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data, make_model, search_dirs
 from ravnest.pipeline import Compute
 from ravnest.planning.workload import workload
 from ravnest.stage import messages as m

@@ -17,7 +17,8 @@ from experiments.pipeline.forked import StageRow, measure
 from experiments.pipeline.schedules import MAX_STALENESS, UPDATE_EVERY
 from ravnest.driver.imitation import Imitation
 from ravnest.job.config import job_from_mapping
-from ravnest.job.materials import capture_job, load_data, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data
 from ring_allreduce.transport import LinkShape
 
 FORWARD_S = 0.02

@@ -1,1 +1,4 @@
-"""How good the planner's plans are, and how its time grows: `python -m experiments.plan_quality`."""
+"""How good are the planner's plans, and how does its time grow with the fleet?
+
+In: fleets from a seed. Out: RESULT.md, beside exhaustive search, simpler planners and rehearsals.
+"""

@@ -5,23 +5,27 @@ from functools import partial
 from pathlib import Path
 
 from experiments.harness.command import parser_for, run_parts
-from experiments.plan_quality import neighbours, parts, rehearsed
+from experiments.plan_quality import neighbours, parts, public_worlds, rehearsed
+
+PARTS = ["brute_force", "baselines", "scaling", "worlds", "rehearsed", "neighbours"]
 
 INTRO = (
-    "How good are the planner's plans, and how long does it take? `brute_force`, `baselines` and `scaling` judge "
+    "How good are the planner's plans, and how long does it take? `brute_force`, `baselines`, `scaling` and "
+    "`worlds` judge "
     "by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` tell."
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
-    parser = parser_for("plan_quality", __doc__, ["brute_force", "baselines", "scaling", "rehearsed", "neighbours"])
+    parser = parser_for("plan_quality", __doc__, PARTS)
     parser.add_argument("--regions", type=Path, help="a file such as world_regions.yaml (default: a made-up world)")
     asked = parser.parse_args(arguments)
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
+        "worlds": partial(public_worlds.measure, quick=asked.quick),
         "rehearsed": partial(rehearsed.measure, quick=asked.quick),
         "neighbours": partial(neighbours.measure, quick=asked.quick),
     }

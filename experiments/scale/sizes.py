@@ -20,6 +20,7 @@ from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import home_plan
 from experiments.scale.rings import one_round_s
 from ravnest.simulator import Scenario, SimulatedRun, simulate
+from ravnest.simulator.fleet import fleet_of_plan
 
 SEED = 1
 JITTER = 0.1
@@ -160,7 +161,7 @@ def simulated(size: Size) -> Found:
     if result.rounds == 1:  # the last one, when all had drained
         opened_s, committed_s = result.rounds_s[0]
         return found_of(size, result, expected, plan.workload.average_every, committed_s - opened_s)
-    alone = one_round_s(home_plan(size.nodes, size.stages, SEED, samples_per_cluster=NEVER))
+    alone = one_round_s(fleet_of_plan(home_plan(size.nodes, size.stages, SEED, samples_per_cluster=NEVER)))
     return found_of(size, result, expected, plan.workload.average_every, alone)
 
 

@@ -6,84 +6,52 @@
                                   optimizer-c0-000.safetensors   a stage's optimizer state: PARAMETER.KEY
 
 The files of a checkpoint are written and synced in a hidden folder, which is then renamed, and only then named in
-`latest`; the last two checkpoints are kept. So a crash at any point leaves `latest` naming a complete one. The caller
+`latest`; the last few checkpoints are kept. So a crash at any point leaves `latest` naming a complete one. The caller
 of commit() says which files make a checkpoint complete, and one that lacks a file is refused. One process writes.
 
-In: named tensors of segments and of optimizers. Out: the same tensors, of the latest checkpoint.
+In: the files of segments and of optimizers, in pieces. Out: their tensors by name, of the latest checkpoint.
 """
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from urllib.parse import quote
 
-import msgspec
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ravnest.checkpoints.durable_files import DurableFiles, sha256_of
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.checkpoints.manifest import (
+    MANIFEST,
+    OPTIMIZERS,
+    SEGMENTS,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    optimizer_file,
+    optimizer_prefix,
+    segment_file,
+)
+from ravnest.checkpoints.tensor_stream import TensorForm, TensorStream, head_of, in_file_order
+from ravnest.checkpoints.weight_files import StoredTensor, StoredTensors, WeightFiles, headers
+from ravnest.errors import InvalidInput, NotWritten, RunFailed
 
 LATEST = "latest"
 KEPT = 2
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+"""How many checkpoints are kept where nothing else is said."""
 _PREFIX = "checkpoint-"
+_NAME = re.compile(_PREFIX + "[0-9]+")
+_LONGEST_NAME = 64
 _UNFINISHED = ".unfinished-"
 _DISCARDED = ".discarded-"
-
-
-class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The size and the hash of one file of a checkpoint."""
-
-    bytes: int
-    sha256: str
-
-
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of manifest.json: what the checkpoint is of, and which files with which bytes make it complete."""
-
-    format_version: int = FORMAT_VERSION
-    round: int
-    """The committed round whose anchor was saved."""
-
-    samples: int
-    """The samples of the fleet that the weights were trained on, from the run's first start."""
-
-    versions: dict[str, int]
-    """The updates of each cluster in the weights. Its sampler goes on at micro-batch version · update_every."""
-
-    made_with: dict[str, str]
-    """What a run that resumes has to have in common: keys of the plan, and their values as text."""
-
-    files: dict[str, FileEntry]
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json, indented for people."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-
-
-def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in `data`. Raises ValueError, saying what is wrong, for another version or malformed data."""
-    try:
-        version = msgspec.json.decode(data, type=_AnyVersion).format_version
-        if version != FORMAT_VERSION:
-            raise ValueError(f"has format version {version}; this ravnest reads {FORMAT_VERSION}")
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:  # ValidationError is one of them
-        raise ValueError(f"is not a manifest: {error}") from None
-
-
-class _AnyVersion(msgspec.Struct):
-    format_version: int
 
 
 class CheckpointWriter:
     """Writes one checkpoint. Its parts come in any order; nothing is visible before `commit`.
 
-    Every method raises RunFailed when the disk refuses.
+    Every method but `abandon` raises NotWritten when the disk refuses.
     """
 
     def __init__(
@@ -94,18 +62,21 @@ class CheckpointWriter:
         samples: int,
         versions: Mapping[str, int],
         made_with: Mapping[str, str],
+        lost: tuple[str, ...] = (),
+        keep: int = KEPT,
         files: DurableFiles | None = None,
     ) -> None:
         """Begin a checkpoint in `folder`, which holds all of the run. What a crash left unfinished there is removed.
 
-        `round`, `samples`, `versions`, `made_with`: see Manifest. `files`: the operations on files, for tests.
+        `round`, `samples`, `versions`, `made_with`, `lost`: see Manifest. `keep`: how many checkpoints are kept, with
+        this one. `files`: the operations on files, for tests.
         """
         self._folder = folder
         self._files = DurableFiles() if files is None else files
         # Named by process: what this one has under way, in this thread or another, is no leftover of a crash.
         under_way = (f"{_UNFINISHED}{os.getpid()}-", f"{_DISCARDED}{os.getpid()}-")
         self._unfinished = folder / f"{_UNFINISHED}{os.getpid()}-{round}"
-        with _told(folder):
+        with told(folder):
             self._files.make_folder(folder)
             for left in [*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_DISCARDED}*")]:
                 if left == self._unfinished or not left.name.startswith(under_way):
@@ -113,24 +84,49 @@ class CheckpointWriter:
             self._files.make_folder(self._unfinished)
         self._round, self._samples = round, samples
         self._versions, self._made_with = dict(versions), dict(made_with)
-        self._begun: set[str] = set()
+        self._lost = lost
+        self._keep = keep
+        self._streams: dict[str, TensorStream] = {}
         self._entries: dict[str, FileEntry] = {}
 
+    def begin(self, name: str) -> None:
+        """Begin the file `name`, whose bytes follow piece by piece. Raises ValueError for one that was begun before."""
+        if name in self._streams:
+            raise ValueError(f"{name} is in this checkpoint already")
+        self._streams[name] = TensorStream(self._unfinished / name, self._files)
+
+    def write(self, name: str, piece: bytes | memoryview) -> None:
+        """Append a piece to a file that was begun."""
+        with told(self._unfinished / name):
+            self._streams[name].write(piece)
+
+    def end(self, name: str) -> dict[str, StoredTensor]:
+        """All of a file has been written. Returns which tensors it holds, by name, as far as its head tells.
+
+        Raises InvalidInput where it is no whole safetensors file.
+        """
+        stream = self._streams[name]
+        with told(stream.path):
+            digest = stream.finish()
+        held = headers(stream.path)
+        self._entries[name] = FileEntry(bytes=stream.bytes, sha256=digest)
+        return held
+
     def add_segment(self, segment: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the anchor of a segment, under the original names. `segment` is its number within the plan."""
+        """Write the anchor of a segment at hand, under the original names. `segment`: its number in the plan."""
         self._add(segment_file(segment), tensors)
 
     def add_optimizer(self, cluster: str, stage: int, state: Mapping[tuple[str, str], Tensor]) -> None:
-        """Write a stage's optimizer state, as `VersionedWeights.optimizer_state` gives it."""
+        """Write a stage's optimizer state at hand, as `VersionedWeights.optimizer_state` gives it."""
         self._add(optimizer_file(cluster, stage), {f"{name}.{key}": value for (name, key), value in state.items()})
 
     def commit(self, parts: Collection[str]) -> Path:
-        """Make the checkpoint the latest, remove all but the last two, and return its folder.
+        """Make the checkpoint the latest, remove all but the last ones, and return its folder.
 
         `parts`: the files without which it is not complete. RunFailed is raised, and nothing is committed, when it
         lacks any of them or a part that was begun could not be written.
         """
-        lacking = sorted({*parts, *self._begun} - self._entries.keys())
+        lacking = sorted({*parts, *self._streams} - self._entries.keys())
         if lacking:
             lacks = ", ".join(lacking)
             raise RunFailed(f"{self._folder}: the checkpoint of round {self._round} is not complete: it lacks {lacks}")
@@ -140,9 +136,15 @@ class CheckpointWriter:
             versions=self._versions,
             made_with=self._made_with,
             files=self._entries,
+            lost=self._lost,
         )
-        with _told(self._folder):
+        with told(self._folder):
             return self._publish(encode_manifest(manifest))
+
+    def abandon(self) -> None:
+        """Remove what was written so far, as far as the disk lets it: a full one has room again."""
+        with contextlib.suppress(OSError):
+            self._files.remove_folder(self._unfinished)
 
     def _publish(self, manifest: bytes) -> Path:
         name = f"{_PREFIX}{_next_number(self._folder):06d}"
@@ -157,7 +159,7 @@ class CheckpointWriter:
         files.sync_file(pointer)
         files.move(pointer, self._folder / LATEST)
         files.sync_folder(self._folder)
-        for old in _finished(self._folder)[:-KEPT]:
+        for old in _finished(self._folder)[: -self._keep]:
             # Renamed first: a folder with a checkpoint's name is never half a checkpoint.
             discarded = self._folder / f"{_DISCARDED}{os.getpid()}-{old.name}"
             files.move(old, discarded)
@@ -165,14 +167,13 @@ class CheckpointWriter:
         return final
 
     def _add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        if name in self._begun:
-            raise ValueError(f"{name} is in this checkpoint already")
-        self._begun.add(name)
-        path = self._unfinished / name
-        with _told(path):
-            self._files.write_tensors(path, tensors)
-            self._files.sync_file(path)
-            self._entries[name] = FileEntry(bytes=path.stat().st_size, sha256=sha256_of(path))
+        self.begin(name)
+        forms = in_file_order(TensorForm.of(one, tensor) for one, tensor in tensors.items())
+        self.write(name, head_of(forms))
+        with told(self._unfinished / name):
+            for form in forms:
+                self._streams[name].write_tensor(tensors[form.name])
+        self.end(name)
 
 
 class Checkpoint:
@@ -182,13 +183,10 @@ class Checkpoint:
         self.folder = folder
         self.manifest = manifest
 
-    def weights(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+    def weights(self, names: Collection[str] | None = None) -> StoredTensors[str]:
         """The parameters and buffers by original name: those of `names` that it holds, or all without `names`."""
-        found: dict[str, Tensor] = {}
-        for name in sorted(self.manifest.files):
-            if name.startswith("segment-"):
-                found |= _read(self.folder / name, names)
-        return found
+        found = self._opened(SEGMENTS)
+        return StoredTensors(found, {name: name for name in found.stored if names is None or name in names})
 
     def require(self, parts: Collection[str]) -> None:
         """Raises InvalidInput, naming what is missing, unless it holds all these files."""
@@ -196,16 +194,43 @@ class Checkpoint:
         if lacking:
             raise _refused(self.folder, f"not complete: it lacks {', '.join(lacking)}", parts)
 
-    def optimizer(self, cluster: str, stage: int) -> dict[tuple[str, str], Tensor]:
-        """The optimizer state of a stage. Raises InvalidInput when the checkpoint knows no such stage."""
+    def optimizer(self, cluster: str, stage: int) -> StoredTensors[tuple[str, str]]:
+        """The optimizer state of a stage, which is empty for a cluster that was lost.
+
+        Raises InvalidInput when the checkpoint knows no such stage.
+        """
         name = optimizer_file(cluster, stage)
+        if cluster in self.manifest.lost:
+            return StoredTensors(WeightFiles(self.folder, {}), {})
         if name not in self.manifest.files:
             raise InvalidInput(f"no optimizer state of stage {stage} of {cluster!r}", path=str(self.folder))
-        state = {}
-        for joined, tensor in _read(self.folder / name, None).items():
-            parameter, _, key = joined.rpartition(".")
-            state[parameter, key] = tensor
-        return state
+        found = self._opened(name)
+        return StoredTensors(found, {_taken_apart(joined): joined for joined in found.stored})
+
+    def optimizer_of(self, parameters: Collection[str], *, prefer: str = "") -> StoredTensors[tuple[str, str]]:
+        """The optimizer state of these parameters, whichever stages had trained them.
+
+        All state of one parameter is of one stage: of the cluster `prefer` where it has any, else of the first cluster
+        that has some. A parameter without state in the checkpoint is left out.
+        """
+        files = [name for name in sorted(self.manifest.files) if name.startswith(OPTIMIZERS)]
+        files.sort(key=lambda name: not name.startswith(optimizer_prefix(prefer)))
+        found: dict[tuple[str, str], StoredTensor] = {}
+        missing = set(parameters)
+        for name in files if missing else ():
+            held = {_taken_apart(joined): tensor for joined, tensor in headers(self.folder / name).items()}
+            found |= {place: tensor for place, tensor in held.items() if place[0] in missing}
+            missing -= {parameter for parameter, _ in held}
+        joined = {place: ".".join(place) for place in found}
+        return StoredTensors(WeightFiles(self.folder, {joined[place]: found[place] for place in found}), joined)
+
+    def _opened(self, beginning: str) -> WeightFiles:
+        """Its files whose names begin so, together; their heads are read."""
+        held: dict[str, StoredTensor] = {}
+        for name in sorted(self.manifest.files):
+            if name.startswith(beginning):
+                held |= headers(self.folder / name)
+        return WeightFiles(self.folder, held)
 
 
 def load_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
@@ -220,7 +245,7 @@ def load_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
 
 
 def open_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
-    """As `load_latest`, for a caller who first sees whether it is of this plan at all, and then requires `parts`."""
+    """Loads as `load_latest` does, for a caller who first checks whether it is of this plan, then requires `parts`."""
     name = name_of_latest(folder)
     if name is None:
         raise InvalidInput("holds no complete checkpoint", path=str(folder))
@@ -240,42 +265,24 @@ def name_of_latest(folder: Path) -> str | None:
     pointer = folder / LATEST
     if not pointer.is_file():
         return None
-    name = pointer.read_text(encoding="utf-8").strip()
-    if not name.startswith(_PREFIX) or "/" in name:
+    try:
+        with pointer.open("rb") as file:
+            name = file.read(_LONGEST_NAME).decode("utf-8", errors="replace").strip()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", path=str(pointer)) from None
+    if not _NAME.fullmatch(name):
         raise InvalidInput(f"must name a folder {_PREFIX}NUMBER beside it, not {name!r}", path=str(pointer))
     return name
 
 
-def write_final_weights(path: Path, tensors: Mapping[str, Tensor], files: DurableFiles | None = None) -> None:
-    """Replace `path` at once by a safetensors file of `tensors`. Raises RunFailed when the disk refuses."""
-    files = DurableFiles() if files is None else files
-    unfinished = path.with_name(f".{path.name}.new")
-    with _told(path):
-        files.make_folder(path.parent)
-        files.write_tensors(unfinished, tensors)
-        files.sync_file(unfinished)
-        files.move(unfinished, path)
-        files.sync_folder(path.parent)
-
-
-def segment_file(segment: int) -> str:
-    """The file of a segment, by its number within the plan."""
-    return f"segment-{segment:03d}.safetensors"
-
-
-def optimizer_file(cluster: str, stage: int) -> str:
-    """The file of a stage's optimizer state."""
-    return f"optimizer-{quote(cluster, safe='')}-{stage:03d}.safetensors"
-
-
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turn the error of a full or failing disk into a RunFailed of one line."""
+def told(path: Path) -> Iterator[None]:
+    """Turn the error of a full or failing disk into a NotWritten of one line."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RunFailed(f"{path}: cannot be written: {reason}") from error
+        raise NotWritten(f"{path}: cannot be written: {reason}") from error
 
 
 def _finished(folder: Path) -> list[Path]:
@@ -302,7 +309,8 @@ def _checked(checkpoint: Path) -> Manifest:
 
 
 def _lacking(manifest: Manifest, parts: Collection[str]) -> list[str]:
-    return sorted(set(parts) - manifest.files.keys())
+    excused = tuple(optimizer_prefix(cluster) for cluster in manifest.lost)
+    return sorted(part for part in set(parts) - manifest.files.keys() if not part.startswith(excused))
 
 
 def _refused(latest: Path, what: str, parts: Collection[str]) -> InvalidInput:
@@ -331,9 +339,7 @@ def _check(path: Path, entry: FileEntry) -> None:
         raise ValueError(f"the contents of {path.name} have changed")
 
 
-def _read(path: Path, names: Collection[str] | None) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys() if names is None or name in names}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InvalidInput(f"cannot be read: {' '.join(str(error).split())}", path=str(path)) from error
+def _taken_apart(joined: str) -> tuple[str, str]:
+    """The parameter and the optimizer's key of a piece of optimizer state, which files name PARAMETER.KEY."""
+    parameter, _, key = joined.rpartition(".")
+    return parameter, key

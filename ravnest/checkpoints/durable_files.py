@@ -28,9 +28,16 @@ class DurableFiles:
         # It is made readable by its owner alone; like any other file, it has to be as open as its folder.
         path.chmod(path.parent.stat().st_mode & 0o666)
 
-    def write_bytes(self, path: Path, data: bytes) -> None:
+    def write_bytes(self, path: Path, data: bytes | memoryview) -> None:
         """Write a file."""
         path.write_bytes(data)
+
+    def append_bytes(self, path: Path, data: bytes | memoryview) -> None:
+        """Write to the end of a file."""
+        with path.open("ab", buffering=0) as file:
+            left = memoryview(data).cast("B")
+            while left:
+                left = left[file.write(left) :]
 
     def sync_file(self, path: Path) -> None:
         """Wait until the contents of a file are on the disk."""
@@ -43,6 +50,10 @@ class DurableFiles:
     def move(self, source: Path, target: Path) -> None:
         """Rename atomically; a file at `target` is replaced."""
         source.replace(target)
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file, where it is there."""
+        path.unlink(missing_ok=True)
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder and all that is in it."""

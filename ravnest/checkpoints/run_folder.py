@@ -1,21 +1,42 @@
 """The folder that a run writes to: a new one for a new run, the latest one for a resumed run.
 
-In: the user's --out and --resume. Out: the paths of a run's files, and refusals to overwrite anything.
+In: the user's --out and --resume. Out: the paths of a run's files, and refusals to overwrite anything. While a run
+goes on, its process owns the folder (run_lock.py).
 
-RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors  loss.png  summary.json  trace.json  logs/
+RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors or weights/  loss.png  summary.json  trace.json  logs/
+    rehearsal (the mark of a rehearsal, which no resume takes unasked)
 """
 
+import contextlib
+import itertools
+import os
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ravnest.checkpoints.checkpoint import LATEST
+from ravnest.checkpoints.checkpoint import KEPT, LATEST
+from ravnest.checkpoints.run_lock import LOCK, RunLock
+from ravnest.checkpoints.sharded_weights import PART_BYTES
+from ravnest.checkpoints.weight_files import IN_PARTS, INDEX
 from ravnest.errors import InvalidInput
+from ravnest.job_sections import PositiveFloat, PositiveInt, Section
 
 RUNS = Path("runs")
-_BEGINNINGS = {"plan.yaml", "metrics.jsonl", "logs", "checkpoints"}
+_REHEARSAL = "rehearsal"
+_BEGINNINGS = {LOCK, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
 _LOGS = "logs/*.s[0-9]*.log"
+
+
+class CheckpointsConfig(Section):
+    """The `checkpoints` section of the job: what a run leaves on the disk."""
+
+    keep: PositiveInt = KEPT
+    """How many of the last checkpoints are kept."""
+
+    part_gb: PositiveFloat = PART_BYTES / 1e9
+    """The most gigabytes of one file of the final weights. Beyond it they are written in parts, with an index."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,18 @@ class RunFolder:
 
     @property
     def weights(self) -> Path:
+        """The final weights, where they fit one file."""
         return self.path / "weights.safetensors"
+
+    @property
+    def weights_index(self) -> Path:
+        """The index of the final weights, where they are in parts."""
+        return self.path / IN_PARTS / INDEX
+
+    @property
+    def ray_log(self) -> Path:
+        """What Ray has said, and the lines that its workers have printed."""
+        return self.path / "logs" / "ray.log"
 
     @property
     def loss_curve(self) -> Path:
@@ -56,21 +88,92 @@ class RunFolder:
     def summary(self) -> Path:
         return self.path / "summary.json"
 
-    def begin(self, plan_path: Path) -> None:
-        """Make the folder and copy the plan into it. What a run without a checkpoint left in it is removed.
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether the last to train here was a rehearsal."""
+        return (self.path / _REHEARSAL).is_file()
+
+    def begin(self, plan_path: Path, *, rehearsal: bool = False) -> None:
+        """Make the folder, copy the plan into it, and mark it as that of a rehearsal or of a run. What a run without a
+        checkpoint left in it is removed.
 
         Raises InvalidInput where something cannot be written.
         """
-        try:
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not self.has_checkpoint:
-                for left in [self.metrics, *self.path.glob(_LOGS)]:
+                for left in [self.metrics, self.ray_log, *self.path.glob(_LOGS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):
                 shutil.copyfile(plan_path, self.plan)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InvalidInput(f"cannot be written ({reason}); name another with --out", path=str(self.path)) from None
+            if rehearsal:
+                (self.path / _REHEARSAL).touch()
+            else:
+                (self.path / _REHEARSAL).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def owned_folder(out_dir: Path | None, *, resume: bool, tell: Callable[[str], None]) -> Iterator[RunFolder]:
+    """The folder that `choose_folder` chooses, which is made, and which only this process writes to inside the block.
+
+    A folder that was made here and has stayed empty is removed again. `tell` is told, as one sentence, where the file
+    system has no locks. Raises InvalidInput as `choose_folder` does, where another process owns the folder, and where
+    it cannot be written.
+    """
+    named = _newest_run() if resume and out_dir is None else out_dir
+    lock: RunLock | None = None
+    made: list[Path] = []
+    try:
+        if named is not None and os.path.lexists(named / LOCK):
+            lock = RunLock(named)  # first: that it is in use says more than what is in it
+        folder = choose_folder(named, resume=resume)
+        if lock is None:
+            with _writing(folder.path):
+                folder = _make_unnamed(folder.path, made) if named is None else _make(folder.path, made)
+            lock = RunLock(folder.path)
+            choose_folder(folder.path, resume=resume)  # again: another run may have come and gone meanwhile
+        if not lock.locks:
+            tell(f"{folder.path}: this file system has no locks, so nothing keeps a second run from writing there")
+        yield folder
+    finally:
+        if lock is not None:
+            lock.release()
+        for path in reversed(made):
+            with contextlib.suppress(OSError):  # something has been written there
+                path.rmdir()
+
+
+def _make(path: Path, made: list[Path]) -> RunFolder:
+    """Make a folder and its parents, and name in `made` those that were not there."""
+    missing = list(itertools.takewhile(lambda one: not one.exists(), (path, *path.parents)))
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        made.append(one)
+    return RunFolder(path)
+
+
+def _make_unnamed(path: Path, made: list[Path]) -> RunFolder:
+    """Make the folder of a run that the user has not named. Two runs of one second get two folders."""
+    _make(path.parent, made)
+    for number in itertools.count(2):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            path = path.with_name(f"{path.name.partition('_')[0]}_{number}")
+        else:
+            break
+    made.append(path)
+    return RunFolder(path)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system about a folder into one that names what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"cannot be written ({reason}); name another with --out", path=str(path)) from None
 
 
 def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
@@ -80,6 +183,7 @@ def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
     """
     if resume:
         folder = RunFolder(out_dir if out_dir is not None else _newest_run())
+        _require_access(folder)
         if not folder.has_checkpoint:
             raise InvalidInput(
                 "no checkpoint here to resume from: name the run's folder with --out, or start without --resume",
@@ -87,6 +191,7 @@ def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
             )
         return folder
     folder = RunFolder(out_dir if out_dir is not None else RUNS / time.strftime("%Y%m%d-%H%M%S"))
+    _require_access(folder)
     if folder.path.exists() and not folder.path.is_dir():
         raise InvalidInput("is a file; --out must name a folder", path=str(folder.path))
     if folder.has_checkpoint:
@@ -98,9 +203,19 @@ def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
     return folder
 
 
+def _require_access(folder: RunFolder) -> None:
+    """Raises InvalidInput where the operating system does not let this process look at or into the folder."""
+    try:
+        if folder.path.is_dir():
+            next(folder.path.iterdir(), None)
+        (folder.checkpoints / LATEST).is_file()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read ({error.strerror or error})", path=str(folder.path)) from None
+
+
 def _refuse_foreign(path: Path) -> None:
     """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
-    logs = {*path.glob(_LOGS)}
+    logs = {RunFolder(path).ray_log, *path.glob(_LOGS)}
     foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]
     if foreign:
@@ -109,7 +224,10 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _newest_run() -> Path:
-    runs = sorted(path for path in RUNS.glob("*") if RunFolder(path).has_checkpoint)
+    """The folder in runs/ whose run has saved a checkpoint last. Rehearsals do not count, whatever they are called."""
+    saved = [RunFolder(path) for path in RUNS.glob("*") if RunFolder(path).has_checkpoint]
+    runs = [folder for folder in saved if not folder.is_rehearsal]
     if not runs:
-        raise InvalidInput("no run with a checkpoint to resume; name its folder with --out", path=str(RUNS))
-    return runs[-1]
+        but = f" (only {len(saved)} of rehearsals, which do not count)" if saved else ""
+        raise InvalidInput(f"no run with a checkpoint to resume{but}; name its folder with --out", path=str(RUNS))
+    return max(runs, key=lambda folder: ((folder.checkpoints / LATEST).stat().st_mtime_ns, folder.path.name)).path

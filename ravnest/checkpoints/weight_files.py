@@ -1,27 +1,33 @@
 """Weights in safetensors files: one file, a Hugging Face folder, a run's folder, a checkpoint.
 
 In: a path. Out: the headers of the files that belong together, read at once, and tensors, read one by one, so that a
-tensor that nobody asks for is never read. Also how weights are divided over several files, as Hugging Face does: which
-tensor goes where, and the index that tells.
+tensor that nobody asks for is never read.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 from torch import Tensor
 
+from ravnest.checkpoints.manifest import SEGMENTS
 from ravnest.errors import InvalidInput
 
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 _INDEX_END = ".safetensors.index.json"
 _WHOLE = ("model.safetensors", "weights.safetensors")
 """A Hugging Face folder's, and a run's."""
-_SEGMENTS = "segment-*.safetensors"
+_SEGMENTS = f"{SEGMENTS}*.safetensors"
+IN_PARTS = "weights"
+"""The folder in a run's folder that has its weights where they are in several files."""
+MAPPED_BYTES = 64_000_000
+"""The bytes that are read from one mapping of a file."""
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -41,19 +47,52 @@ class WeightFiles:
         """`path`: what the user named. `stored`: the tensors in its files, by name."""
         self.path = path
         self.stored = stored
-        self._open: dict[Path, Any] = {}
+        self._open: tuple[Path, Any] | None = None
+        self._read_bytes = 0
 
     def read(self, name: str) -> Tensor:
         """The tensor of that name. It lies in the mapped file, so its bytes take no memory until they are used.
 
-        Raises InvalidInput where the file can no longer be read.
+        What was used counts as memory of this process until nobody has a tensor of the same mapping any more. So a
+        file is mapped anew for every 64 MB of it. Raises InvalidInput where the file can no longer be read.
         """
         file = self.stored[name].file
         with _told(file):
-            if file not in self._open:
-                self._open[file] = safe_open(file, framework="pt")
-            tensor: Tensor = self._open[file].get_tensor(name)
+            if self._open is None or self._open[0] != file or self._read_bytes > MAPPED_BYTES:
+                self._open, self._read_bytes = (file, safe_open(file, framework="pt")), 0
+            tensor: Tensor = self._open[1].get_tensor(name)
+        self._read_bytes += tensor.nbytes
         return tensor
+
+
+K = TypeVar("K")
+
+
+class StoredTensors(Mapping[K, Tensor]):
+    """Tensors in files, under keys of any kind. Each is read when it is asked for, and not kept."""
+
+    def __init__(
+        self, files: WeightFiles, names: Mapping[K, str], others: Mapping[K, Tensor] = MappingProxyType({})
+    ) -> None:
+        """`names`: the name in the files of the tensor under each key. `others`: tensors at hand, under other keys."""
+        self.files = files
+        self.names = names
+        self._others = others
+
+    def __getitem__(self, key: K) -> Tensor:
+        return self.files.read(self.names[key]) if key in self.names else self._others[key]
+
+    def __iter__(self) -> Iterator[K]:
+        yield from self.names
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self._others)
+
+
+def tensors_in(data: bytes) -> dict[str, Tensor]:
+    """The tensors in the bytes of a safetensors file, by name."""
+    return load(data)
 
 
 def open_weights(path: Path) -> WeightFiles:
@@ -63,55 +102,26 @@ def open_weights(path: Path) -> WeightFiles:
             return WeightFiles(path, _indexed(path))
         if path.suffix != ".safetensors":
             raise InvalidInput("is no .safetensors file; other formats are not read", path=str(path))
-        return WeightFiles(path, _headers(path))
+        return WeightFiles(path, headers(path))
     if not path.is_dir():
         raise InvalidInput("there is no such file or folder", path=str(path))
     for name in _WHOLE:
         if (path / name).is_file():
-            return WeightFiles(path, _headers(path / name))
-    if (path / _INDEX).is_file():
-        return WeightFiles(path, _indexed(path / _INDEX))
+            return WeightFiles(path, headers(path / name))
+    for index in (path / INDEX, path / IN_PARTS / INDEX):
+        if index.is_file():
+            return WeightFiles(path, _indexed(index))
     segments = sorted(path.glob(_SEGMENTS))
     if segments:
-        return WeightFiles(path, _joined({file: _headers(file) for file in segments}))
-    wanted = ", ".join((*_WHOLE, _INDEX))
+        return WeightFiles(path, _joined({file: headers(file) for file in segments}))
+    wanted = ", ".join((*_WHOLE, INDEX))
     pickled = any(any(path.glob(pattern)) for pattern in _PICKLED)
     hint = "; what is pickled is not read: save it as safetensors" if pickled else ""
     raise InvalidInput(f"holds none of {wanted} (of a run that has finished){hint}", path=str(path))
 
 
-def shards(sizes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """The names in order, in groups of at most `most_bytes` each; a larger tensor has a group of its own."""
-    groups: list[list[str]] = [[]]
-    held = 0
-    for name, size in sizes.items():
-        if groups[-1] and held + size > most_bytes:
-            groups.append([])
-            held = 0
-        groups[-1].append(name)
-        held += size
-    return groups
-
-
-def shard_names(stem: str, count: int) -> list[str]:
-    """The names of `count` files: `model.safetensors`, or `model-00001-of-00003.safetensors` and so on."""
-    if count == 1:
-        return [f"{stem}.safetensors"]
-    return [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-
-
-def index_name(stem: str) -> str:
-    """The name of the index of several files."""
-    return f"{stem}.safetensors.index.json"
-
-
-def shard_index(groups: Sequence[Sequence[str]], names: Sequence[str], total_bytes: int) -> str:
-    """The text of the index that says which of the files `names` holds each tensor of `groups`."""
-    places = {tensor: name for group, name in zip(groups, names, strict=True) for tensor in group}
-    return json.dumps({"metadata": {"total_size": total_bytes}, "weight_map": places}, indent=2) + "\n"
-
-
-def _headers(file: Path) -> dict[str, StoredTensor]:
+def headers(file: Path) -> dict[str, StoredTensor]:
+    """The tensors in a safetensors file, by name. Raises InvalidInput where it is none, or a broken one."""
     with _told(file), safe_open(file, framework="pt") as held:
         found = {}
         for name in held.keys():  # noqa: SIM118 - it is no dict
@@ -131,16 +141,16 @@ def _indexed(index: Path) -> dict[str, StoredTensor]:
     for name, file in files.items():
         if Path(file).name != file or not (index.parent / file).is_file():
             raise InvalidInput(f"names {file!r}, which is no file beside it", path=str(index), key=name)
-    headers = {file: _headers(index.parent / file) for file in sorted(set(files.values()))}
+    held = {file: headers(index.parent / file) for file in sorted(set(files.values()))}
     for name, file in files.items():
-        if name not in headers[file]:
+        if name not in held[file]:
             raise InvalidInput(f"should be in {file}, and is not", path=str(index), key=name)
-    return {name: headers[file][name] for name, file in files.items()}
+    return {name: held[file][name] for name, file in files.items()}
 
 
-def _joined(headers: Mapping[Path, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
+def _joined(held: Mapping[Path, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
     found: dict[str, StoredTensor] = {}
-    for file, tensors in headers.items():
+    for file, tensors in held.items():
         for name, tensor in tensors.items():
             if name in found:
                 raise InvalidInput(f"is in {found[name].file.name}, too", path=str(file), key=name)

@@ -34,6 +34,9 @@ def evaluate(
         ),
     ] = None,
     data: Annotated[Data, typer.Option(help="Which part of the job's data.")] = Data.held_out,
+    samples: Annotated[
+        int | None, typer.Option(help="Only about so many samples, as whole batches from all over the data.")
+    ] = None,
     job: Annotated[
         Path | None,
         typer.Option(
@@ -46,24 +49,33 @@ def evaluate(
 ) -> None:
     """Evaluate a run's weights on this machine: the loss, the job's metrics, and the baselines beside.
 
-    The model is run in spans, one after another, so this machine need not be able to hold all of it.
+    The model is run in spans, one after another, so this machine need not be able to hold all of it. Ctrl-C ends it
+    with the figures so far.
     """
     from rich.console import Console
 
     import ravnest
     from ravnest.cli.views.progress import Steps
+    from ravnest.driver.signals import StopOnInterrupt
 
     steps = Steps(Console(stderr=True, quiet=as_json))
     # The job's own code may print: with --json, stdout holds the result alone.
-    with steps, redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with steps, redirect_stdout(sys.stderr) if as_json else nullcontext(), StopOnInterrupt() as interrupt:
+
+        def done(part: float) -> None:
+            interrupt.gracefully = True  # from now on there are figures to show
+            steps.done(part)
+
         result = ravnest.evaluate(
             run,
             weights=weights,
             data=data.value,
+            samples=samples,
             device=device,
             job=job,
             step=steps.begin,
-            progress=lambda part: steps.say(f"{part:.0%}"),
+            progress=done,
+            stop=lambda: interrupt.wanted,
         )
     if as_json:
         from dataclasses import asdict
@@ -72,7 +84,9 @@ def evaluate(
 
         json.dump(json_value(asdict(result)), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
-        return
-    from ravnest.cli.views.result import show_evaluation
+    else:
+        from ravnest.cli.views.result import show_evaluation
 
-    show_evaluation(result, Console(soft_wrap=True))
+        show_evaluation(result, Console(soft_wrap=True))
+    if result.stopped_early:
+        raise typer.Exit(ravnest.Interrupted.exit_code)

@@ -65,7 +65,7 @@ def export(
             job=job,
             force=force,
             step=steps.begin,
-            progress=lambda part: steps.say(f"{part:.0%}"),
+            progress=steps.done,
         )
     if exported.points is not None:
         typer.echo(f"Wrote {exported.points:,} points. Next: tensorboard --logdir {tensorboard}")

@@ -8,6 +8,7 @@ that --help is fast.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -15,17 +16,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ravnest.cli.compare import compare
+from ravnest.cli.dht import dht
 from ravnest.cli.doctor import doctor
 from ravnest.cli.evaluate import evaluate
+from ravnest.cli.explain import explain
 from ravnest.cli.export import export
+from ravnest.cli.logs import logs
+from ravnest.cli.nodes import join, leave
 from ravnest.cli.plan import plan
 from ravnest.cli.profile import profile
 from ravnest.cli.rehearse import rehearse
 from ravnest.cli.run import run
+from ravnest.cli.runs import runs, status
 from ravnest.cli.simulate import simulate
-from ravnest.errors import InvalidInput, RavnestError
+from ravnest.errors import Interrupted, InvalidInput, RavnestError
 
-INTERRUPTED = 130
+_OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""What the operating system refuses without naming a file, and what is no mistake of ravnest's."""
 
 _EXPECTED = {
     "greater_than_equal": "expected {ge:.10g} or more",
@@ -80,7 +88,7 @@ class _Commands(TyperGroup):
             raise as_invalid_input(error) from None
         except KeyboardInterrupt:
             typer.echo("ravnest: interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(Interrupted.exit_code) from None
 
 
 app = typer.Typer(
@@ -99,8 +107,16 @@ app.command(cls=Command, epilog="Example: ravnest run plan.yaml --out runs/first
 app.command(cls=Command, epilog="Example: ravnest profile --job job.yaml --address 192.0.2.1:6379")(profile)
 app.command(cls=Command, epilog="Example: ravnest doctor plan.yaml --address 192.0.2.1:6379")(doctor)
 app.command(cls=Command, epilog="Example: ravnest rehearse plan.yaml --speed 10")(rehearse)
+app.command(cls=Command, epilog="Example: ravnest explain optimizer.schedule")(explain)
+app.command(cls=Command, epilog="Example: ravnest runs")(runs)
+app.command(cls=Command, epilog="Example: ravnest status runs/first")(status)
+app.command(cls=Command, epilog="Example: ravnest logs runs/first --follow")(logs)
+app.command(cls=Command, epilog="Example: ravnest compare runs/first runs/second --picture both.png")(compare)
 app.command(cls=Command, epilog="Example: ravnest evaluate runs/first")(evaluate)
+app.command(cls=Command, epilog="Example: ravnest leave runs/first laptop")(leave)
+app.command(cls=Command, epilog="Example: ravnest join runs/first laptop")(join)
 app.command(cls=Command, epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
+app.add_typer(dht, name="dht")
 
 
 def _show_version(wanted: bool) -> None:
@@ -139,8 +155,12 @@ def main() -> None:
 def describe(error: Exception) -> tuple[list[str], int]:
     """The lines that the user reads, and the exit code.
 
-    An error that is raised on purpose brings both. Any other error is a mistake in ravnest, and the line says so.
+    An error that is raised on purpose brings both. What the operating system refuses about a file is the user's to
+    mend. Any other error is a mistake in ravnest, and the line says so.
     """
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
+        named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return [f"{named}{error.strerror or error}"], InvalidInput.exit_code
     if not isinstance(error, RavnestError):
         said = " ".join(f"{type(error).__name__}: {error}".split())
         return [f"{said} (this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where)"], 1

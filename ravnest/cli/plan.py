@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from cluster_planner import Plan
 
 
-MOST_SEED = 2**32 - 1
-"""The largest seed that k-means takes."""
-
-
 def plan(
     nodes: Annotated[Path, typer.Argument(metavar="NODES_YAML", help="The machines and their links.")],
     job: Annotated[
@@ -32,12 +28,22 @@ def plan(
         Path,
         typer.Option("--output", "-o", metavar="PATH", help="Where to write; the picture lies beside it."),
     ] = Path("plan.yaml"),
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Of the planner's own search; the job has a seed of its own.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the planner's own search; the job has a seed of its own.")] = 0,
+    min_stages: Annotated[
+        int,
+        typer.Option(
+            "--min-stages",
+            metavar="N",
+            help="Stages of each cluster, at the least; with 1, a machine that holds the model may train by itself.",
+        ),
+    ] = 2,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print what each step of the search gained, and what would help most.")
     ] = False,
+    check: Annotated[
+        str,
+        typer.Option(help="How much is tried with values: full, sampled (two of the model's equal blocks) or none."),
+    ] = "full",
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -50,10 +56,14 @@ def plan(
     _refuse_output(output, [nodes, job_path])
     with Steps(Console(stderr=True, quiet=as_json)) as steps:
         if explain:
-            explained = ravnest.explain_plan(nodes, job, seed=seed, progress=steps.begin, warn=warning)
+            explained = ravnest.explain_plan(
+                nodes, job, seed=seed, min_stages=min_stages, check=check, progress=steps.begin, warn=warning
+            )
             made = explained.plan
         else:
-            made = ravnest.plan(nodes, job, seed=seed, progress=steps.begin, warn=warning)
+            made = ravnest.plan(
+                nodes, job, seed=seed, min_stages=min_stages, check=check, progress=steps.begin, warn=warning
+            )
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     from ravnest.cli.views.plan import explanation, of_constraints, plan_document, show_explanation, show_plan

@@ -7,6 +7,7 @@ replaces a file only if it is told to. Everything else is `ravnest.profile`.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -39,9 +40,9 @@ def profile(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
     peers: Annotated[
-        int, typer.Option(min=2, help="With how many others each node exchanges, where there are more than 12 nodes.")
+        int, typer.Option(help="With how many others each node exchanges, where there are more than 12 nodes.")
     ] = 6,
-    seconds: Annotated[float, typer.Option(min=0.5, max=60.0, help="Of each transfer.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="Of each transfer.")] = 4.0,
     seed: Annotated[int, typer.Option(help="Of the choice of peers.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as one JSON document.")] = False,
 ) -> None:
@@ -76,9 +77,22 @@ def profile(
         sys.stdout.write("\n")
     else:
         show_profile(found, Console())
-        Console(soft_wrap=True).print(f"\nWrote [bold]{output}[/bold]. Next: ravnest plan {output}", highlight=False)
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(f"\nWrote [bold]{output}[/bold].")
+        console.print(next_step(output, job), markup=False)
     if found.missing:
         raise typer.Exit(INCOMPLETE)
+
+
+def next_step(nodes: Path, job: Path | None) -> str:
+    """Returns the line that names the command which plans with `nodes` and the `job` whose units were measured."""
+    beside = nodes.parent / "job.yaml"
+    command = ["ravnest", "plan", str(nodes)]
+    if job is not None and not (beside.exists() and beside.samefile(job)):
+        command += ["--job", str(job)]
+    if job is None and not beside.exists():
+        return f"Next: write what to train into {beside}, or name a job with --job, then {shlex.join(command)}"
+    return f"Next: {shlex.join(command)}"
 
 
 def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
@@ -92,7 +106,7 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     if merge and force:
         raise InvalidInput("give one of --merge and --force")
     if not output.parent.is_dir():
-        raise InvalidInput("there is no such folder", path=str(output.parent), key="output")
+        raise InvalidInput(f"there is no folder {output.parent}", path=str(output), key="output")
     if output.is_dir():
         raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="output")
     if not output.exists():

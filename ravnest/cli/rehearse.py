@@ -15,8 +15,6 @@ from typing import Annotated
 
 import typer
 
-STOPPED_EARLY = 130
-
 
 def rehearse(
     plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
@@ -42,12 +40,11 @@ def rehearse(
     Trains for real, for 24 updates of the slowest cluster and 4 rounds of averaging, but no longer than 3 minutes, \
 unless --samples, --minutes or --whole says otherwise.
     """
-    from rich.console import Console
-
     import ravnest
+    from ravnest.cli.views.lost_output import lasting_console
     from ravnest.cli.views.progress import LiveView, PlainView, note
 
-    console = Console(stderr=as_json, soft_wrap=True)
+    console = lasting_console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
         rehearsal = ravnest.rehearse(
@@ -74,4 +71,4 @@ unless --samples, --minutes or --whole says otherwise.
         show_result(replace(rehearsal.run, stages=()), plan, console)  # their figures are in the rehearsal's tables
         show_rehearsal(rehearsal, console)
     if rehearsal.run.stopped_early:
-        raise typer.Exit(STOPPED_EARLY)
+        raise typer.Exit(ravnest.Interrupted.exit_code)

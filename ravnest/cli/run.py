@@ -14,8 +14,6 @@ from typing import Annotated
 
 import typer
 
-STOPPED_EARLY = 130
-
 
 def run(
     plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
@@ -28,6 +26,9 @@ def run(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
+    other_data: Annotated[
+        bool, typer.Option("--other-data", help="Resume although the data are not those of the checkpoint.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where to write; without it, a new folder in runs/."),
@@ -43,12 +44,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
-    from rich.console import Console
-
     import ravnest
+    from ravnest.cli.views.lost_output import lasting_console
     from ravnest.cli.views.progress import LiveView, PlainView, note
 
-    console = Console(stderr=as_json, soft_wrap=True)
+    console = lasting_console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     # Ray and the job's own code may print: with --json, stdout holds the result alone.
     with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -56,6 +56,7 @@ def run(
             plan,
             address=address,
             resume=resume,
+            other_data=other_data,
             encrypt=encrypt,
             timeline=timeline,
             out=out,
@@ -72,4 +73,4 @@ def run(
 
         show_result(result, plan, console)
     if result.stopped_early:
-        raise typer.Exit(STOPPED_EARLY)
+        raise typer.Exit(ravnest.Interrupted.exit_code)

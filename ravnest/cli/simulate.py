@@ -45,13 +45,15 @@ def simulate(
     """Simulate the plan's run: throughput, utilisation, staleness, time lost by cause.
 
     Goes on until the job's own end (an hour where it ends after epochs), but no farther than some 5 million events \
-reach, up to a minute or so; --samples and --hours are kept to, however long they take.
+reach, up to a minute or so; --samples and --hours are kept to, however long they take. Ctrl-C ends it with the \
+figures so far.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     import ravnest
-    from ravnest.cli.views.progress import note
+    from ravnest.cli.views.progress import Steps, note
+    from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
     from ravnest.formatting import duration
 
@@ -60,10 +62,17 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     shown = TextColumn("{task.percentage:.0f} %  {task.fields[at]}  left:")
     columns = (TextColumn("simulating"), BarColumn(), shown, TimeRemainingColumn(compact=True))
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+    with (
+        Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress,
+        Steps(Console(stderr=True, quiet=as_json or console.is_terminal)) as steps,
+        StopOnInterrupt() as interrupt,
+    ):
         task = progress.add_task("", total=1.0, at="")
+        steps.begin("simulating")
 
         def on_progress(done: float, now_s: float, events: int) -> None:
+            interrupt.gracefully = True  # from now on there are figures to show
+            steps.done(done)
             progress.update(task, completed=done, at=f"{duration(now_s)} simulated, {events:,} events")
 
         result = ravnest.simulate(
@@ -75,6 +84,7 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
             jitter=jitter,
             link_jitter_ms=link_jitter_ms,
             progress=on_progress,
+            stop=lambda: interrupt.wanted,
             warn=note,
         )
     from cluster_planner import predicted_again
@@ -91,12 +101,14 @@ reach, up to a minute or so; --samples and --hours are kept to, however long the
     if as_json:
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
-        return
-    from ravnest.cli.views.simulation import show_simulation
+    else:
+        from ravnest.cli.views.simulation import show_simulation
 
-    show_simulation(result, made, Console(soft_wrap=True), result.ended, result.unreached)
-    if out is not None:
-        Console(soft_wrap=True).print(f"\nWrote [bold]{out / 'simulated.json'}[/bold] and its picture.")
+        show_simulation(result, made, Console(soft_wrap=True), result.ended, result.unreached)
+        if out is not None:
+            Console(soft_wrap=True).print(f"\nWrote [bold]{out / 'simulated.json'}[/bold] and its picture.")
+    if result.stopped_early:
+        raise typer.Exit(ravnest.Interrupted.exit_code)
 
 
 def _write(document: object, out: Path) -> None:

@@ -4,141 +4,43 @@ In: messages of the stages, and the time. Out: instructions for the driver, such
 that begins. `RoundOwner` decides when a round opens and is committed (design §7); this module decides when the run
 ends, evaluates and saves.
 
+A cluster that loses a stage leaves the run, and the others go on: their rings become smaller in the next epoch of
+membership, and what the lost cluster had not yet averaged is lost. It may join again: then it follows the rounds until
+its stages hold the anchor (newcomers.py). The run ends where no cluster is left that trains.
+
     TRAINING ──stop──► DRAINING ──all drained──► FINISHING ──last round merged and saved──► EVALUATING ──► DONE
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum, auto
 
-from ravnest.errors import RunFailed
-from ravnest.pipeline import stage_name
+from ravnest.driver import instructions as ins
+from ravnest.driver.accounts import RunShape, SampleAccounts
+from ravnest.driver.evaluating import Evaluations
+from ravnest.driver.roster import Roster
+from ravnest.driver.saving import Saving
+from ravnest.errors import NodeLost, RunFailed
+from ravnest.pipeline import stage_name, stage_place
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ring_allreduce.rounds import (
+    ClusterJoined,
     CommitRound,
     FailRun,
     FinishRequested,
+    LeaveOut,
     MemberFinished,
+    MemberHeld,
+    MemberLost,
     OpenRound,
     OwnerInstruction,
+    Reform,
+    Resume,
     RoundOwner,
+    RoundRequested,
 )
 from ring_allreduce.rounds import SamplesReported as OwnerSamples
 from ring_allreduce.transport import Message
-
-
-class RunPhase(Enum):
-    """Where a run is."""
-
-    TRAINING = auto()
-    DRAINING = auto()
-    """No micro-batch is injected any more; those in flight are finished."""
-    FINISHING = auto()
-    """The last round is averaged, and its anchor saved."""
-    EVALUATING = auto()
-    """The held-out set passes through the anchor."""
-    DONE = auto()
-
-
-@dataclass(frozen=True)
-class SendToStage:
-    """Send `message` to the stage named `peer`."""
-
-    peer: str
-    message: Message
-
-
-@dataclass(frozen=True)
-class EnterPhase:
-    """The run has entered another phase."""
-
-    phase: RunPhase
-
-
-@dataclass(frozen=True)
-class BeginCheckpoint:
-    """The stages are going to send their state as of `round`."""
-
-    round: int
-    samples: int
-    """Samples of the fleet behind the round's anchor."""
-    updates: Mapping[str, int]
-    """The updates of each cluster at its snapshot for the round."""
-
-
-@dataclass(frozen=True)
-class CommitCheckpoint:
-    """Every stage has sent its state as of `round`: the checkpoint is to be committed."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class RecordRoundOpened:
-    """A round has been opened. `final` says whether it is the one that ends the run."""
-
-    round: int
-    final: bool
-
-
-@dataclass(frozen=True)
-class RecordRoundCommitted:
-    """A round has been committed, when the fleet had trained on so many samples."""
-
-    round: int
-    samples: int
-
-
-@dataclass(frozen=True)
-class RecordEvaluation:
-    """An evaluation has come, as sums that the last stage reported.
-
-    `final` says whether it is of the last anchor. `samples` is what the fleet had trained on when it was ordered.
-    """
-
-    samples: int
-    evaluated: m.EvaluationFinished
-    final: bool
-
-
-Instruction = (
-    SendToStage
-    | EnterPhase
-    | BeginCheckpoint
-    | CommitCheckpoint
-    | RecordRoundOpened
-    | RecordRoundCommitted
-    | RecordEvaluation
-)
-
-
-@dataclass(frozen=True)
-class RunShape:
-    """What the control needs to know of a run. Samples are the fleet's, counted from the run's first start."""
-
-    clusters: Mapping[str, int]
-    """By name: the number of stages."""
-    evaluator: str
-    """The cluster that evaluates: the fastest."""
-    samples_per_update: int
-    """Samples that one cluster takes for one update."""
-    stop_samples: int | None
-    """The run ends when the fleet has made so many samples; None: it ends by time."""
-    stop_s: float | None
-    """The run ends after so many seconds of training; None: it ends by samples."""
-    evaluate_every: int
-    """Samples between two evaluations, and between two checkpoints."""
-    held_out_batches: int
-    """Batches of the held-out set; 0: nothing is evaluated."""
-    start_samples: int = 0
-    """Samples that were made before a resume."""
-    start_updates: Mapping[str, int] = field(default_factory=dict)
-    """Updates that each cluster had made before a resume."""
-
-    @property
-    def stages(self) -> list[str]:
-        """The names of all stages."""
-        return [stage_name(name, i) for name, count in self.clusters.items() for i in range(count)]
 
 
 class RunControl:
@@ -148,43 +50,40 @@ class RunControl:
         """`rounds` owns rings that are named by their numbers: the plan's rings, then those of averaged copies."""
         self._shape = shape
         self._rounds = rounds
-        self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
-        self._snapshots: dict[int, dict[str, int]] = {}
-        self._drained: dict[str, m.Drained] = {}
+        self.clusters = Roster(shape.clusters)
+        """The clusters that are not lost."""
+        self._accounts = SampleAccounts(shape)
         self._rounds_finished: dict[str, int] = {}
         """By stage: the newest round that it has finished."""
-        self._saving: dict[int, set[str]] = {}
-        """By round: the stages that still send their state."""
-        self._next_save = shape.start_samples
-        self._next_evaluation = shape.start_samples + shape.evaluate_every
-        self._evaluation = 0
-        self._evaluated_at = shape.start_samples
-        self._evaluating = False
+        self._saving = Saving(shape.start_samples, shape.evaluate_every)
+        self._save_again = False
+        """Whether the last checkpoint of the run was given up."""
+        self._evaluations = Evaluations(shape.evaluators, shape.start_samples, shape.evaluate_every)
         self._last_round = 0
         self._abandon = False
         self.stopped_early = False
         """Whether an order to stop has ended the run before the job's own `stop`, or kept it from its evaluation."""
-        self.phase = RunPhase.TRAINING
+        self.phase = ins.RunPhase.TRAINING
 
     @property
     def samples(self) -> int:
         """Samples that the fleet has trained on, earlier sessions of the run included."""
-        return self._shape.start_samples + self.session_samples
+        return self._accounts.samples
 
     @property
     def session_samples(self) -> int:
         """Samples that the fleet has trained on in this session."""
-        return self._samples_of(self._updates) - self._shape.start_samples
-
-    def _samples_of(self, updates: Mapping[str, int]) -> int:
-        """Samples that the fleet has trained on when each cluster has made so many `updates`."""
-        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
-        return self._shape.start_samples + made * self._shape.samples_per_update
+        return self._accounts.session_samples
 
     @property
     def updates(self) -> Mapping[str, int]:
-        """Each cluster's updates so far."""
-        return self._updates
+        """Each cluster's updates so far; of a lost cluster, those that were averaged."""
+        return self._accounts.updates
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of membership."""
+        return self._rounds.epoch
 
     @property
     def rounds_committed(self) -> int:
@@ -194,181 +93,307 @@ class RunControl:
     @property
     def saving(self) -> bool:
         """Whether stages are still sending their state for a checkpoint."""
-        return bool(self._saving)
+        return self._saving.under_way
 
-    def stop(self, *, evaluate: bool) -> list[Instruction]:
+    def stop(self, *, evaluate: bool) -> list[ins.Instruction]:
         """End the run: drain, average one last round, and save. With `evaluate` the held-out set passes through the
         anchor afterwards."""
         self._abandon = self._abandon or not evaluate
-        if self.phase is not RunPhase.TRAINING:
+        if self.phase is not ins.RunPhase.TRAINING:
             return []
         self.stopped_early = not evaluate
-        self.phase = RunPhase.DRAINING
-        return [EnterPhase(self.phase), *(SendToStage(first, m.Drain()) for first in self.first_stages)]
+        self.clusters.leaving.clear()  # all of them finish the last round together
+        self.phase = ins.RunPhase.DRAINING
+        out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
+        out += [ins.SendToStage(first, m.Drain()) for first in self.clusters.first_stages]
+        for name in self.clusters.newcomers.names:  # it has nothing to give, and nobody waits for it any more
+            out += [ins.SendToStage(stage_name(name, 0), m.Stop())]
+            out += self.lost(stage_name(name, 0), "the run ends before it has begun to train")
+        return out
 
-    @property
-    def first_stages(self) -> list[str]:
-        """The stages that inject micro-batches, one in each cluster."""
-        return [stage_name(name, 0) for name in self._shape.clusters]
-
-    def tick(self, elapsed_s: float) -> list[Instruction]:
+    def tick(self, elapsed_s: float) -> list[ins.Instruction]:
         """Stop the run when its time is over. `elapsed_s` counts from the beginning of training."""
         limit_s = self._shape.stop_s
         return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
 
-    def handle(self, sender: str, message: Message) -> list[Instruction]:
+    def handle(self, sender: str, message: Message) -> list[ins.Instruction]:
         """Take a message of the stage `sender`. Raises RunFailed for one that contradicts the state of the run."""
-        cluster, index = _parse(sender)
+        cluster, index = stage_place(sender)
+        if cluster not in self.clusters:
+            return []
         match message:
-            case m.Updated() if index == self._shape.clusters[cluster] - 1:
+            case m.Updated() if sender == self.clusters.stages_of(cluster)[-1]:
                 # Drained may have come earlier, because another stage sends it.
-                self._updates[cluster] = max(self._updates[cluster], message.update + 1)
+                self._accounts.updated(cluster, message.update + 1)
                 return self._after_update(cluster)
             case m.ContributionFinishedMessage():
-                self._snapshots.setdefault(message.round, {})[cluster] = message.update
+                _require(message.round <= self._rounds.opened, sender, message)
+                self._accounts.snapshot(message.round, cluster, message.update)
                 return []
+            case m.StageStarted():
+                self.clusters.newcomers.holds(sender)
+                return self._admit()
             case m.RingFinishedMessage():
-                event = MemberFinished(message.round, sender, str(message.ring))
-                return self._follow(self._rounds.handle(event, 0.0))
+                event = MemberFinished(message.round, sender, str(message.ring), message.epoch)
+                return self._follow(self._rounds.handle(event, 0.0)) + self._let_go()
+            case em.RoundsHeld():
+                holding = tuple((str(ring), number) for ring, number in message.holding)
+                return (
+                    self._follow(self._rounds.handle(MemberHeld(message.epoch, sender, holding), 0.0)) + self._let_go()
+                )
             case m.Drained():
-                expected = self.phase is RunPhase.DRAINING and index == 0 and cluster not in self._drained
-                _require(expected, sender, message)
-                self._drained[cluster] = message
-                self._updates[cluster] = message.updates
+                drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
+                _require(drains and index == 0 and cluster not in self.clusters.drained, sender, message)
+                self.clusters.drained[cluster] = message
+                self._accounts.drained(cluster, message.updates)
                 counted = self._count(cluster)
-                return counted + self._finish_rounds(cluster) + self._when_all_drained()
+                return counted + self._finish_rounds(cluster) + self._when_all_drained() + self._let_go()
             case m.RoundsFinished():
-                _require(cluster in self._drained and message.up_to <= self._rounds.opened, sender, message)
+                _require(cluster in self.clusters.drained and message.up_to <= self._rounds.opened, sender, message)
                 self._rounds_finished[sender] = message.up_to
                 return self._when_finished()
-            case m.StateSent():
-                _require(message.round in self._saving, sender, message)
-                return self._state_sent(sender, message.round) + self._when_finished()
+            case sm.StateSent():
+                _require(self._saving.expects(message.round), sender, message)
+                whole = [ins.CommitCheckpoint(message.round)] if self._saving.sent(sender, message.round) else []
+                return [*whole, *self._admit(), *self._when_finished(), *self._let_go()]
             case m.EvaluationFinished():
-                evaluator = self._shape.evaluator
-                expected = self._evaluating and message.evaluation == self._evaluation
-                expected = expected and sender == stage_name(evaluator, self._shape.clusters[evaluator] - 1)
-                _require(expected, sender, message)
+                expected = self._evaluations.is_of(cluster, message.evaluation)
+                _require(expected and sender == self.clusters.stages_of(cluster)[-1], sender, message)
                 return self._evaluated(message)
             case _:
                 return []
 
-    def _count(self, cluster: str) -> list[Instruction]:
+    def join(self, cluster: str, members: Mapping[str, tuple[str, ...]]) -> list[ins.Instruction]:
+        """The processes of a cluster that had been lost are there again, and follow the rounds from now on.
+
+        `members` has its stages, and the rings of each. Nothing happens where the run is about to end.
+        """
+        if self.phase is not ins.RunPhase.TRAINING or cluster in self.clusters:
+            return []
+        self.clusters.add(cluster, len(members))
+        return self._follow(self._rounds.handle(ClusterJoined(cluster, members), 0.0))
+
+    def leave(self, cluster: str, reason: str) -> list[ins.Instruction]:
+        """The cluster is to leave with notice: it drains, what it has made is averaged, and then it is gone.
+
+        Nothing happens where it leaves already, no other cluster stays that trains, or the run is about to end.
+        """
+        if self.phase is not ins.RunPhase.TRAINING or cluster not in self.clusters or cluster in self.clusters.leaving:
+            return []
+        if cluster in self.clusters.newcomers:  # it has made nothing
+            return [ins.SendToStage(stage_name(cluster, 0), m.Stop()), *self.lost(stage_name(cluster, 0), reason)]
+        if self.clusters.staying == [cluster]:
+            return []
+        self.clusters.leaving[cluster] = reason
+        return [ins.SendToStage(stage_name(cluster, 0), m.Drain())]
+
+    def _let_go(self) -> list[ins.Instruction]:
+        """Let clusters go that leave, and whose samples are all in the anchor. Others get a round for theirs."""
+        out: list[ins.Instruction] = []
+        for name in () if self.phase is not ins.RunPhase.TRAINING or self.saving else tuple(self.clusters.leaving):
+            if name not in self.clusters.drained:
+                continue
+            if self._accounts.averaged[name] == self.updates[name]:
+                stage = stage_name(name, 0)
+                out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
+            elif self._rounds.opened == self._rounds.committed:
+                out += self._follow(self._rounds.handle(RoundRequested(), 0.0))
+        return out
+
+    def checkpoint_written(self, round_: int) -> list[ins.Instruction]:
+        """The checkpoint of a round is on the disk: newcomers that wait for it get their state from there."""
+        updates = self._accounts.averaged
+        return [ins.HandOver(name, round_, updates[name]) for name in self.clusters.newcomers.written(round_)]
+
+    def checkpoint_refused(self) -> None:
+        """The disk has refused the checkpoint under way: newcomers wait for the next regular one."""
+        self.clusters.newcomers.refused()
+
+    def _admit(self) -> list[ins.Instruction]:
+        """Let clusters train whose stages all hold the anchor. A checkpoint under way has none of their state."""
+        out: list[ins.Instruction] = []
+        for name in () if self._saving.under_way else self.clusters.newcomers.ready:
+            self.clusters.newcomers.remove(name)
+            order = em.TrainFrom(round=self._rounds.opened)
+            out += [
+                ins.RecordClusterTrains(name, order.round),
+                *(ins.SendToStage(s, order) for s in self.clusters.stages_of(name)),
+            ]
+        return out
+
+    def lost(self, stage: str, reason: str) -> list[ins.Instruction]:
+        """The stage is dead or silent: its cluster leaves the run. Raises NodeLost where no other cluster trains."""
+        cluster, _ = stage_place(stage)
+        if cluster not in self.clusters or self.phase is ins.RunPhase.DONE:
+            return []
+        if not set(self.clusters.staying or self.clusters.training) - {cluster}:
+            raise NodeLost(reason)
+        evaluated = cluster == self._evaluations.by
+        out = self._drop(cluster, stage, reason)
+        out += self._follow(self._rounds.handle(MemberLost(stage, reason), 0.0))
+        if evaluated:
+            self._evaluations.end()
+            # A run that is about to end does not wait for the weights of one more cluster on the way.
+            out += self._evaluate() if self.phase in (ins.RunPhase.TRAINING, ins.RunPhase.EVALUATING) else []
+        return out + self._admit() + self._when_all_drained() + self._when_finished()
+
+    def _drop(self, cluster: str, stage: str, reason: str) -> list[ins.Instruction]:
+        """Forget a cluster, and whatever waits for it."""
+        stages = self.clusters.stages_of(cluster)
+        trained = cluster not in self.clusters.newcomers
+        left = self.clusters.remove(cluster) == reason
+        samples = self._accounts.dropped(cluster)
+        out: list[ins.Instruction] = [
+            ins.RecordClusterLost(cluster, stage, reason, samples, tuple(self.clusters.training), with_notice=left)
+            if trained
+            else ins.RecordJoinFailed(cluster, stage, reason),
+            *(ins.SendToStage(other, m.Stop()) for other in stages if other != stage),
+        ]
+        if not trained:
+            return out
+        given_up = self._saving.abandon(stages, self.samples)
+        self._save_again = self._save_again or self._last_round in given_up
+        self.clusters.newcomers.given_up(given_up)
+        return out + [ins.AbandonCheckpoint(round_) for round_ in given_up]
+
+    def _count(self, cluster: str) -> list[ins.Instruction]:
         """Tell the owner of the rounds how many samples the cluster has made by now."""
-        made = self._updates[cluster] - self._shape.start_updates.get(cluster, 0)
-        event = OwnerSamples(cluster, made * self._shape.samples_per_update)
+        event = OwnerSamples(cluster, self._accounts.made_by(cluster))
         return self._follow(self._rounds.handle(event, 0.0))
 
-    def _after_update(self, cluster: str) -> list[Instruction]:
+    def _after_update(self, cluster: str) -> list[ins.Instruction]:
         out = self._count(cluster)
-        if self.phase is not RunPhase.TRAINING:
+        if self.phase is not ins.RunPhase.TRAINING:
             return out
         if self._shape.stop_samples is not None and self.samples >= self._shape.stop_samples:
             return out + self.stop(evaluate=True)
-        if self.samples >= self._next_evaluation and not self._evaluating:
-            self._next_evaluation += self._shape.evaluate_every * (
-                1 + (self.samples - self._next_evaluation) // self._shape.evaluate_every
-            )
-            out += self._evaluate()
-        return out
+        return out + (self._evaluate() if self._evaluations.due(self.samples) else [])
 
-    def _evaluate(self) -> list[Instruction]:
+    def _evaluate(self) -> list[ins.Instruction]:
         if not self._shape.held_out_batches:
             return []
-        self._evaluating = True
-        self._evaluation += 1
-        self._evaluated_at = self.samples
-        order = m.Evaluate(evaluation=self._evaluation, batches=self._shape.held_out_batches)
-        return [SendToStage(stage_name(self._shape.evaluator, 0), order)]
+        cluster = self._evaluations.begin(self.clusters.staying or self.clusters.training, self.samples)
+        order = m.Evaluate(evaluation=self._evaluations.number, batches=self._shape.held_out_batches)
+        return [ins.SendToStage(stage_name(cluster, 0), order)]
 
-    def _evaluated(self, message: m.EvaluationFinished) -> list[Instruction]:
-        final = self.phase is RunPhase.EVALUATING and message.evaluation == self._evaluation
-        self._evaluating = False
-        done = RecordEvaluation(self._evaluated_at, message, final)
-        return [done, *self._end()] if final else [done, *self._when_finished()]
+    def _evaluated(self, message: m.EvaluationFinished) -> list[ins.Instruction]:
+        final = self.phase is ins.RunPhase.EVALUATING
+        self._evaluations.end()
+        done = ins.RecordEvaluation(self._evaluations.samples, message, final)
+        return [done, *(self._end() if final else self._when_finished())]
 
-    def _follow(self, orders: list[OwnerInstruction]) -> list[Instruction]:
-        out: list[Instruction] = []
+    def _follow(self, orders: list[OwnerInstruction]) -> list[ins.Instruction]:
+        out: list[ins.Instruction] = []
         for order in orders:
             match order:
                 case OpenRound(final=False):
-                    out.append(RecordRoundOpened(order.round, final=False))
-                    for name, count in self._shape.clusters.items():
-                        if name in self._drained:  # no gradient flows there any more that could carry the stamp
+                    out.append(ins.RecordRoundOpened(order.round, final=False))
+                    for name in self.clusters.names:
+                        if name in self.clusters.newcomers:
+                            out += self._follow_rounds(name)
+                        elif (
+                            name in self.clusters.drained
+                        ):  # no gradient flows there any more that could carry the stamp
                             out += self._finish_rounds(name)
                         else:
-                            last = stage_name(name, count - 1)
-                            out.append(SendToStage(last, m.RoundOpenedMessage(round=order.round)))
+                            opened = m.RoundOpenedMessage(round=order.round)
+                            out.append(ins.SendToStage(self.clusters.stages_of(name)[-1], opened))
                 case CommitRound():
                     out += self._commit(order.round)
+                case Reform():
+                    following = self.clusters.newcomers.names
+                    out.append(ins.ReformRings(order.epoch, order.rings, order.committed, tuple(order.lost), following))
+                case Resume():
+                    self._accounts.restarted(order.kept)
+                    self.clusters.newcomers.resumed(order.first_rounds)
+                    out += [ins.SendToStage(to, _resumed(order, first)) for to, first in order.first_rounds.items()]
+                    out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
+                # A lost cluster was dropped before the owner of the rounds heard of the loss.
+                case LeaveOut() if stage_place(order.member)[0] in self.clusters:
+                    raise RunFailed(f"{order.member} contradicts the state of the run: {order.reason}")
                 case FailRun():
                     raise RunFailed(order.reason)
         return out
 
-    def _commit(self, round_: int) -> list[Instruction]:
-        taken = self._snapshots.pop(round_, {})
-        for stale in [r for r in self._snapshots if r < round_]:
-            del self._snapshots[stale]
+    def _follow_rounds(self, cluster: str) -> list[ins.Instruction]:
+        """A cluster that does not train yet takes part in every open round at once, without weight."""
+        order = em.FollowRounds(up_to=self._rounds.opened)
+        return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
+
+    def _commit(self, round_: int) -> list[ins.Instruction]:
+        self._accounts.committed(round_)
         last = round_ == self._last_round
-        save = last or (not self.saving and self.samples >= self._next_save and not self._last_round)
-        out: list[Instruction] = [RecordRoundCommitted(round_, self.samples)]
+        due = self._saving.due(self.samples) or (self.clusters.newcomers.wait_for(round_) and not self.saving)
+        save = last or (due and not self._last_round)
+        out: list[ins.Instruction] = [ins.RecordRoundCommitted(round_, self.samples)]
         if save:
-            self._next_save = self.samples + self._shape.evaluate_every
-            self._saving[round_] = set(self._shape.stages)
-            out.append(BeginCheckpoint(round_, self._samples_of(taken), taken))
-        order = m.RoundCommittedMessage(round=round_, save=save)
-        return out + [SendToStage(stage, order) for stage in self._shape.stages]
+            out.append(self._begin_checkpoint(round_))
+        for name in self.clusters.names:
+            order = m.RoundCommittedMessage(round=round_, save=save and name not in self.clusters.newcomers)
+            out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
+        return out
 
-    def _state_sent(self, sender: str, round_: int) -> list[Instruction]:
-        self._saving[round_].discard(sender)
-        if self._saving[round_]:
-            return []
-        del self._saving[round_]
-        return [CommitCheckpoint(round_)]
+    def _begin_checkpoint(self, round_: int) -> ins.Instruction:
+        self._saving.begin(
+            round_, [s for name in self.clusters.training for s in self.clusters.stages_of(name)], self.samples
+        )
+        self.clusters.newcomers.saving(round_)
+        updates = self._accounts.averaged
+        lost = tuple(name for name in self._shape.clusters if name not in self.clusters.training)
+        return ins.BeginCheckpoint(round_, self._accounts.samples_of(updates), updates, lost)
 
-    def _when_all_drained(self) -> list[Instruction]:
-        if self.phase is not RunPhase.DRAINING or len(self._drained) < len(self._shape.clusters):
+    def _when_all_drained(self) -> list[ins.Instruction]:
+        if self.phase is not ins.RunPhase.DRAINING or len(self.clusters.drained) < len(self.clusters.names):
             return []
-        self.phase = RunPhase.FINISHING
-        out: list[Instruction] = [EnterPhase(self.phase)]
+        self.phase = ins.RunPhase.FINISHING
+        out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
         before = self._rounds.opened
         self._rounds.handle(FinishRequested(), 0.0)  # opens the last round; the stages hear of it below
         self._last_round = self._rounds.opened
         if self._last_round > before:
-            out.append(RecordRoundOpened(self._last_round, final=True))
-        for name in self._shape.clusters:
+            out.append(ins.RecordRoundOpened(self._last_round, final=True))
+        for name in self.clusters.names:
             out += self._finish_rounds(name)
         return out
 
-    def _finish_rounds(self, cluster: str) -> list[Instruction]:
+    def _finish_rounds(self, cluster: str) -> list[ins.Instruction]:
         """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
         order = m.FinishRounds(
             up_to=self._rounds.opened,
-            updates=self._drained[cluster].updates,
-            final=self.phase is RunPhase.FINISHING,
+            updates=self.clusters.drained[cluster].updates,
+            final=self.phase is ins.RunPhase.FINISHING,
         )
-        return [SendToStage(stage_name(cluster, i), order) for i in range(self._shape.clusters[cluster])]
+        return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
 
-    def _when_finished(self) -> list[Instruction]:
-        finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self._shape.stages)
-        if self.phase is not RunPhase.FINISHING or not finished or self.saving or self._evaluating:
+    def _when_finished(self) -> list[ins.Instruction]:
+        finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self.clusters.stages)
+        if self.phase is not ins.RunPhase.FINISHING or not finished or self.saving or self._evaluations.by is not None:
             return []
+        if self._saving.arriving(self._last_round):
+            return []  # what is under way of the first try would be taken for the second's
+        if self._save_again:
+            self._save_again = False
+            again = em.SendState(round=self._last_round)
+            return [
+                self._begin_checkpoint(self._last_round),
+                *(ins.SendToStage(stage, again) for stage in self.clusters.stages),
+            ]
         if self._abandon or not self._shape.held_out_batches:
             self.stopped_early = self._abandon
             return self._end()
-        self.phase = RunPhase.EVALUATING
-        return [EnterPhase(self.phase), *self._evaluate()]
+        self.phase = ins.RunPhase.EVALUATING
+        return [ins.EnterPhase(self.phase), *self._evaluate()]
 
-    def _end(self) -> list[Instruction]:
-        self.phase = RunPhase.DONE
-        return [EnterPhase(self.phase), *(SendToStage(stage, m.Stop()) for stage in self._shape.stages)]
+    def _end(self) -> list[ins.Instruction]:
+        self.phase = ins.RunPhase.DONE
+        return [ins.EnterPhase(self.phase), *(ins.SendToStage(stage, m.Stop()) for stage in self.clusters.stages)]
+
+
+def _resumed(order: Resume, first_round: int) -> em.RoundsResumedMessage:
+    hand_on = tuple((int(ring), number, holder, to) for ring, number, holder, to in order.hand_on)
+    return em.RoundsResumedMessage(epoch=order.epoch, kept=order.kept, hand_on=hand_on, first_round=first_round)
 
 
 def _require(expected: bool, sender: str, message: Message) -> None:
     if not expected:
         raise RunFailed(f"{sender} sent {message}, which contradicts the state of the run")
-
-
-def _parse(name: str) -> tuple[str, int]:
-    cluster, _, index = name.rpartition(".s")
-    return cluster, int(index)

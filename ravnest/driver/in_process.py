@@ -1,4 +1,4 @@
-"""A whole run in one thread of one process, for tests and experiments: real stages over the in-process transport.
+"""A whole run in one thread of one process, for tests: real stages over the in-process transport.
 
 In: setups and initial states of the stages, and a `RunControl`. Out: a `LocalResult`; nothing is written to disk. The
 run is deterministic: the stages take turns in order, computations happen inline, and time is a counter. It differs from
@@ -6,22 +6,31 @@ a real run only in who carries the bytes and who schedules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from cluster_planner import Plan
+from ravnest.checkpoints.manifest import SEGMENTS
+from ravnest.checkpoints.weight_files import tensors_in
 from ravnest.driver import control as c
-from ravnest.driver.preparation import StageState, needed
+from ravnest.driver import instructions as ins
+from ravnest.driver.preparation import StageState, hand_out, needed
+from ravnest.driver.run_rings import RunRings
 from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_place
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.process import assemble, batch_source
+from ravnest.stage.joining import JoiningStage
+from ravnest.stage.process import assemble, batch_source, joining
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message
+from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message, Outbox
 
 _TURNS_WITHOUT_NEWS = 10_000
 _TURN_S = 1e-3
+_ROOM_PIECES = 1 << 20
 
 
 @dataclass
@@ -35,7 +44,13 @@ class LocalResult:
     evaluations: list[m.EvaluationFinished] = field(default_factory=list)
     checkpoints: list[dict[str, Tensor]] = field(default_factory=list)
     """The anchor of each round that was saved, by parameter name."""
-    begun: list[c.BeginCheckpoint] = field(default_factory=list)
+    lost: list[ins.RecordClusterLost] = field(default_factory=list)
+    """The clusters that were lost."""
+    trains: list[ins.RecordClusterTrains] = field(default_factory=list)
+    """The clusters that joined and came to train."""
+    left_again: list[ins.RecordJoinFailed] = field(default_factory=list)
+    """The clusters that joined and were lost before they trained."""
+    begun: list[ins.BeginCheckpoint] = field(default_factory=list)
     """The round, the samples and the updates of each of these checkpoints."""
 
 
@@ -48,16 +63,24 @@ class LocalRun:
         states: Mapping[str, StageState],
         control: c.RunControl,
         *,
+        plan: Plan | None = None,
         order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
     ) -> None:
-        """`order` is called before each turn with the names of all stages, in the plan's order. It returns those that
-        take their turn, in their order."""
+        """`plan` is needed where stages are lost. `order` is called before each turn with the names of all stages, in
+        the plan's order. It returns those that take their turn, in their order."""
         self._now_s = 0.0
-        network = InProcessNetwork(now=self.now)
+        self._network = network = InProcessNetwork(now=self.now)
         self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
+        addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
+        self._rings = None if plan is None else RunRings(plan, setups, addresses)
+        self._outbox = Outbox(self.driver)
+        self._states = dict(states)
+        self._saved: dict[int, dict[tuple[str, str], Tensor]] = {}
+        self._anchors: dict[int, dict[str, Tensor]] = {}
+        self._epoch = 0
         network.connect_all()
-        self.stages: dict[str, StageRuntime] = {
+        self.stages: dict[str, StageRuntime | JoiningStage] = {
             name: assemble(
                 setup,
                 endpoints[name],
@@ -75,6 +98,7 @@ class LocalRun:
         self.result = LocalResult()
         self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
         self._anchor: dict[str, Tensor] = {}
+        self._files: dict[tuple[str, str], bytearray] = {}
         for name, setup in setups.items():
             if setup.is_first:
                 self.driver.send(name, Lane.PIPELINE, m.Go())
@@ -86,7 +110,7 @@ class LocalRun:
     def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
         """Run to the end, or until `until` returns true. Raises RunFailed when nothing happens any more."""
         quiet = 0
-        while self.control.phase is not c.RunPhase.DONE and not until():
+        while self.control.phase is not ins.RunPhase.DONE and not until():
             quiet = 0 if self.turn() else quiet + 1
             if quiet > _TURNS_WITHOUT_NEWS:
                 raise RunFailed(f"the run stands still in phase {self.control.phase.name}")
@@ -97,15 +121,50 @@ class LocalRun:
         self._now_s += _TURN_S
         for name in self._order(list(self.stages)):
             self.stages[name].turn(0.0)
+            if self.stages[name].stopped:
+                self._forget(name)
         news = False
         for delivery in self.driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
             self.note(delivery.sender, delivery.message, delivery.tensors)
             self.follow(self.control.handle(delivery.sender, delivery.message))
         self.follow(self.control.tick(self._now_s))
+        self._outbox.flush()
         for name in self.stages:
             self.driver.send(name, Lane.PIPELINE, m.Alive())
         return news
+
+    def lose(self, stage: str, reason: str = "killed") -> None:
+        """End a stage at once, as if its machine were switched off. Raises NodeLost where that ends the run."""
+        self._forget(stage)
+        self.follow(self.control.lost(stage, reason))
+
+    def drop(self, cluster: str) -> None:
+        """End what is left of a cluster that is lost."""
+        for stage in [name for name in self.stages if stage_place(name)[0] == cluster]:
+            self._forget(stage)
+
+    def rejoin(self, cluster: str) -> None:
+        """Begin a lost cluster anew: its stages are new ones, and get their state while the run goes on."""
+        assert self._rings is not None
+        self.drop(cluster)
+        setups = {
+            name: replace(setup, transport=replace(setup.transport, joins=True, epoch=self._epoch), initial=())
+            for name, setup in self._rings.of_cluster(cluster).items()
+        }
+        endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups}
+        addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
+        self.driver.connect(addresses)
+        for name, endpoint in endpoints.items():
+            endpoint.connect({**addresses, m.DRIVER: self.driver.address})
+            setup = setups[name]
+            self.stages[name] = joining(setup, endpoint, InlineExecutor(), batch_source(setup), self.now)
+        self._rings.begin_anew(self._rings.plan, setups, addresses)
+        self.follow(self.control.join(cluster, self._rings.members(cluster)))
+
+    def _forget(self, stage: str) -> None:
+        self.stages.pop(stage)
+        self._network.remove(stage)
 
     def note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
         """Keep what a stage's message says for the result."""
@@ -114,18 +173,60 @@ class LocalRun:
                 self.result.staleness.setdefault(sender, []).extend(message.staleness)
                 if sender in self._clusters:
                     self.result.losses.setdefault(self._clusters[sender], []).extend(message.losses)
-            case m.StateTensor(part="weight"):
-                self._anchor[message.name] = tensors[0]
+            case sm.StatePiece():
+                file = self._files.setdefault((sender, message.file), bytearray())
+                file += bytes(tensors[0].numpy().data)
+                if message.last:
+                    whole = tensors_in(bytes(self._files.pop((sender, message.file))))
+                    if message.file.startswith(SEGMENTS):
+                        self._anchor |= whole
+                    else:
+                        saved = {(one.rpartition(".")[0], one.rpartition(".")[2]): whole[one] for one in whole}
+                        self._saved.setdefault(message.round, {}).update(saved)
 
-    def follow(self, instructions: list[c.Instruction]) -> None:
+    def follow(self, instructions: list[ins.Instruction]) -> None:
         """Carry out the instructions of the control."""
         for instruction in instructions:
             match instruction:
-                case c.SendToStage():
+                case ins.SendToStage():
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.RecordEvaluation():
+                case ins.RecordClusterLost():
+                    self.result.lost.append(instruction)
+                case ins.RecordClusterTrains():
+                    assert self._rings is not None
+                    self._rings.trains(instruction.cluster)
+                    self.result.trains.append(instruction)
+                case ins.RecordJoinFailed():
+                    self.result.left_again.append(instruction)
+                case ins.HandOver():
+                    self._hand_over(instruction)
+                case ins.ReformRings():
+                    assert self._rings is not None
+                    self._epoch = instruction.epoch
+                    for stage, message in self._rings.reform(instruction).items():
+                        self.driver.send(stage, Lane.PIPELINE, message)
+                case ins.RecordEvaluation():
                     self.result.evaluations.append(instruction.evaluated)
-                case c.BeginCheckpoint():
+                case ins.BeginCheckpoint():
                     self.result.begun.append(instruction)
-                case c.CommitCheckpoint():
+                    training = self.control.clusters.training
+                    for name in (name for name in self.stages if stage_place(name)[0] in training):
+                        room = sm.StateWanted(round=instruction.round, pieces=_ROOM_PIECES)
+                        self.driver.send(name, Lane.PIPELINE, room)
+                case ins.CommitCheckpoint():
                     self.result.checkpoints.append(dict(self._anchor))
+                    self._anchors[instruction.round] = dict(self._anchor)
+                    self.follow(self.control.checkpoint_written(instruction.round))
+
+    def _hand_over(self, order: ins.HandOver) -> None:
+        """Send a cluster the state of a round that is saved. Its optimizers go on from another cluster's state."""
+        assert self._rings is not None
+        setups = self._rings.of_cluster(order.cluster)
+        saved = self._saved.get(order.round, {})
+        states = {}
+        for name, setup in setups.items():
+            mine = {each for segment in setup.segments for each in segment.parameters}
+            weights = {**self._states[name].weights, **self._anchors[order.round]}
+            optimizer = {key: tensor for key, tensor in saved.items() if key[0] in mine}
+            states[name] = StageState(weights, optimizer, order.updates)
+        hand_out(self._outbox, self.driver, setups.values(), states, order.round)

@@ -1,7 +1,7 @@
 """The driver's loop: it takes messages of the stages, and does what the control of the run says.
 
 `RunControl` decides; the loop connects it with the transport, the ends of processes, the clock, the record of the run
-and the collector of checkpoints. Everything that the loop waits for has a deadline in the `FailurePolicy`.
+and the collector of checkpoints. Everything that the loop waits for has a deadline in the `StageWatch`.
 """
 
 import time
@@ -10,21 +10,33 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.fail_stop import FailurePolicy
+from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
-from ravnest.errors import RunFailed
+from ravnest.driver.replacing import TryFailed
+from ravnest.driver.run_rings import RunRings
+from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.state_handover import StateHandover
+from ravnest.errors import NodeLost, RunFailed
+from ravnest.formatting import duration
+from ravnest.pipeline import stage_name, stage_place
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
-from ravnest.stage.messages import ALIVE_EVERY_S
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox
+from ravnest.stage import state_messages as sm
+from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
+from ring_allreduce.rounds import AwakeTime
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox, Unacceptable
 
 _POLL_S = 0.1
 _NEWS_EVERY_S = 0.25
 _LEAVE_S = 20.0
+_TOLD_PAUSE_S = 10.0  # less is told to nobody: a busy machine schedules late
 
-_SIGNS_OF_LIFE = (m.Alive, m.StateTensor)
+_SIGNS_OF_LIFE = (m.Alive, sm.StatePiece)
 
 
 class StageEnds(Protocol):
@@ -45,6 +57,16 @@ class StageLinks:
     ends: StageEnds
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """What starts lost clusters anew, and hands them the anchor."""
+
+    starts: ClusterStarts
+    handover: StateHandover
+    requests: Callable[[], list[NodeRequest]] = list
+    """Returns what users have asked since the last call: nodes that leave, and nodes that are back."""
+
+
 class DriverLoop:
     """Runs one session of a run from the moment the stages hold their state until they have all left."""
 
@@ -52,26 +74,37 @@ class DriverLoop:
         self,
         links: StageLinks,
         control: c.RunControl,
-        membership: FailurePolicy,
+        watch: StageWatch,
+        rings: RunRings,
         collector: CheckpointCollector,
         record: RunRecord,
         *,
         stop_wanted: Callable[[], bool],
+        recovery: Recovery | None = None,
         trace: RunTrace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`stop_wanted` says whether the user wants the run to end; `trace` takes the stages' timelines; `now` is the
+        """`stop_wanted` says whether the user wants the run to end; `recovery` starts lost clusters anew, and without
+        it they stay out; `trace` takes the stages' timelines; `now` is the
         clock, in seconds."""
         self._endpoint = links.endpoint
         self._news = links.ends
         self._outbox = links.outbox
         self._control = control
-        self._membership = membership
+        self._watch = watch
+        self._rings = rings
         self._collector = collector
         self._record = record
         self._stop_wanted = stop_wanted
+        self._recovery = recovery
+        self._handed: set[str] = set()
+        """The clusters whose state is on its way to them."""
+        self._born: dict[str, int] = {}
+        """By stage that was started anew: the epoch from which on messages are of its process."""
         self._trace = trace
         self._now = now
+        self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+        self._paused_s = 0.0
         self._stages = set(record.stages)
         self._starting = set(record.stages)
         self._next_alive_s = now()
@@ -81,63 +114,141 @@ class DriverLoop:
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
     def run(self) -> None:
-        """Loop until the run is over and its checkpoints are written. Raises RunFailed or NodeLost, after which the
-        caller ends the processes."""
-        while self._control.phase is not c.RunPhase.DONE or self._collector.busy:
+        """Loop until the run is over and its checkpoints are written.
+
+        Raises RunFailed or NodeLost, after which the caller ends the processes. The disk ends a run only where it
+        refuses the last checkpoint, which holds the result.
+        """
+        while self._control.phase is not ins.RunPhase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
+        self._collector.require_last()  # the run's result is in it
 
     def turn(self) -> None:
         """One iteration of the loop, which waits up to 0.1 s for a message; `run` makes as many as it takes."""
         for delivery in self._endpoint.poll(_POLL_S):
             self._take(delivery)
-        now_s = self._now()
+        now_s, awake_s = self._times()
         self._outbox.flush()
         for path, round_ in self._collector.written():
             self._record.checkpoint(path, round_)
+            self._follow(self._control.checkpoint_written(round_))
+        for stage, grant in self._collector.grants():
+            if stage in self._stages:
+                self._endpoint.send(stage, Lane.PIPELINE, grant)
+        for round_, error in self._collector.refusals():
+            self._control.checkpoint_refused()
+            self._record.checkpoint_refused(round_, str(error))
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             for stage in self._stages:
                 self._endpoint.send(stage, Lane.PIPELINE, m.Alive(sent_s=now_s))
         if now_s >= self._next_news_s:
             self._next_news_s = now_s + _NEWS_EVERY_S
+            self._record.strangers(m.DRIVER, self._endpoint.stats.strangers.news(now_s))
             for end in self._news.ended():
                 self._take_end(end)
-        if self._control.phase is not c.RunPhase.DONE:
-            self._membership.check(now_s)
+            self._take_requests(awake_s)
+        if self._control.phase is not ins.RunPhase.DONE:
+            for stage, reason in self._watch.silent(awake_s, excused=self._collector.busy):
+                self._lose(stage, reason)
+        if self._recovery is not None and self._control.phase is ins.RunPhase.TRAINING:
+            self._recover(self._recovery, awake_s)
         if self._stop_wanted() and not self._stopping:
             self._stopping = True
             self._record.stopping()
         if self._training_since_s is not None:
-            elapsed_s = now_s - self._training_since_s
+            elapsed_s = awake_s - self._training_since_s
             if self._stopping:
                 self._follow(self._control.stop(evaluate=False))
             self._follow(self._control.tick(elapsed_s))
             self._record.tick(self._control, elapsed_s)
 
-    def _take(self, delivery: Delivery) -> None:
+    def _times(self) -> tuple[float, float]:
+        """The clock, and the same less the time in which this process stood still, by which all deadlines count."""
         now_s = self._now()
+        awake_s = self._awake.at(now_s)
+        paused_s, self._paused_s = self._awake.away_s - self._paused_s, self._awake.away_s
+        if paused_s > _TOLD_PAUSE_S:
+            said = f"stood still for {duration(paused_s)} (frozen or suspended): nobody is held silent for that time"
+            self._record.notice(said)
+        return now_s, awake_s
+
+    def _recover(self, recovery: Recovery, awake_s: float) -> None:
+        """Start lost clusters anew, let them join, and send them their state."""
+        for news in recovery.starts.turn(self._rings, self._endpoint, self._control.epoch, awake_s):
+            if isinstance(news, TryFailed):
+                self._record.replacement_failed(news)
+                continue
+            for stage, setup in self._rings.of_cluster(news.cluster).items():
+                self._born[stage] = setup.transport.epoch
+                self._stages.add(stage)
+                self._watch.add(stage, news.nodes[stage], awake_s)
+            self._follow(self._control.join(news.cluster, self._rings.members(news.cluster)))
+        for cluster, reason in recovery.handover.turn():
+            self._follow(self._control.lost(stage_name(cluster, 0), reason))
+
+    def _take_requests(self, awake_s: float) -> None:
+        if self._recovery is None or self._training_since_s is None:
+            return
+        for request in self._recovery.requests():
+            if request.node not in self._rings.plan.fleet.names:
+                self._record.notice(f"no node of the plan is named {request.node!r}: it cannot {request.kind}")
+            elif request.kind == "leave":
+                self._leave(request.node, f"node {request.node!r} leaves")
+            else:
+                self._recovery.starts.replacements.node_back(request.node, awake_s)
+                self._record.notice(f"node {request.node!r} is back: stages may be started there")
+
+    def _leave(self, node: str, reason: str) -> None:
+        """The clusters that have a stage on the node leave with notice, and nothing is started there."""
+        if self._recovery is not None:
+            self._recovery.starts.replacements.node_left(node)
+        clusters = [each.name for each in self._rings.plan.clusters if node in [stage.node for stage in each.stages]]
+        for cluster in clusters:
+            if self._recovery is not None and cluster in self._recovery.starts.replacements.starting:
+                for said in self._recovery.starts.failed(cluster, reason, self._rings, self._times()[1]):
+                    self._record.replacement_failed(said)
+            orders = self._control.leave(cluster, reason)
+            if orders:
+                self._record.notice(f"{reason}: {cluster} hands on what it has made, and leaves")
+            elif cluster in self._control.clusters.training and cluster not in self._control.clusters.leaving:
+                self._record.notice(f"{reason}, but no other cluster would stay that trains: {cluster} goes on")
+            self._follow(orders)
+
+    def _take(self, delivery: Delivery) -> None:
+        if delivery.epoch < self._born.get(delivery.sender, 0):
+            return  # of the process that had this name before
+        now_s, awake_s = self._times()
         if self._training_since_s is not None:
-            self._record.at(now_s - self._training_since_s)
+            self._record.at(awake_s - self._training_since_s)
         message = delivery.message
-        progress = not isinstance(message, m.Alive | m.Spans | m.MemoryPeaks | m.ImitationLateness)
+        if isinstance(message, Unacceptable):
+            if delivery.sender not in self._control.clusters.stages:
+                return  # its cluster has left the run
+            raise RunFailed(f"{delivery.sender} sent what no stage sends: {message.reason}")
+        progress = not isinstance(message, m.Alive | m.Spans | m.MemoryPeaks | m.ImitationLateness | m.StrangersRefused)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
-        self._membership.heard(delivery.sender, now_s, progress=progress)
+            self._outbox.got(delivery.sender, message.finished)
+            cluster, _ = stage_place(delivery.sender)
+            if progress and self._recovery is not None and cluster in self._handed:
+                self._recovery.starts.replacements.handing(cluster, awake_s)
+        self._watch.heard(delivery.sender, awake_s, progress=progress)
         self._draw(delivery, now_s)
         match message:
             case m.StageStarted():
                 self._starting.discard(delivery.sender)
                 self._record.started(delivery.sender, message)
                 if not self._starting and self._training_since_s is None:
-                    self._training_since_s = now_s
-                    for stage in self._control.first_stages:
+                    self._training_since_s = awake_s
+                    for stage in self._control.clusters.first_stages:
                         self._endpoint.send(stage, Lane.PIPELINE, m.Go())
                     self._record.training()
-            case m.StateTensor():
+            case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
-            case m.StateSent():
+            case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
             case m.Updated():
                 self._record.updated(delivery.sender, message)
@@ -151,8 +262,16 @@ class DriverLoop:
                 self._record.held(delivery.sender, message)
             case m.ImitationLateness():
                 self._record.imitated[delivery.sender] = message
+            case m.StrangersRefused():
+                self._record.strangers(delivery.sender, message.connections)
+            case m.EvaluationFinished():
+                self._record.require_metrics(delivery.sender, message)
             case m.RoundsFinished():
                 self._record.finished(delivery.sender, message)
+            case em.NoticeGiven() if delivery.sender in self._control.clusters.stages:
+                cluster, index = stage_place(delivery.sender)
+                node = self._rings.plan.cluster(cluster).stages[index].node
+                self._leave(node, f"node {node!r} has given notice")
         if not isinstance(message, _SIGNS_OF_LIFE):
             self._follow(self._control.handle(delivery.sender, message))
 
@@ -164,40 +283,96 @@ class DriverLoop:
                 case m.Spans() as piece:
                     self._trace.take(delivery.sender, piece)
 
-    def _follow(self, instructions: list[c.Instruction]) -> None:
+    def _follow(self, instructions: list[ins.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case c.SendToStage():
+                case ins.SendToStage():
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case c.EnterPhase():
+                case ins.EnterPhase():
                     self._record.phase(instruction.phase)
-                case c.RecordRoundOpened():
+                case ins.RecordRoundOpened():
                     self._record.round_opened(instruction)
-                case c.RecordRoundCommitted():
+                case ins.RecordRoundCommitted():
                     self._record.round_committed(instruction)
-                case c.BeginCheckpoint():
+                case ins.BeginCheckpoint():
                     self._collector.begin(instruction)
-                case c.CommitCheckpoint():
+                case ins.CommitCheckpoint():
                     self._collector.commit(instruction.round)
-                case c.RecordEvaluation():
+                case ins.AbandonCheckpoint():
+                    self._collector.abandon(instruction.round)
+                case ins.ReformRings():
+                    self._reform(instruction)
+                case ins.RecordClusterLost():
+                    self._record.cluster_lost(instruction, self._watch.node(instruction.stage))
+                    self._forget(instruction.cluster)
+                    if self._recovery is not None:
+                        lost = instruction.cluster, instruction.samples, self._times()[1]
+                        self._recovery.starts.replacements.lost(*lost)
+                case ins.RecordJoinFailed():
+                    self._join_failed(instruction)
+                case ins.HandOver() if self._recovery is not None:
+                    self._handed.add(instruction.cluster)
+                    self._recovery.starts.replacements.handing(instruction.cluster, self._times()[1])
+                    self._recovery.handover.order(instruction, self._rings.of_cluster(instruction.cluster))
+                case ins.RecordClusterTrains() if self._recovery is not None:
+                    self._handed.discard(instruction.cluster)
+                    self._rings.trains(instruction.cluster)
+                    self._collector.reform(self._rings.training())
+                    replaced = self._recovery.starts.replacements.trains(instruction.cluster, self._times()[1])
+                    self._record.cluster_replaced(replaced, instruction.round)
+                case ins.RecordEvaluation():
                     self._record.evaluated(instruction)
+
+    def _reform(self, order: ins.ReformRings) -> None:
+        for stage, message in self._rings.reform(order).items():
+            self._endpoint.send(stage, Lane.PIPELINE, message)
+        self._collector.reform(self._rings.training())
+
+    def _join_failed(self, failed: ins.RecordJoinFailed) -> None:
+        """A cluster has left again before it trained. What is left of its processes ends."""
+        self._forget(failed.cluster)
+        if self._recovery is None:
+            return
+        self._recovery.handover.forget(failed.cluster)
+        if self._control.phase is not ins.RunPhase.TRAINING:
+            return
+        for said in self._recovery.starts.failed(failed.cluster, failed.reason, self._rings, self._times()[1]):
+            self._record.replacement_failed(said)
+
+    def _forget(self, cluster: str) -> None:
+        """Nothing is expected any more of the stages of a cluster that has left."""
+        self._handed.discard(cluster)
+        for stage in self._rings.of_cluster(cluster):
+            self._stages.discard(stage)
+            self._watch.forget(stage)
+
+    def _lose(self, stage: str, reason: str) -> None:
+        """The stage is dead or silent. Raises NodeLost where the run cannot go on without its cluster."""
+        if self._training_since_s is None:
+            raise NodeLost(reason)
+        self._stages.discard(stage)
+        self._endpoint.disconnect([stage])
+        self._follow(self._control.lost(stage, reason))
 
     def _take_end(self, end: StageEnded) -> None:
         self._stages.discard(end.stage)
-        if self._control.phase is c.RunPhase.DONE:
+        if self._control.phase is ins.RunPhase.DONE or end.stage not in self._control.clusters.stages:
             return  # the driver has all that it needs of the stage, however it ended
         if end.outcome is None:
-            self._membership.ended(end.stage, end.reason)
+            self._lose(end.stage, f"{self._watch.called(end.stage)} died: {end.reason}")
         elif end.outcome.error is not None:
-            path = self._record.write_log(end.stage, end.outcome.details or end.outcome.error)
-            raise RunFailed(f"{end.stage}: {end.outcome.error} (details in {path})")
+            details = self._record.write_log(end.stage, end.outcome.details or end.outcome.error)
+            said = f"{end.stage}: {end.outcome.error} ({details})"
+            if stage_place(end.stage)[0] in self._control.clusters.training:
+                raise RunFailed(said)
+            self._lose(end.stage, said)  # it had only joined: the others do without it
         else:
-            self._membership.ended(end.stage, "it left before the run was over")
+            self._lose(end.stage, f"{self._watch.called(end.stage)} left before the run was over")
 
     def _farewell(self) -> None:
         """Wait up to 20 s for the stages to leave by themselves. The results of the run are saved already."""
-        deadline_s = self._now() + _LEAVE_S
-        while self._stages and self._now() < deadline_s:
+        deadline_s = self._times()[1] + _LEAVE_S
+        while self._stages and self._times()[1] < deadline_s:
             for delivery in self._endpoint.poll(_POLL_S):
                 self._draw(delivery, self._now())  # the last pieces of their timelines
             for end in self._news.ended():

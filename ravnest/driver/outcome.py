@@ -6,25 +6,30 @@ weights are the anchor of the last checkpoint, under the names of the original m
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from cluster_planner import Plan, SpanCosts, Stage
-from ravnest.checkpoints.checkpoint import load_latest, write_final_weights
+from ravnest.checkpoints.checkpoint import load_latest
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.sharded_weights import ShardedWeights
+from ravnest.checkpoints.tensor_stream import TensorForm
+from ravnest.checkpoints.weight_files import IN_PARTS, StoredTensors
 from ravnest.driver import control as c
 from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.report import read_metrics
 from ravnest.driver.preparation import Prepared
-from ravnest.errors import Interrupted, InvalidInput, RunFailed
+from ravnest.errors import Interrupted, InvalidInput, NotWritten, RunFailed
 from ravnest.factories import FactoryConfig, call
 from ravnest.job.config import Job
-from ravnest.job.materials import baselines_of, make_model, search_dirs
+from ravnest.job.materials import JobData, baselines_of, make_loss, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
 from ravnest.pipeline import stage_name
+from ravnest.training.loss_parameters import loss_weights
 
 
 def finish(
@@ -34,7 +39,7 @@ def finish(
 
     Raises:
         Interrupted: the user has ended the run before its first checkpoint.
-        RunFailed: the run was over before its first checkpoint.
+        RunFailed: the run was over before its first checkpoint, or the final weights could not be written.
         InvalidInput: the job's `sample` failed. The files are written all the same.
     """
     folder, plan, job, data = prepared.folder, prepared.plan, prepared.job, prepared.data
@@ -42,20 +47,22 @@ def finish(
         if control.stopped_early:
             raise Interrupted("stopped before the first update: there is nothing to save")
         raise RunFailed("the run ended before its first update: `stop` is too short")
-    weights = load_latest(folder.checkpoints, parts_of_plan(plan)).weights(None)
+    saved = load_latest(folder.checkpoints, parts_of_plan(plan)).weights()
+    names = {name: name for name in saved}
     for name, others in prepared.captured.aliases.items():  # a file of weights has every name in the model's state
-        weights |= {other: weights[name].clone() for other in others}
-    write_final_weights(folder.weights, weights)
+        names |= dict.fromkeys(others, name)
+    weights = StoredTensors(saved.files, names)
+    weights_path = _write_weights(folder, record.checkpoint_path, weights, int(job.checkpoints.part_gb * 1e9))
     baselines = baselines_of(data)
     final = next((event for event in reversed(record.evaluations) if event.final), None)
-    draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
+    drawn = _draw(folder, baselines, record)
     seconds = record.training_s
     result = report.RunResult(
         out_dir=folder.path,
-        weights_path=folder.weights,
+        weights_path=weights_path,
         metrics_path=folder.metrics,
         checkpoint_path=record.checkpoint_path,
-        loss_curve_path=folder.loss_curve,
+        loss_curve_path=folder.loss_curve if drawn else None,
         held_out_loss=None if final is None else final.loss,
         metrics={} if final is None else final.metrics,
         baselines=baselines,
@@ -75,11 +82,11 @@ def finish(
         averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
         windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},
     )
-    _write_summary(folder.summary, result)  # written already here, because the user's own code below may fail
+    _write_summary(folder.summary, result, record)  # written already here, because the user's own code below may fail
     if job.sample is None or control.stopped_early:
         return result
     result = dataclasses.replace(result, sample_text=_sample(plan, job.sample, job, data, weights))
-    _write_summary(folder.summary, result)
+    _write_summary(folder.summary, result, record)
     return result
 
 
@@ -123,12 +130,13 @@ def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int,
     return planned - plan.workload.process_bytes
 
 
-def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: Any, weights: dict[str, Tensor]) -> str:
+def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: JobData, weights: Mapping[str, Tensor]) -> str:
     """The text that the job's `sample` makes with the trained model. Raises InvalidInput when it returns no text."""
     model = make_model(job, plan.job_file)
-    model.load_state_dict(weights, strict=True)
+    of_loss = loss_weights(make_loss(job, plan.job_file)).keys()
+    model.load_state_dict({name: tensor for name, tensor in weights.items() if name not in of_loss}, strict=True)
     model.eval()
-    text = call(sample, search_dirs(plan.job_file), model, data, path=plan.job_file, key="sample")
+    text = call(sample, search_dirs(plan.job_file), model, data.given, path=plan.job_file, key="sample")
     if not isinstance(text, str):
         raise InvalidInput(
             f"{sample.factory!r} returned {type(text).__name__}, expected text", path=plan.job_file, key="sample"
@@ -136,5 +144,38 @@ def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: Any, weights: dic
     return text
 
 
-def _write_summary(path: Path, result: report.RunResult) -> None:
-    path.write_text(json.dumps(report.as_plain(result), indent=2, allow_nan=False) + "\n")
+def _write_weights(folder: RunFolder, checkpoint: Path, weights: StoredTensors[str], part_bytes: int) -> Path:
+    """Write the final weights, a tensor at a time: one file, or a folder of parts where they are more than
+    `part_bytes`. Returns which of the two it is; the other, of an earlier session, is gone then."""
+    forms = {name: TensorForm.of(name, weights[name]) for name in weights}
+    in_parts = ShardedWeights(folder.path / IN_PARTS, "model", part_bytes)
+    in_one = ShardedWeights(folder.path, folder.weights.stem, part_bytes)
+    chosen, other = (in_one, in_parts) if in_one.fits(forms) else (in_parts, in_one)
+    try:
+        chosen.write(forms, weights.__getitem__)
+        other.remove()
+    except NotWritten as error:
+        error.hint = (
+            f"the trained weights are safe in {checkpoint}: make room, then write them with"
+            f" `ravnest export {folder.path} --weights FILE`"
+        )
+        raise
+    return folder.weights if chosen is in_one else in_parts.folder
+
+
+def _draw(folder: RunFolder, baselines: Mapping[str, float], record: RunRecord) -> bool:
+    """Draw the loss curve, and say whether that was possible. The weights are written already, so nothing else is."""
+    try:
+        draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
+    except (OSError, InvalidInput) as error:
+        reason = str(error) if isinstance(error, InvalidInput) else f"{folder.loss_curve}: {error.strerror or error}"
+        record.tell(f"there is no loss curve: {reason}")
+        return False
+    return True
+
+
+def _write_summary(path: Path, result: report.RunResult, record: RunRecord) -> None:
+    try:
+        path.write_text(json.dumps(report.as_plain(result), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        record.tell(f"{path}: cannot be written: {error.strerror or error}")

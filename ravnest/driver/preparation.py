@@ -7,87 +7,37 @@ dropped. `prepare` starts nothing and writes nothing, so that all mistakes in a 
 begins.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from cluster_planner import Plan
-from ravnest.checkpoints.checkpoint import Checkpoint, CheckpointWriter, open_latest
+from ravnest.checkpoints.checkpoint import CheckpointWriter
 from ravnest.checkpoints.run_folder import RunFolder, choose_folder
-from ravnest.driver import control as c
-from ravnest.driver.checkpoint_collector import parts_of_plan, parts_of_stages
+from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
+from ravnest.driver.resuming import (
+    ResumedRun,
+    check_same_as_before,
+    data_made_with,
+    made_with,
+    resumed_optimizer,
+    resumed_weights,
+)
 from ravnest.driver.stage_setups import check_fingerprint
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, naming
 from ravnest.job.config import Job, differs, job_from_mapping
-from ravnest.job.materials import capture_job, check_shares, load_data, make_buffers, make_weights, total_samples
+from ravnest.job.initial_weights import WeightsFromSeed
+from ravnest.job.materials import JobData, capture_job, check_shares, load_data, total_samples
 from ravnest.job.pretrained import PretrainedWeights, pretrained_weights
 from ravnest.planning.workload import check_workload
 from ravnest.splitting import CapturedModel
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageSetup
+from ravnest.training.fingerprint import fingerprint
 from ring_allreduce.transport import Endpoint, Lane, Outbox
-
-_ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
-"""What older checkpoints were made with, whose manifests do not say it."""
-
-_READABLE = 100  # the characters that two values in a message may have together
-
-
-@dataclass(frozen=True)
-class ResumedRun:
-    """How far a run has come, by its last checkpoint. `updates` are by cluster."""
-
-    checkpoint: Checkpoint
-    samples: int
-    rounds: int
-    updates: Mapping[str, int]
-
-    @classmethod
-    def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "ResumedRun":
-        """Open the latest checkpoint of a run. Raises InvalidInput when it is damaged, lacks a part, or does not
-        fit the plan and the job."""
-        parts = parts_of_plan(plan)
-        checkpoint = open_latest(folder.checkpoints, parts)
-        manifest = checkpoint.manifest
-        for key, value in made_with(plan, job).items():
-            before = manifest.made_with.get(key, _ONCE_UNSAID.get(key))
-            if before != value:
-                raise InvalidInput(
-                    f"the checkpoint was made with another one{_both(before, value)}: resume with the plan.yaml in the"
-                    " run's folder, or start a new run",
-                    path=str(folder.path),
-                    key=key,
-                )
-        checkpoint.require(parts)  # now that it is known to be of this plan
-        return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
-
-
-def made_with(plan: Plan, job: Job) -> dict[str, str]:
-    """By key, what must be equal for a checkpoint to fit a plan and a job. Learning rates, schedules, clipping, rounds
-    and the end of the job may change."""
-    spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
-    return {
-        "model": plan.costs.fingerprint,
-        "clusters": json.dumps(spans),
-        "shares": json.dumps([plan.share(cluster.name) for cluster in plan.clusters]),
-        "job.data": job.data.model_dump_json(),
-        "job.micro_batch": str(job.micro_batch),
-        "job.update_every": str(job.update_every),
-        "job.optimizer": json.dumps({"name": job.optimizer.name, **job.optimizer.arguments}, sort_keys=True),
-        "job.averaging.outer": job.averaging.outer_name,
-        "job.tied": job.tied,
-        "job.seed": str(job.seed),
-    }
-
-
-def _both(before: str | None, now: str) -> str:
-    short = before is not None and len(before) + len(now) < _READABLE
-    return f" ({before}, now {now})" if short else ""
 
 
 @dataclass(frozen=True)
@@ -97,14 +47,16 @@ class Prepared:
     plan: Plan
     plan_path: Path
     job: Job
-    data: Any
+    data: JobData
     captured: CapturedModel
     folder: RunFolder
     resumed: ResumedRun | None
-    pretrained: PretrainedWeights | None
-    """The weights that a new run starts from, where its job names some."""
+    initial: PretrainedWeights | WeightsFromSeed | None
+    """The weights that a new run starts from; None for a resumed one."""
     total_samples: int | None
     """Samples of the fleet at which the run ends; None when it ends by time."""
+    fingerprint: str = ""
+    """Which data they are, in a few characters."""
 
     @property
     def rounds_before(self) -> int:
@@ -112,8 +64,18 @@ class Prepared:
         return 0 if self.resumed is None else self.resumed.rounds
 
 
-def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, observer: report.Observer) -> Prepared:
+def prepare(
+    plan: Plan,
+    plan_path: Path,
+    out_dir: Path | None,
+    *,
+    resume: bool,
+    other_data: bool = False,
+    observer: report.Observer,
+) -> Prepared:
     """Read and check everything that a run needs. Nothing is written.
+
+    `other_data`: a resume may go on with other data than its checkpoint was made with.
 
     Raises InvalidInput where the plan, the job, the user's code, the data or the checkpoint do not fit together, or
     where a resumed run has nothing left to do.
@@ -122,6 +84,8 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
     check_workload(plan, job, plan_path)
     folder = choose_folder(out_dir, resume=resume)
     resumed = ResumedRun.load(folder, plan, job) if resume else None
+    for text in () if resumed is None else resumed.notices:
+        observer.on(report.NoticeEvent(text))
     if differs(job, plan.job_file):
         observer.on(
             report.NoticeEvent(f"{plan.job_file} has changed since the plan was made: the job in the plan counts")
@@ -134,9 +98,17 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
         )
     observer.on(report.PhaseEvent("preparing", "reading the data and capturing the model"))
     data = load_data(job, plan.job_file)
+    with naming(plan.job_file):
+        found = fingerprint(data.train, data.held_out)
+    if resumed is not None and not other_data:
+        check_same_as_before(resumed.checkpoint.manifest.made_with, found, folder.path)
+    if resumed is None and plan.data not in ("", found):
+        observer.on(report.NoticeEvent(f"the data have changed since the plan was made ({plan.data}, now {found})"))
     captured = capture_job(job, plan.job_file, data)
     check_fingerprint(plan, captured, plan_path)
-    pretrained = None if resume else pretrained_weights(job, plan.job_file, captured)
+    initial = None if resume else initial_weights(job, plan.job_file, captured)
+    if initial is not None and (why := initial.whole_because):
+        observer.on(report.NoticeEvent(f"this process makes the weights of the whole model and sends them ({why})"))
     total = total_samples(job, len(data.train), plan.job_file)
     check_shares(job, plan.job_file, plan, len(data.train))
     if resumed is not None and total is not None and resumed.samples >= total:
@@ -145,7 +117,16 @@ def prepare(plan: Plan, plan_path: Path, out_dir: Path | None, *, resume: bool, 
             " `stop` to go on",
             path=str(folder.path),
         )
-    return Prepared(plan, plan_path, job, data, captured, folder, resumed, pretrained, total)
+    return Prepared(plan, plan_path, job, data, captured, folder, resumed, initial, total, found)
+
+
+def initial_weights(job: Job, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | WeightsFromSeed:
+    """The weights that a new run starts from: those of files where the job names some, or else those of its seed.
+
+    Raises InvalidInput where the files do not fit the model.
+    """
+    pretrained = pretrained_weights(job, job_file, captured)
+    return WeightsFromSeed(job, job_file) if pretrained is None else pretrained
 
 
 def check_same_data(
@@ -185,18 +166,32 @@ def needed(setup: StageSetup) -> list[str]:
     return [spec.name for spec in setup.program.weight_specs]
 
 
+def sent(setup: StageSetup) -> list[str]:
+    """Those of the `needed` tensors that the stage does not make itself."""
+    made = setup.made_names
+    return [name for name in needed(setup) if name not in made]
+
+
 def hand_out(
-    outbox: Outbox, endpoint: Endpoint, setups: Iterable[StageSetup], states: Mapping[str, StageState]
+    outbox: Outbox,
+    endpoint: Endpoint,
+    setups: Iterable[StageSetup],
+    states: Mapping[str, StageState],
+    anchor_of: int = 0,
 ) -> None:
-    """Queue the state of each stage, and tell each how many tensors to expect."""
+    """Queue the state of each stage, without what it makes itself, and tell each how many tensors to expect.
+
+    `anchor_of`: the round of this session whose anchor the weights are, for stages that join the run.
+    """
     for setup in setups:
+        outbox.forget(setup.name)
         state = states[setup.name]
-        names = needed(setup)
+        names = sent(setup)
         for name in names:
             outbox.put(setup.name, m.StateTensor(part="weight", name=name), [state.weights[name]])
         for (name, key), tensor in state.optimizer.items():
             outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), [tensor])
-        begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version)
+        begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version, round=anchor_of)
         endpoint.send(setup.name, Lane.PIPELINE, begin)
 
 
@@ -205,57 +200,45 @@ def states_for(
     plan: Plan,
     job: Job,
     resumed: ResumedRun | None,
-    pretrained: Mapping[str, Tensor] | None = None,
+    initial: Mapping[str, Tensor] | None = None,
 ) -> dict[str, StageState]:
     """The state that each stage starts from, by stage.
 
-    A resumed run takes it from its checkpoint. A new one starts from the `pretrained` weights, or else from weights
-    that are made with the job's seed. Raises InvalidInput where the checkpoint lacks something that these stages would
-    have saved.
+    A resumed run takes it from its checkpoint. A new one starts from the `initial` weights, or else from those that the
+    job's seed gives; each is made when it is asked for. Raises InvalidInput where the checkpoint lacks something that
+    these stages would have saved.
     """
     weights: Mapping[str, Tensor]
     if resumed is not None:
-        weights = _resumed_weights(setups, plan, job, resumed)
+        weights = resumed_weights(setups, plan, job, resumed)
     else:
-        weights = make_weights(job, plan.job_file) if pretrained is None else pretrained
+        weights = WeightsFromSeed(job, plan.job_file) if initial is None else initial
     return {
         stage: StageState(
             weights=weights,
-            optimizer={} if resumed is None else resumed.checkpoint.optimizer(setup.cluster, setup.index),
+            optimizer={} if resumed is None else resumed_optimizer(setups, setup, resumed),
             version=0 if resumed is None else resumed.updates[setup.cluster],
         )
         for stage, setup in setups.items()
     }
 
 
-def _resumed_weights(setups: Mapping[str, StageSetup], plan: Plan, job: Job, resumed: ResumedRun) -> dict[str, Tensor]:
-    checkpoint = resumed.checkpoint
-    checkpoint.require(parts_of_stages(setups.values()))
-    names = {name for setup in setups.values() for name in needed(setup)}
-    saved = checkpoint.weights(names)
-    missing = names - saved.keys()
-    if not missing:
-        return saved
-    lost = sorted(missing & {name for setup in setups.values() for each in setup.segments for name in each.names})
-    if lost:
-        raise InvalidInput(f"the checkpoint is not complete: it lacks {', '.join(lost)}", path=str(checkpoint.folder))
-    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
-    return {**make_buffers(job, plan.job_file), **saved}
-
-
 def writer_opener(
-    folder: RunFolder, plan: Plan, job: Job, resumed: ResumedRun | None
-) -> Callable[[c.BeginCheckpoint], CheckpointWriter]:
-    """A function that opens the writer of one checkpoint. Rounds count on from the session that was resumed."""
+    folder: RunFolder, plan: Plan, job: Job, resumed: ResumedRun | None, data: str = ""
+) -> Callable[[ins.BeginCheckpoint], CheckpointWriter]:
+    """A function that opens the writer of one checkpoint. Rounds count on from the session that was resumed.
+    `data`: the fingerprint of the data."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
-    def begin(begun: c.BeginCheckpoint) -> CheckpointWriter:
+    def begin(begun: ins.BeginCheckpoint) -> CheckpointWriter:
         return CheckpointWriter(
             folder.checkpoints,
             round=rounds_before + begun.round,
             samples=begun.samples,
             versions=begun.updates,
-            made_with=made_with(plan, job),
+            made_with=made_with(plan, job) | data_made_with(data),
+            lost=begun.lost,
+            keep=job.checkpoints.keep,
         )
 
     return begin

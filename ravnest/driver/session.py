@@ -1,33 +1,41 @@
 """One session of a run: Ray starts its actors, the weights are sent to them, and the loop runs until they have left.
 
 In: a `Prepared`, and how the run is to go (address, imitation, encryption, limit). Out: a `RunRecord` of what happened
-and the `RunControl` that says how far the run came. While the weights are handed out, this process holds those of the
-whole model once (docs/limits.md).
+and the `RunControl` that says how far the run came. Stages make the weights that the seed gives themselves. What this
+process hands out is what lies in files, and the weights of constructors that cannot be recorded (docs/limits.md).
 """
 
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from cluster_planner import Plan
 from ravnest.driver import control as c
+from ravnest.driver.accounts import RunShape
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.fail_stop import FailStop
+from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.loop import DriverLoop, StageLinks
+from ravnest.driver.loop import DriverLoop, Recovery, StageLinks
+from ravnest.driver.node_requests import take_requests
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.report import MetricsWriter
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.preparation import Prepared, check_same_data, hand_out, states_for, writer_opener
-from ravnest.driver.ray.code_shipping import job_code
+from ravnest.driver.ray.code_shipping import JobCode, job_code
+from ravnest.driver.ray.local_ray import workers
 from ravnest.driver.ray.stage_actors import RayCluster
+from ravnest.driver.replacing import Replacements
+from ravnest.driver.run_rings import RunRings
+from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.stage_setups import stage_setups
+from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
@@ -35,48 +43,13 @@ from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
 from ravnest.training.losses import build_metrics
-from ravnest.training.sampler import evaluation_batches
+from ravnest.training.sampler import EvaluationBatches
 from ring_allreduce.rounds import RoundOwner
-from ring_allreduce.transport import KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
-
-
-class StopOnInterrupt:
-    """While it is entered, SIGINT and SIGTERM end the run, with a checkpoint where there is something to save.
-
-    Python lets only the main thread set handlers of signals. Entered in another thread, as in a run that a notebook or
-    a server starts in the background, it sets none, and signals do what they did before.
-    """
-
-    def __init__(self) -> None:
-        self.gracefully = False
-        """Whether the first signal asks for an orderly end (`wanted`). Until then it raises KeyboardInterrupt."""
-        self.wanted = False
-        """Whether the user has asked for an end."""
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> "StopOnInterrupt":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-            self.arm()
-        return self
-
-    def arm(self) -> None:
-        """Set the handlers of both signals again, where another library has set its own meanwhile."""
-        for which in self._before:
-            signal.signal(which, self._on_signal)
-
-    def __exit__(self, *exc: object) -> None:
-        for which, handler in self._before.items():
-            signal.signal(which, handler)  # type: ignore[arg-type]
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.gracefully or (self.wanted and number == signal.SIGINT):
-            raise KeyboardInterrupt
-        self.wanted = True
-
+from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
 
 _QUEUE_MESSAGES = 4096
-_TOKEN_BYTES = 16
+_HANDED_OUT_BYTES = 16 << 20
+"""How much state may be on its way to one stage, beyond a tensor."""
 T = TypeVar("T", int, float)
 
 
@@ -121,23 +94,35 @@ def train(
     code = None if address is None else job_code(job, plan.job_file, elsewhere)
     if code is not None and code.notice is not None:
         observer.on(report.NoticeEvent(code.notice))
-    with RayCluster(address, code) as ray:
-        interrupt.arm()  # again: Ray has set a handler of its own
-        setups = stage_setups(
-            plan,
-            job,
-            prepared.captured,
-            search_dirs=search_dirs(plan.job_file),
-            threads=ray.threads(plan),
-            total_samples=prepared.total_samples,
-            token=secrets.token_bytes(_TOKEN_BYTES),
-            keys=keys,
-            imitate=imitate,
-            timeline=timeline,
-        )
+    with (
+        _ray(address, code, folder.ray_log, interrupt) as ray,
+        PauseTogether(workers if address is None else None),
+    ):
+        threads = ray.threads(plan)
+        token = secrets.token_bytes(TOKEN_BYTES)
+
+        def setups_by(plan_: Plan) -> dict[str, StageSetup]:
+            """The setups of all stages by the plan, or by one with other nodes for some of them."""
+            came = {stage.node for cluster in plan_.clusters for stage in cluster.stages} - threads.keys()
+            threads.update(ray.threads(plan_, came) if came else {})
+            return stage_setups(
+                plan_,
+                job,
+                prepared.captured,
+                search_dirs=search_dirs(plan.job_file),
+                threads=threads,
+                total_samples=prepared.total_samples,
+                token=token,
+                keys=keys,
+                imitate=imitate,
+                timeline=timeline,
+                initial=prepared.initial,
+            )
+
+        setups = setups_by(plan)
         observer.on(report.PhaseEvent("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
         ray.place(plan, setups, nodes)
-        states = states_for(setups, plan, job, resumed, prepared.pretrained)  # while the actors import torch
+        states = states_for(setups, plan, job, resumed, prepared.initial)  # while the actors import torch
         found = ray.prepare(START_DEADLINE_S)
         check_same_data(prepared, {stage: at.samples for stage, at in found.items()}, nodes)
         peers = {stage: at.peer for stage, at in found.items()}
@@ -146,22 +131,37 @@ def train(
             endpoint.connect(peers)
             ray.start({**peers, m.DRIVER: endpoint.address})
             with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
-                record = _record(prepared, observer, writer, setups)
+                speed = 1.0 if imitate is None else imitate.speed
+                end = run_end(job, prepared.total_samples, limit, speed)
+                record = _record(prepared, observer, writer, setups, end)
                 observer.on(report.PhaseEvent("handing out weights"))
-                outbox = Outbox(endpoint)
+                outbox = Outbox(endpoint, _HANDED_OUT_BYTES)
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
                 held_out = len(prepared.data.held_out)
-                speed = 1.0 if imitate is None else imitate.speed
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
                 trace = RunTrace(nodes) if timeline else None
+                starts = ClusterStarts(
+                    Replacements(plan, start_s=START_DEADLINE_S),
+                    ray,
+                    setups_by,
+                    lambda at: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, nodes),
+                )
+                handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
                 loop = DriverLoop(
                     StageLinks(endpoint, outbox, ray),
                     control,
-                    run_failure_policy(plan, nodes, time.monotonic(), speed=speed),
-                    CheckpointCollector(setups, writer_opener(folder, plan, job, resumed), disk),
+                    stage_watch(plan, nodes, time.monotonic(), speed=speed),
+                    RunRings(plan, setups, peers),
+                    CheckpointCollector(
+                        setups,
+                        writer_opener(folder, plan, job, resumed, prepared.fingerprint),
+                        disk,
+                        endpoint.wake,
+                    ),
                     record,
                     stop_wanted=lambda: interrupt.wanted,
+                    recovery=Recovery(starts, handover, partial(take_requests, folder.path)),
                     trace=trace,
                 )
                 interrupt.gracefully = True
@@ -169,11 +169,25 @@ def train(
                     loop.run()
                 finally:
                     if trace is not None:  # of a run that failed, too
-                        trace.write(folder.trace)
-                        record.timeline(trace.dropped)
+                        try:
+                            trace.write(folder.trace)
+                        except OSError as error:
+                            record.notice(f"{folder.trace}: cannot be written: {error.strerror or error}")
+                        else:
+                            record.timeline(trace.dropped)
         finally:
             endpoint.close()
     return record, control
+
+
+@contextmanager
+def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOnInterrupt) -> Iterator[RayCluster]:
+    """The run's session of Ray, whose processes a closing terminal leaves alone."""
+    with ExitStack() as leaving:
+        with interrupt.hangup_deferred():
+            ray = leaving.enter_context(RayCluster(address, code, log))
+            interrupt.arm()  # again: Ray has set a handler of its own
+        yield ray
 
 
 def run_keys(names: Sequence[str]) -> dict[str, Keys]:
@@ -195,7 +209,11 @@ def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None)
 
 
 def _record(
-    prepared: Prepared, observer: report.Observer, writer: MetricsWriter, setups: Mapping[str, StageSetup]
+    prepared: Prepared,
+    observer: report.Observer,
+    writer: MetricsWriter,
+    setups: Mapping[str, StageSetup],
+    end: report.RunLimit,
 ) -> RunRecord:
     job = prepared.job
     return RunRecord(
@@ -205,10 +223,20 @@ def _record(
         stages=list(setups),
         last_stages={name: setup.cluster for name, setup in setups.items() if setup.is_last},
         samples_per_update=job.micro_batch * job.update_every,
-        total_samples=prepared.total_samples,
+        total_samples=end.samples,
+        stop_s=end.seconds,
         metrics=build_metrics(job.metrics, search_dirs(prepared.plan.job_file)),
         rounds_before=prepared.rounds_before,
     )
+
+
+def run_end(job: Job, total_samples: int | None, limit: report.RunLimit, speed: float = 1.0) -> report.RunLimit:
+    """Where a session of a run ends: at the job's own end or at `limit`, whichever comes first.
+
+    `total_samples` and `speed` are those of `run_control`.
+    """
+    seconds = None if job.stop.minutes is None else 60.0 * job.stop.minutes / speed
+    return report.RunLimit(_earlier(total_samples, limit.samples), _earlier(seconds, limit.seconds))
 
 
 class ResumePosition(Protocol):
@@ -251,30 +279,33 @@ def run_control(
         for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
     }
     any_setup = next(iter(setups.values()))
-    batches = evaluation_batches(held_out, any_setup.evaluation.batch, short_last=any_setup.evaluation.short_last)
-    shape = c.RunShape(
+    end = run_end(job, total_samples, limit, speed)
+    batches = EvaluationBatches(held_out, any_setup.evaluation.batch, short_last=any_setup.evaluation.short_last)
+    shape = RunShape(
         clusters={cluster.name: len(cluster.stages) for cluster in plan.clusters},
-        evaluator=max(rates, key=lambda name: rates[name]),
+        evaluators=tuple(sorted(rates, key=lambda name: -rates[name])),
         samples_per_update=job.micro_batch * job.update_every,
-        stop_samples=_earlier(total_samples, limit.samples),
-        stop_s=_earlier(None if job.stop.minutes is None else 60.0 * job.stop.minutes / speed, limit.seconds),
+        stop_samples=end.samples,
+        stop_s=end.seconds,
         evaluate_every=job.evaluate_every,
         held_out_batches=len(batches),
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
     )
     rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
-    return c.RunControl(shape, RoundOwner(rings, job.average_every, max_lag=job.max_lag))
+    clusters = {name: setup.cluster for name, setup in setups.items()}
+    owner = RoundOwner(rings, job.average_every, max_lag=job.max_lag, on_loss="reform", clusters=clusters)
+    return c.RunControl(shape, owner)
 
 
-def run_failure_policy(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> FailStop:
-    """The policy that ends the run when a stage is lost.
+def stage_watch(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> StageWatch:
+    """The watch over the stages of a run.
 
     `nodes` names the node of each stage. `speed` is that of `run_control`: a slow imitation makes round trips longer,
     but a fast one makes no deadline shorter, because this machine may be slower than those that it imitates.
     """
     round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
-    return FailStop(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
+    return StageWatch(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
 
 
 def _earlier(a: T | None, b: T | None) -> T | None:

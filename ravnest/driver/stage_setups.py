@@ -12,13 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
+from ravnest.checkpoints.tensor_stream import PIECE_BYTES
 from ravnest.driver.imitation import Imitation, device_of, imitated_node, stages_elsewhere
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.pipeline import stage_name
-from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
+from ravnest.planning.workload import EVALUATION_MICRO_BATCHES, evaluation_batch
+from ravnest.splitting import CapturedModel, Initialization, StageProgram, TensorSpec
 from ravnest.stage.setup import (
     ComputeResources,
     EvaluationSetup,
@@ -30,11 +33,20 @@ from ravnest.stage.setup import (
     UserCode,
 )
 from ravnest.stage.tied import TiedSetup, tied_setups
+from ravnest.training.averaging import BufferRule
 from ravnest.training.optimizer import expected_updates
 from ring_allreduce import RingSpec
 from ring_allreduce.ring import Wire, bytes_per_element
 from ring_allreduce.transport import Keys
 from ring_timing import divide
+
+
+class Initial(Protocol):
+    """Weights of which some can be made from the job's seed, tensor by tensor."""
+
+    def only(self, names: Collection[str]) -> tuple[Initialization, ...]:
+        """How those of `names` are made that can be."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,6 @@ def in_flight(plan: Plan, node: str) -> dict[str, int]:
 
 
 _HEADER_ALLOWANCE_BYTES = 1 << 20
-_EVALUATION_MICRO_BATCHES = 4  # without a graph to keep, larger batches cost no more memory
 
 
 def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> None:
@@ -101,11 +112,6 @@ def check_fingerprint(plan: Plan, captured: CapturedModel, plan_path: Path) -> N
             path=str(plan_path),
             key="fingerprint",
         )
-
-
-def evaluation_batch(job: Job, captured: CapturedModel) -> int:
-    """How many samples of the held-out set a stage evaluates at once."""
-    return job.micro_batch * (_EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
 
 
 def evaluating_cluster(plan: Plan) -> Cluster:
@@ -126,6 +132,7 @@ def stage_setups(
     keys: Mapping[str, Keys] | None = None,
     imitate: Imitation | None = None,
     timeline: bool = False,
+    initial: Initial | None = None,
 ) -> dict[str, StageSetup]:
     """The setup of every stage, by name.
 
@@ -137,6 +144,8 @@ def stage_setups(
         keys: of an encrypted run, by stage.
         imitate: which of the plan's machines are imitated; None imitates nothing.
         timeline: each stage reports its timeline.
+        initial: the weights that a new run starts from, which stages make themselves as far as they can; None where all
+            are sent.
     """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
@@ -202,6 +211,7 @@ def stage_setups(
                 imitated=imitated,
                 tied=tied[index],
                 timeline=timeline,
+                initial=() if initial is None else initial.only({spec.name for spec in programs[name].weight_specs}),
             )
     return setups
 
@@ -214,16 +224,27 @@ def _segment(
     # Only persistent buffers learn. The others are constants of the model, which every stage has already.
     learning = [spec for spec in program.buffers if spec.persistent]
     trained = [spec for spec in program.parameters if spec.requires_grad and spec.name not in apart]
-    buffers = [spec for spec in learning if spec.dtype.is_floating_point]
+    buffers: dict[BufferRule, list[TensorSpec]] = {"average": [], "first": [], "local": []}
+    counters = []
+    for spec in learning:
+        if spec.dtype.is_floating_point:
+            buffers[job.averaging.rule_of(spec.name)].append(spec)
+        elif job.averaging.keeps_own(spec.name):
+            buffers["local"].append(spec)
+        else:
+            counters.append(spec)
     return SegmentSetup(
         ring=plan.rings.index(ring),
         parameters=tuple(spec.name for spec in trained),
-        buffers=tuple(spec.name for spec in buffers),
-        counters=tuple(spec.name for spec in learning if spec not in buffers),
+        buffers=tuple(spec.name for spec in buffers["average"]),
+        counters=tuple(spec.name for spec in counters),
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
         progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire),
-        averaged_buffers=buffers_ring(plan, ring, _elements(buffers)) if buffers else None,
-        keeper=stage == _keeper(plan, ring.members),
+        averaged_buffers=_buffers_ring(plan, ring, "buffers", buffers["average"]),
+        keeper=stage == keeper(plan, ring.members),
+        taken=tuple(spec.name for spec in buffers["first"]),
+        taken_buffers=_buffers_ring(plan, ring, "taken", buffers["first"]),
+        local=tuple(spec.name for spec in buffers["local"]),
     )
 
 
@@ -237,13 +258,13 @@ def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: 
         frozen=(),
         progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
         averaged_buffers=None,
-        keeper=stage == _keeper(plan, copied.members),
+        keeper=stage == keeper(plan, copied.members),
         copies=sum(cluster == stage[0] for cluster, _ in copied.members),
     )
 
 
-def _keeper(plan: Plan, members: Sequence[RingMember]) -> RingMember:
-    """The member with the fastest uplink: the first of them where several are equally fast."""
+def keeper(plan: Plan, members: Sequence[RingMember]) -> RingMember:
+    """Which member of a ring sends its segment for checkpoints: the first of those with the fastest uplink."""
 
     def uplink(member: RingMember) -> float:
         return plan.fleet.node(plan.cluster(member[0]).stages[member[1]].node).up_bytes_per_s
@@ -256,12 +277,13 @@ def _elements(specs: Sequence[TensorSpec]) -> int:
 
 
 def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:
-    """A bound on one message: twice the largest tensor or boundary that a stage may send, and room for its header."""
+    """A bound on one message: twice the largest tensor or boundary that a stage may send, or a piece of its state, and
+    room for its header."""
     tensors = [spec.size_bytes for program in programs for spec in (*program.parameters, *program.buffers)]
     boundaries = [
-        unit.boundary_bytes * plan.workload.micro_batch * _EVALUATION_MICRO_BATCHES for unit in plan.costs.units
+        unit.boundary_bytes * plan.workload.micro_batch * EVALUATION_MICRO_BATCHES for unit in plan.costs.units
     ]
-    return 2 * max([*tensors, *boundaries, 0]) + _HEADER_ALLOWANCE_BYTES
+    return 2 * max([*tensors, *boundaries, PIECE_BYTES]) + _HEADER_ALLOWANCE_BYTES
 
 
 def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
@@ -269,11 +291,16 @@ def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec
     return ring_spec(plan, ring.members, str(plan.rings.index(ring)), elements, wire)
 
 
-def buffers_ring(plan: Plan, ring: Ring, elements: int) -> RingSpec:
-    """The ring that averages a segment's buffers. They travel without compression, because a variance that was rounded
-    beside larger numbers could come out below zero.
+def buffers_ring(plan: Plan, ring: Ring, elements: int, kind: str = "buffers") -> RingSpec:
+    """The ring of a segment's buffers: of those that are averaged, or with `taken` of those that are taken from its
+    first member. They travel without compression, because a variance that was rounded beside larger numbers could come
+    out below zero.
     """
-    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.buffers", elements, "exact")
+    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.{kind}", elements, "exact")
+
+
+def _buffers_ring(plan: Plan, ring: Ring, kind: str, buffers: Sequence[TensorSpec]) -> RingSpec | None:
+    return buffers_ring(plan, ring, _elements(buffers), kind) if buffers else None
 
 
 def ring_spec(plan: Plan, members: Sequence[RingMember], name: str, elements: int, wire: Wire) -> RingSpec:

@@ -6,17 +6,28 @@ to go on. The three steps stand in preparation.py, session.py and outcome.py.
 
 import shlex
 import tempfile
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster_planner import Plan, save_plan
-from ravnest.checkpoints.run_folder import choose_folder
-from ravnest.driver.imitation import Imitation
+from ravnest.checkpoints.run_folder import owned_folder
+from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
-from ravnest.driver.preparation import Prepared, ResumedRun, prepare
+from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
-from ravnest.driver.session import StopOnInterrupt, train
-from ravnest.errors import Interrupted, InvalidInput, RavnestError, RunFailed
+from ravnest.driver.ray.stage_actors import nodes_alive
+from ravnest.driver.restarting import Restarts, plan_among
+from ravnest.driver.resuming import ResumedRun
+from ravnest.driver.session import train
+from ravnest.driver.signals import StopOnInterrupt
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, RavnestError, RunFailed
+from ravnest.stage.device import require_device
+
+_LOOK_S = 0.25
+_LEAST_S = 1.0
+"""A run that begins again trains for at least so long, however little was left of its time."""
 
 
 def run(
@@ -25,6 +36,7 @@ def run(
     *,
     address: str | None = None,
     resume: bool = False,
+    other_data: bool = False,
     out_dir: Path | None = None,
     observer: report.Observer,
     imitate: Imitation | None = None,
@@ -34,15 +46,19 @@ def run(
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
-    In the main thread, Ctrl-C and SIGTERM end the run with a checkpoint (see `StopOnInterrupt`). In another thread no
-    handlers are set, because Python does not allow it.
+    Where no cluster is left that trains, the run begins again by itself from its last checkpoint (restarting.py).
+
+    In the main thread, Ctrl-C, SIGTERM and SIGHUP end the run with a checkpoint (see `StopOnInterrupt`). In another
+    thread no handlers are set, because Python does not allow it.
 
     Arguments:
         plan_path: the file that the plan was read from, which is copied into the run's folder; None for a plan that was
             made in Python, which is written there.
         address: HOST:PORT of a running Ray cluster; None starts one on this machine and places every stage on it.
         resume: go on from the last checkpoint in the run's folder.
-        out_dir: the run's folder; None makes a new one in runs/, or takes the newest there for a resume.
+        other_data: resume although the data are not those of the checkpoint.
+        out_dir: the run's folder; None makes a new one in runs/, or takes the newest there for a resume. No other
+            process may write there meanwhile (ravnest/checkpoints/run_lock.py).
         observer: is told of each event.
         imitate: which of the plan's machines are imitated, and how fast; None imitates nothing.
         encrypt: tensors travel encrypted, with keys of this run and among its own processes alone.
@@ -52,54 +68,146 @@ def run(
     Raises:
         InvalidInput, RunFailed, NodeLost or Interrupted.
     """
-    with StopOnInterrupt() as interrupt:
-        if address is not None:
-            check_address(address)
-        folder = choose_folder(out_dir, resume=resume)
-        prepared = prepare(plan, plan_path or folder.plan, folder.path, resume=resume, observer=observer)
-        _begin(prepared, plan_path)
-        watched = _Watched(observer)
-        try:
-            record, control = train(
-                prepared,
-                address,
-                imitate=imitate,
-                encrypt=encrypt,
-                timeline=timeline,
-                limit=limit,
-                observer=watched,
-                interrupt=interrupt,
+    if address is not None:
+        check_address(address)
+
+    def tell(said: str) -> None:
+        observer.on(report.NoticeEvent(said))
+
+    if address is None:
+        require_devices(plan, imitate)
+    with StopOnInterrupt() as interrupt, owned_folder(out_dir, resume=resume, tell=tell) as folder:
+        restarts, watched = Restarts(), _Watched(observer)
+        while True:
+            prepared = prepare(
+                plan, plan_path or folder.plan, folder.path, resume=resume, other_data=other_data, observer=observer
             )
-        except (InvalidInput, Interrupted):
-            raise
-        except RavnestError as error:
-            kind = type(error) if isinstance(error, RunFailed) else RunFailed
-            advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
-            raise kind("; ".join(filter(None, (str(error), advice)))) from error
-        return finish(prepared, record, control, encrypted=encrypt)
+            _begin(prepared, plan_path, rehearsal=imitate is not None)
+            try:
+                record, control = train(
+                    prepared,
+                    address,
+                    imitate=imitate,
+                    encrypt=encrypt,
+                    timeline=timeline,
+                    limit=watched.left_of(limit, prepared, 1.0 if imitate is None else imitate.speed),
+                    observer=watched,
+                    interrupt=interrupt,
+                )
+            except (InvalidInput, Interrupted):
+                raise
+            except RavnestError as error:
+                kind = type(error) if isinstance(error, RunFailed) else RunFailed
+                advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
+                log = prepared.folder.ray_log
+                said = f"what Ray said is in {log}" if log.is_file() and log.stat().st_size > 0 else None
+                failure = kind("; ".join(filter(None, (str(error), said, advice))))
+                if not isinstance(error, NodeLost) or not watched.training or interrupt.wanted:
+                    raise failure from error
+                anew = _restarted(restarts, prepared, address, str(error), watched)
+                if anew is None or not _waited(anew.wait_s, interrupt):
+                    raise failure from error
+                plan, plan_path = anew.plan, (plan_path if anew.plan is prepared.plan else None)
+                resume, other_data = True, False
+                interrupt.gracefully = False
+                continue
+            return finish(prepared, record, control, encrypted=encrypt)
 
 
-def _begin(prepared: Prepared, plan_path: Path | None) -> None:
+@dataclass(frozen=True)
+class _Anew:
+    """How a run begins again."""
+
+    plan: Plan
+    wait_s: float
+
+
+def _restarted(
+    restarts: Restarts, prepared: Prepared, address: str | None, reason: str, observer: report.Observer
+) -> _Anew | None:
+    """How the run begins again whose last cluster is lost, which the observer is told; None where it does not."""
+    checkpoint = latest_checkpoint(prepared)
+    wait_s = restarts.after(checkpoint)
+    if checkpoint is None or wait_s is None:
+        return None
+    try:
+        plan = plan_among(prepared.plan, nodes_alive(prepared.plan, address, prepared.folder.ray_log))
+    except RavnestError as error:
+        observer.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
+        return None
+    observer.on(report.RestartedEvent(reason, checkpoint, wait_s, planned_anew=plan is not prepared.plan))
+    return _Anew(plan, wait_s)
+
+
+def latest_checkpoint(prepared: Prepared) -> str | None:
+    """The name of the checkpoint that a resume would go on from; None where there is none that fits."""
+    if not prepared.folder.has_checkpoint:
+        return None
+    try:
+        return ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint.folder.name
+    except InvalidInput:
+        return None
+
+
+def _waited(seconds: float, interrupt: StopOnInterrupt) -> bool:
+    """Wait; False as soon as the user wants the run to end."""
+    while seconds > 0 and not interrupt.wanted:
+        time.sleep(min(_LOOK_S, seconds))
+        seconds -= _LOOK_S
+    return not interrupt.wanted
+
+
+def require_devices(plan: Plan, imitate: Imitation | None) -> None:
+    """Raises InvalidInput, which names the node, where a stage of `plan` needs a device that this machine lacks."""
+    for cluster in plan.clusters:
+        for stage in cluster.stages:
+            try:
+                require_device(device_of(plan, stage, imitate))
+            except RunFailed as error:
+                raise InvalidInput(
+                    str(error),
+                    key=f"nodes.{stage.node}.device",
+                    hint="without --address all stages run on this machine; `ravnest rehearse` imitates the nodes on"
+                    " its processor",
+                ) from None
+
+
+def _begin(prepared: Prepared, plan_path: Path | None, *, rehearsal: bool) -> None:
     """Make the run's folder and write the plan into it."""
     if plan_path is not None:
-        prepared.folder.begin(plan_path)
+        prepared.folder.begin(plan_path, rehearsal=rehearsal)
         return
     with tempfile.TemporaryDirectory(prefix="ravnest-plan-") as folder:
         written = Path(folder) / "plan.yaml"
         save_plan(prepared.plan, written)
-        prepared.folder.begin(written)
+        prepared.folder.begin(written, rehearsal=rehearsal)
 
 
 class _Watched:
-    """Passes every event to the observer, and remembers whether `training` has begun."""
+    """Passes every event to the observer, and remembers whether `training` has begun, and for how long it went."""
 
     def __init__(self, observer: report.Observer) -> None:
         self._observer = observer
         self.training = False
+        self._earlier_s = 0.0
+        self._this_s = 0.0
 
     def on(self, event: report.RunEvent) -> None:
-        self.training = self.training or event == report.PhaseEvent("training")
+        if event == report.PhaseEvent("training"):
+            self.training = True
+            self._earlier_s, self._this_s = self._earlier_s + self._this_s, 0.0
+        elif isinstance(event, report.ProgressEvent):
+            self._this_s = event.elapsed_s
         self._observer.on(event)
+
+    def left_of(self, limit: report.RunLimit, prepared: Prepared, speed: float) -> report.RunLimit:
+        """What is left of the limit, and of the job's minutes, after what was trained before the run began again."""
+        spent_s = self._earlier_s + self._this_s
+        if not spent_s:
+            return limit
+        minutes = prepared.job.stop.minutes
+        ends_s = [each for each in (limit.seconds, None if minutes is None else 60.0 * minutes / speed) if each]
+        return replace(limit, seconds=max(_LEAST_S, min(ends_s) - spent_s)) if ends_s else limit
 
 
 def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: bool) -> str | None:

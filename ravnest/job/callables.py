@@ -22,6 +22,7 @@ from ravnest.errors import InvalidInput
 
 _CODE_KEYS = ("model", "data", "loss", "metrics", "sample")
 _MEASURES = ("loss", "metrics")
+_NAMED = ("factory", "function", "collate_fn")
 _LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _TO_A_MODULE = "define it at the top level of a module, and import it from there"
 _IN_A_NOTEBOOK = (
@@ -56,7 +57,7 @@ def _entry(key: str, value: object, places: list[tuple[str, Path]]) -> object:
     """One value as a job.yaml writes it. Where it is or holds a callable, the place of its module is added to
     `places`."""
     if isinstance(value, Mapping):
-        named = {name: item for name, item in value.items() if name in ("factory", "function") and callable(item)}
+        named = {name: item for name, item in value.items() if name in _NAMED and callable(item)}
         return {**value, **{name: _reference(key, item, places) for name, item in named.items()}}
     if not callable(value):
         return value

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError, model_validator
 
 from cluster_planner import (
+    MOST_IN_FLIGHT,
     SYNCHRONOUS,
     ActivationCheckpointing,
     NodeData,
@@ -22,21 +23,25 @@ from cluster_planner import (
     problems_of,
     read_validated,
 )
+from ravnest.checkpoints.run_folder import CheckpointsConfig
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written
 from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
-from ravnest.training.losses import LOSSES, METRICS, check_name
+from ravnest.training.named_measures import LOSSES, METRICS, MeasureConfig, check_name
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
 from ravnest.training.precision import Precision, WireConfig
 
 __all__ = [
+    "MOST_WORKERS",
     "AveragingConfig",
+    "DataConfig",
     "FactoryConfig",
     "FunctionConfig",
     "InitialWeightsConfig",
     "Job",
+    "MeasureConfig",
     "ModelConfig",
     "OptimizerConfig",
     "ScheduleConfig",
@@ -84,12 +89,38 @@ class InitialWeightsConfig(Section):
     """Patterns of tensors in the files that the model has no use for."""
 
 
+MOST_WORKERS = 64
+"""The largest number of processes that read ahead in a stage."""
+
+
+class DataConfig(FactoryConfig):
+    """The data: a factory of the user's, and how its samples become batches."""
+
+    collate_fn: Reference | None = None
+    """`package.module:attribute` of a function that makes a batch of a list of samples."""
+
+    workers: Annotated[NonNegativeInt, Field(le=MOST_WORKERS)] | None = None
+    """Processes that read ahead in each first and last stage; None: what the data says, or 0."""
+
+    inputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Of samples that are dicts, the keys of the model's inputs; None: all that are no target."""
+
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Of samples that are dicts, the keys of the target; None: the first of labels, label and target."""
+
+    @property
+    def said(self) -> str:
+        """What makes the samples, as text: the factory with its arguments, and the keys that are given."""
+        kept = {"factory", "args"} | {key for key in ("collate_fn", "inputs", "targets") if getattr(self, key)}
+        return self.model_dump_json(include=kept)
+
+
 def _initial_weights(value: object) -> object:
     return {"path": value} if isinstance(value, str) else value
 
 
 class StopConfig(Section):
-    """When the run ends: exactly one of the three, counted over the whole fleet."""
+    """The end of the run: exactly one of the three is given, counted over the whole fleet."""
 
     samples: PositiveInt | None = None
     """Training samples."""
@@ -120,12 +151,14 @@ def _metric(value: object) -> object:
 def _named_or_made(value: object, known: tuple[str, ...], kind: str) -> object:
     if isinstance(value, FactoryConfig | FunctionConfig):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and "name" not in value:
         return (FunctionConfig if "function" in value else FactoryConfig).model_validate(value)
-    if not isinstance(value, str):
+    if isinstance(value, Mapping):
+        value = MeasureConfig.model_validate(value)
+    if not isinstance(value, str | MeasureConfig):
         raise ValueError(f"expected the name of a {kind} ({', '.join(known)}) or {{factory: ..., args: ...}}")
     try:
-        check_name(value, known, kind)
+        check_name(value if isinstance(value, str) else value.name, known, kind)
     except InvalidInput as error:
         raise ValueError(str(error)) from None
     return value
@@ -150,16 +183,20 @@ class Job(Section):
     model: ModelConfig
     """What is trained."""
 
+    frozen: tuple[str, ...] = ()
+    """Patterns (`encoder.*`) of parameters that are not trained, and are saved as they are."""
+
     initial_weights: Annotated[InitialWeightsConfig | None, BeforeValidator(_initial_weights)] = None
     """What it starts from; None: weights made from the seed."""
 
-    data: FactoryConfig
-    """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target)."""
+    data: DataConfig
+    """Returns an object with `.train` and `.held_out`: map-style datasets of (inputs, target) or of dicts."""
 
-    loss: Annotated[str | FactoryConfig | FunctionConfig, BeforeValidator(_loss)] = "cross_entropy"
-    """cross_entropy, mse, a function (output, target) → mean over the samples, or a factory that returns one."""
+    loss: Annotated[str | MeasureConfig | FactoryConfig | FunctionConfig, BeforeValidator(_loss)] = "cross_entropy"
+    """cross_entropy or mse, alone or with choices (`{name: cross_entropy, label_smoothing: 0.1}`), a function (output,
+    target) → mean over the samples, or a factory that returns one, which may be a module with parameters."""
 
-    metrics: tuple[Annotated[str | FactoryConfig | FunctionConfig, BeforeValidator(_metric)], ...] = ()
+    metrics: tuple[Annotated[str | MeasureConfig | FactoryConfig | FunctionConfig, BeforeValidator(_metric)], ...] = ()
     """Shown at evaluations beside the loss: accuracy, perplexity, functions or factories."""
 
     micro_batch: PositiveInt = 8
@@ -209,6 +246,9 @@ class Job(Section):
     evaluate_every: PositiveInt = 20_000
     """Samples of the whole fleet between evaluations on the held-out set."""
 
+    checkpoints: CheckpointsConfig = Field(default_factory=CheckpointsConfig)
+    """How many checkpoints are kept, and how large a file of final weights may be."""
+
     seed: NonNegativeInt = 0
     """Of the initial weights, the order of samples and dropout."""
 
@@ -221,9 +261,14 @@ class Job(Section):
         self,
         *,
         model: ModelConfig | Mapping[str, Any] | Callable[..., Any],
-        data: FactoryConfig | Mapping[str, Any] | Callable[..., Any],
+        data: DataConfig | Mapping[str, Any] | Callable[..., Any],
         stop: StopConfig | Mapping[str, Any],
-        loss: str | FactoryConfig | FunctionConfig | Mapping[str, Any] | Callable[..., Any] = "cross_entropy",
+        loss: str
+        | MeasureConfig
+        | FactoryConfig
+        | FunctionConfig
+        | Mapping[str, Any]
+        | Callable[..., Any] = "cross_entropy",
         **others: Any,
     ) -> None:
         """A job made in Python. `others` are the other fields of this class, by their names.
@@ -259,6 +304,8 @@ class Job(Section):
     def references(self) -> tuple[tuple[str, str], ...]:
         """Key and `module:name` of each callable in the user's code that it names."""
         named = [("data.factory", self.data.reference)]
+        if self.data.collate_fn is not None:
+            named.append(("data.collate_fn", self.data.collate_fn))
         if self.model.factory is not None:
             named.append(("model.factory", self.model.factory))
         for key, several in (("loss", (self.loss,)), ("metrics", self.metrics), ("sample", (self.sample,))):
@@ -284,6 +331,12 @@ class Job(Section):
                 f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"
                 " stops by minutes lacks: use constant, or stop by samples or epochs"
             )
+        in_flight = (self.max_staleness + 1) * self.update_every
+        if in_flight > MOST_IN_FLIGHT:
+            raise ValueError(
+                f"update_every: (max_staleness + 1) · update_every must be at most {MOST_IN_FLIGHT:,}, not"
+                f" {in_flight:,}: larger updates take a larger micro_batch"
+            )
         per_update = self.micro_batch * self.update_every
         if self.stop.samples is not None and self.stop.samples < per_update:
             raise ValueError(
@@ -306,7 +359,7 @@ def data_of_node(job: Job, own: NodeData | None) -> Job:
         return job
     args = dict(own.args) if own.factory is not None else {**job.data.args, **own.args}
     given = {"factory": own.factory or job.data.factory, "args": args}
-    return job.model_copy(update={"data": FactoryConfig.model_validate(given)})
+    return job.model_copy(update={"data": DataConfig.model_validate({**job.data.model_dump(), **given})})
 
 
 def differs(job: Job, path: str | os.PathLike[str]) -> bool:

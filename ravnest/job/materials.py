@@ -1,23 +1,38 @@
-"""Makes what a job names: the data, the model, the captured model, and the weights that the job's seed gives.
+"""Makes what a job names: the data, the model, the captured model and the loss.
 
 In: a job, and the file that it was read from, which says where the user's code is looked for. Out: the objects, or an
 InvalidInput at the job's key. `plan` and `run` both use this module, so that they see the same model.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from cluster_planner import Plan
-from ravnest.errors import InvalidInput, naming
-from ravnest.factories import call, resolve, user_code
-from ravnest.job.config import Job
-from ravnest.splitting import CapturedModel, build_model, capture, initial_buffers, initial_weights
-from ravnest.training.batches import Inputs, arguments, fetch, sample_batch
+from ravnest.errors import InvalidInput, ModelNotSplittable, naming
+from ravnest.factories import FactoryConfig, call, resolve, user_code
+from ravnest.job.config import MOST_WORKERS, Job
+from ravnest.splitting import CapturedModel, build_model, capture
+from ravnest.training.batches import Inputs, Part, SampleKeys, SampleSet, Target, arguments, fetch, sample_batch
+from ravnest.training.draws import generators_kept, seed_generators, seed_of
+from ravnest.training.loss_parameters import LOSS_PREFIX, loss_specs, module_with_parameters
+from ravnest.training.losses import Loss, build_loss, outputs_read
 from ravnest.training.optimizer import expected_updates, lr_ratio
-from ravnest.training.sampler import Sampler
+from ravnest.training.sampler import Sampler, derive_seed
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
@@ -27,29 +42,107 @@ def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
     return (folder,) if folder == here else (folder, here)
 
 
-def load_data(job: Job, job_file: str | Path) -> Any:
-    """The object that the data factory returns. It has the datasets `train` and `held_out`, whose lengths are known.
+@dataclass(frozen=True)
+class JobData:
+    """The datasets of a job, and what the user's factory returned."""
 
-    Raises InvalidInput at `data` where the factory fails or returns something else.
+    train: SampleSet
+    held_out: SampleSet
+    given: Any
+    """What the factory returned: what `sample` is called with, and where `baselines` are looked for."""
+    workers: int = 0
+    """Processes that read ahead in each first and last stage; 0: the stage reads itself."""
+
+    def part(self, name: Part) -> SampleSet:
+        """The set of that name."""
+        return self.train if name == "train" else self.held_out
+
+
+def load_data(job: Job, job_file: str | Path) -> JobData:
+    """What the data factory returns: an object (or a dict) with `train` and `held_out`, whose lengths are known.
+
+    Either may be a torch DataLoader, of which the dataset, the collate function and the number of workers are taken.
+    The object may have a `collate_fn` and `workers` for both; the job's own keys count before all of these. The factory
+    is called with the generators of torch, numpy and Python seeded by the job's seed, so that one which divides or
+    makes its data at random (random_split) gives the same in every process. Raises InvalidInput at `data` where the
+    factory fails or returns something else.
     """
-    data = call(job.data, search_dirs(job_file), path=str(job_file), key="data.factory")
+    path, key = str(job_file), "data.factory"
+    with generators_kept():
+        seed_generators(seed_of(job.seed))
+        given = call(job.data, search_dirs(job_file), path=path, key=key)
+    collate: Any = _attribute(given, "collate_fn")
+    if collate is not None and not callable(collate):
+        raise InvalidInput(f"its `collate_fn` is {type(collate).__name__}, which cannot be called", path=path, key=key)
+    workers: Any = _attribute(given, "workers") or 0
+    if not isinstance(workers, int) or not 0 <= workers <= MOST_WORKERS:
+        raise InvalidInput(f"its `workers` must be a number up to {MOST_WORKERS}, not {workers!r}", path=path, key=key)
+    wanted = None
+    if job.data.collate_fn is not None:
+        wanted = resolve(job.data.collate_fn, search_dirs(job_file), path=path, key="data.collate_fn")
+    sets: dict[str, SampleSet] = {}
     for part in ("train", "held_out"):
-        dataset: Any = getattr(data, part, None)
+        value: Any = _attribute(given, part)
+        dataset, own, its_workers = value, None, 0
+        if isinstance(value, DataLoader):
+            with naming(job_file, key):
+                dataset, own, its_workers = _of_loader(value, part)
         if not hasattr(dataset, "__len__"):
+            lack = "is missing" if dataset is None else "has no `__len__`"
             raise InvalidInput(
                 f"{job.data.factory!r} must return an object with `train` and `held_out` datasets of known length;"
-                f" it returned {type(data).__name__}, whose `{part}` is missing or has none",
-                path=str(job_file),
-                key="data.factory",
+                f" it returned {type(given).__name__}, whose `{part}` {lack}",
+                path=path,
+                key=key,
             )
-        with user_code(f"the length of `{part}`", path=str(job_file), key="data.factory"):
+        with user_code(f"the length of `{part}`", path=path, key=key):
             len(dataset)
+        keys = SampleKeys(job.data.inputs, job.data.targets)
+        sets[part] = SampleSet(dataset, part, job.seed, wanted or own or collate, keys)
+        workers = max(workers, its_workers)
+    if job.data.workers is not None:
+        workers = job.data.workers
+    data = JobData(sets["train"], sets["held_out"], given, workers)
+    with user_code("`baselines`", path=path, key=key):
+        baselines_of(data)  # before training: they are shown at its end
     return data
 
 
-def baselines_of(data: Any) -> dict[str, float]:
+def _attribute(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+
+def _of_loader(loader: Any, part: str) -> tuple[Any, Any, int]:
+    """The dataset, the collate function (None for torch's own) and the workers of a DataLoader.
+
+    Its batch_size, shuffle and drop_last are the job's to say. Raises InvalidInput where it does what a run cannot.
+    """
+    what, hint = f"`{part}` is a DataLoader", None
+    sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        what += " of an IterableDataset, which has no samples by number"
+        hint = "bring a dataset with __len__ and __getitem__"
+    elif loader.batch_sampler is None:
+        what += " with batch_size=None"
+        hint = "let the dataset give single samples, and join them with collate_fn"
+    elif type(loader.batch_sampler) is not BatchSampler:
+        what += f" with a batch sampler of its own ({type(loader.batch_sampler).__name__})"
+        hint = "leave it out: the job's micro_batch and seed say which samples make a batch"
+    elif type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False):
+        what += f" with a sampler of its own ({type(sampler).__name__})"
+        hint = "leave it out: every epoch is shuffled, and clusters share it; for other weights, repeat samples"
+    elif loader.worker_init_fn is not None:
+        what += " with a worker_init_fn"
+        hint = "leave it out: generators are seeded for each sample, and workers call the data factory themselves"
+    if hint is not None:
+        raise InvalidInput(f"{what}: a run cannot keep to that", hint=hint)
+    own = None if loader.collate_fn is default_collate else loader.collate_fn
+    return loader.dataset, own, min(loader.num_workers, MOST_WORKERS)
+
+
+def baselines_of(data: JobData) -> dict[str, float]:
     """The held-out losses of other models that the user's data names; empty where it has no `baselines`."""
-    return {str(name): float(value) for name, value in getattr(data, "baselines", {}).items()}
+    return {str(name): float(value) for name, value in (_attribute(data.given, "baselines") or {}).items()}
 
 
 def total_samples(job: Job, dataset_size: int, job_file: str | Path) -> int | None:
@@ -88,7 +181,7 @@ def check_shares(job: Job, job_file: str | Path, plan: Plan, dataset_size: int) 
                 lr_ratio(job.optimizer.schedule, 0, updates)
 
 
-def first_batch(job: Job, job_file: str | Path, data: Any) -> tuple[Inputs, Tensor]:
+def first_batch(job: Job, job_file: str | Path, data: JobData) -> tuple[Inputs, Target]:
     """The first micro-batch of the training set; the first sample of the held-out set is read too.
 
     Raises InvalidInput where a dataset raises, has other samples than (inputs, target), or has too few.
@@ -100,32 +193,100 @@ def first_batch(job: Job, job_file: str | Path, data: Any) -> tuple[Inputs, Tens
     return batch
 
 
-def capture_job(job: Job, job_file: str | Path, data: Any) -> CapturedModel:
+def capture_job(
+    job: Job, job_file: str | Path, data: JobData, shorten: Callable[[nn.Module], None] = lambda model: None
+) -> CapturedModel:
     """The job's model, captured on the meta device with the first micro-batch of the training set.
 
-    Raises InvalidInput at the data, or at `model`.
+    `shorten` may take parts of the model away before it is captured. A model that cannot be built or captured without
+    values is captured with them; `needs_values` then says why. Raises InvalidInput at the data, or at `model`.
     """
     inputs, _ = first_batch(job, job_file, data)
+    model, why = _without_values(job, job_file)
+    shorten(model)
     with naming(job_file, "model"):
-        return capture(make_model(job, job_file, "meta"), *arguments(inputs))
+        captured = _captured(job, job_file, model, inputs, why, shorten)
+    with naming(job_file):
+        return captured.with_loss(*loss_specs(make_loss(job, job_file)))
+
+
+def _captured(
+    job: Job, job_file: str | Path, model: nn.Module, inputs: Inputs, why: str, shorten: Callable[[nn.Module], None]
+) -> CapturedModel:
+    """`why`: why the model has values; empty where it has none, in which case it is tried without them first."""
+    select = outputs_read(job.loss, job.metrics)
+    if not why:
+        try:
+            return capture(model, *arguments(inputs), select=select)
+        except ModelNotSplittable as error:
+            if "meta" not in error.message:
+                raise
+            model, why = _with_values(job, job_file), error.message
+            shorten(model)
+    return replace(capture(model, *arguments(inputs), select=select), needs_values=why)
 
 
 def make_model(job: Job, job_file: str | Path, device: str = "cpu") -> nn.Module:
-    """The job's model, unmodified; on "meta" it allocates nothing. Raises InvalidInput at `model`."""
+    """The job's model, unmodified; on "meta" it allocates nothing, unless it cannot be built there.
+
+    Raises InvalidInput at `model`.
+    """
+    return _without_values(job, job_file)[0] if device == "meta" else _built(job, job_file, device)
+
+
+def _without_values(job: Job, job_file: str | Path) -> tuple[nn.Module, str]:
+    """The model on the meta device, and an empty text; where it cannot be built there, the model on the CPU, and why.
+
+    Constructors that read a value (`.item()`) fail on the meta device, and so does what loads weights in its own way.
+    """
+    try:
+        return _built(job, job_file, "meta"), ""
+    except InvalidInput as error:
+        why = error.message
+    return _with_values(job, job_file), why  # whose error, if it fails too, is the user's own
+
+
+def _with_values(job: Job, job_file: str | Path) -> nn.Module:
+    """The model on the CPU, with the job's seed: what its constructor draws is the same each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.seed)
+        return _built(job, job_file, "cpu")
+
+
+def _built(job: Job, job_file: str | Path, device: str) -> nn.Module:
     dirs = search_dirs(job_file)
     with naming(job_file, "model"):
-        return build_model(
+        model = build_model(
             job.model.model_dump(),
             device,
             resolve=lambda reference: resolve(reference, dirs, path=str(job_file), key="model.factory"),
         )
+    with naming(job_file):
+        _freeze(model, job.frozen)
+    return model
 
 
-def make_weights(job: Job, job_file: str | Path) -> dict[str, Tensor]:
-    """The initial weights and buffers that the job's seed gives, by name."""
-    return initial_weights(lambda: make_model(job, job_file), job.seed)
+def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        found = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, pattern)]
+        if not found and not pattern.startswith(LOSS_PREFIX):
+            raise InvalidInput(f"{pattern!r} matches no parameter of the model", key="frozen")
+        for parameter in found:
+            parameter.requires_grad_(False)
 
 
-def make_buffers(job: Job, job_file: str | Path) -> dict[str, Tensor]:
-    """The buffers that `make_weights` makes, without ever holding all parameters in memory."""
-    return initial_buffers(lambda: make_model(job, job_file), job.seed)
+def make_loss(job: Job, job_file: str | Path) -> Loss | None:
+    """The loss that a factory of the user's makes, with the values that the job's seed gives; None for any other.
+
+    Parameters that `frozen` names are not trained. Raises InvalidInput at `loss`.
+    """
+    if not isinstance(job.loss, FactoryConfig):
+        return None
+    with torch.random.fork_rng(devices=[]), naming(job_file, "loss"):
+        torch.manual_seed(derive_seed(job.seed, "", 0, 0, "loss"))
+        loss = build_loss(job.loss, search_dirs(job_file))
+        module = module_with_parameters(loss)
+    for name, parameter in () if module is None else module.named_parameters():
+        if any(fnmatchcase(f"{LOSS_PREFIX}{name}", pattern) for pattern in job.frozen):
+            parameter.requires_grad_(False)
+    return loss

@@ -10,10 +10,10 @@ are tied, and narrower floats.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -22,9 +22,11 @@ from torch import Tensor
 from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
 from ravnest.job.config import InitialWeightsConfig, Job
-from ravnest.job.materials import make_buffers, make_model, make_weights, search_dirs
-from ravnest.splitting import CapturedModel
+from ravnest.job.initial_weights import WeightsFromSeed
+from ravnest.job.materials import make_loss, make_model, search_dirs
+from ravnest.splitting import CapturedModel, Initialization
 from ravnest.splitting.model_source import dropped_names, tied_names
+from ravnest.training.loss_parameters import loss_weights
 
 _DTYPE_NAMES = {
     torch.float64: "F64",
@@ -48,15 +50,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 class PretrainedWeights(Mapping[str, Tensor]):
     """Weights by name, in the files' precision. A tensor is read each time it is asked for, and not kept."""
 
-    def __init__(self, files: WeightFiles, places: Mapping[str, str], make: Callable[[], Mapping[str, Tensor]]) -> None:
-        """`make`: makes at least the tensors that no file holds."""
+    def __init__(self, files: WeightFiles, places: Mapping[str, str], made: WeightsFromSeed) -> None:
+        """`made`: at least the tensors that no file holds."""
         self.files = files
         self.places = places
         """The name in the files of each weight that they hold."""
-        self._make = make
+        self._from_seed = made
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.files.read(self.places[name]) if name in self.places else self._made[name]
+        return self.files.read(self.places[name]) if name in self.places else self._from_seed[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self.places
@@ -65,11 +67,20 @@ class PretrainedWeights(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.places) + len(self._made)
 
+    @property
+    def whole_because(self) -> str:
+        """Why what no file holds cannot be made tensor by tensor; empty where it can, or where files hold all."""
+        return self._from_seed.whole_because if self._made else ""
+
+    def only(self, names: Collection[str]) -> tuple[Initialization, ...]:
+        """How those of `names` are made that no file holds."""
+        missing = [name for name in names if name not in self.places]
+        return self._from_seed.only(missing) if missing else ()
+
     @cached_property
-    def _made(self) -> dict[str, Tensor]:
-        """The tensors that no file holds. Making new weights takes the memory of the whole model for a moment, as
-        starting from the seed does."""
-        return {name: tensor for name, tensor in self._make().items() if name not in self.places}
+    def _made(self) -> tuple[str, ...]:
+        """The names of the tensors that no file holds."""
+        return tuple(name for name in self._from_seed if name not in self.places)
 
 
 def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | None:
@@ -85,17 +96,17 @@ def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) 
     program = captured.span(0, len(captured.units))
     saved = (*program.parameters, *(spec for spec in program.buffers if spec.persistent))
     try:
-        places = match(
+        places = match_with_loss(
             {spec.name: Form(spec.shape, dtype_name(spec.dtype)) for spec in saved},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
+            {spec.name for spec in (*captured.loss_parameters, *captured.loss_buffers)},
             new=config.new,
             ignored=config.ignored,
             conventions=Conventions(tied_names(model), dropped_names(model)),
         )
     except InvalidInput as error:
         raise InvalidInput(error.message, path=str(files.path), key=error.key) from None
-    make = make_weights if config.new else make_buffers
-    return PretrainedWeights(files, places, partial(make, job, job_file))
+    return PretrainedWeights(files, places, WeightsFromSeed(job, job_file, parameters=bool(config.new)))
 
 
 def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> PretrainedWeights:
@@ -105,16 +116,30 @@ def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> Pretrai
     """
     model = make_model(job, job_file, "meta")
     state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    of_loss = loss_weights(make_loss(job, job_file))
+    state |= of_loss
     try:
-        places = match(
+        places = match_with_loss(
             {name: Form(tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in state.items()},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
+            of_loss.keys(),
             conventions=Conventions(tied_names(model), dropped_names(model)),
             whole=True,
         )
     except InvalidInput as error:
         raise InvalidInput(error.message, path=str(files.path), key=error.key) from None
-    return PretrainedWeights(files, places, partial(make_buffers, job, job_file))
+    return PretrainedWeights(files, places, WeightsFromSeed(job, job_file, parameters=False))
+
+
+def folder_of_initial_weights(job: Job, job_file: str | Path) -> Path | None:
+    """The folder that the job's `initial_weights` names, or that their file lies in; None where there is none now."""
+    if job.initial_weights is None:
+        return None
+    try:
+        path = _found(job.initial_weights, job_file)
+    except InvalidInput:
+        return None
+    return path if path.is_dir() else path.parent
 
 
 def _found(config: InitialWeightsConfig, job_file: str | Path) -> Path:
@@ -151,6 +176,30 @@ class Conventions:
     """For each weight, the other names under which it may be stored, best first: those that it is tied with."""
     dropped: tuple[str, ...] = ()
     """Regular expressions of names that checkpoints hold and models no longer have."""
+
+
+def match_with_loss(
+    wanted: Mapping[str, Form],
+    stored: Mapping[str, Form],
+    of_loss: Collection[str],
+    *,
+    new: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    conventions: Conventions | None = None,
+    whole: bool = False,
+) -> dict[str, str]:
+    """As `match`, where the weights `of_loss` are those of the job's loss: they are stored under these very names, or
+    not at all, so that no prefix of the model's names is taken for theirs."""
+    if not of_loss:
+        return match(wanted, stored, new=new, ignored=ignored, conventions=conventions, whole=whole)
+    theirs = [pattern for pattern in new if any(fnmatchcase(name, pattern) for name in of_loss)]
+    own = {name: form for name, form in wanted.items() if name not in of_loss}
+    others = [p for p in new if p not in theirs or any(fnmatchcase(name, p) for name in own)]
+    rest = {name: form for name, form in stored.items() if name not in of_loss}
+    found = match(own, rest, new=others, ignored=ignored, conventions=conventions, whole=whole)
+    loss = {name: wanted[name] for name in of_loss}
+    held = {name: stored[name] for name in of_loss if name in stored}
+    return found | match(loss, held, new=theirs, whole=whole)
 
 
 def match(

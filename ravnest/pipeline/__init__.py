@@ -15,7 +15,7 @@ from ravnest.pipeline.instructions import (
     parse_trace,
 )
 from ravnest.pipeline.stage_machine import StageMachine
-from ravnest.pipeline.stage_shape import StageShape, stage_name
+from ravnest.pipeline.stage_shape import StageShape, stage_name, stage_place
 
 __all__ = [
     "Compute",
@@ -29,4 +29,5 @@ __all__ = [
     "parse",
     "parse_trace",
     "stage_name",
+    "stage_place",
 ]

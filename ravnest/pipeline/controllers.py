@@ -82,7 +82,8 @@ class _Growth:
 
 
 def spare_for(stages: int) -> int:
-    """How many more micro-batches to have in flight than Little's law asks for, the more the longer the pipeline.
+    """Return how many more micro-batches to have in flight than Little's law asks for, the more the longer the
+    pipeline.
 
     Without them stages of equal speed whose times vary would wait for each other.
     """
@@ -126,7 +127,7 @@ class WindowTuner:
         return self._judged() or self._grown(look, trip.busiest_s) or self._shrunk(bare_s)
 
     def _judged(self) -> int | None:
-        """What the last growth has brought, now that a whole round of the larger window is through."""
+        """Return what the last growth has brought, now that a whole round of the larger window is through."""
         if self._seen <= self.window:
             return None
         trips, growth = self._trips, self._growth

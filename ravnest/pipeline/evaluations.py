@@ -79,7 +79,7 @@ class Evaluations:
         return RunEvaluation(evaluation, batch)
 
     def finished(self) -> list[Instruction]:
-        """The batch that was begun is computed. Returns what to send and to report."""
+        """Take note that the batch that was begun is computed, and return what to send and to report."""
         assert self._running is not None
         (evaluation, batch, batches), self._running = self._running, None
         if not self._shape.is_last:

@@ -14,12 +14,13 @@ class Started:
     """The stage's weights are in place. This is always the first event.
 
     The next micro-batch is `version · update_every`: a stage starts, and resumes, at an update boundary.
-    `round` is the last round that was merged, and so also the last contributed to, since a resume drops rounds that
-    were pending.
+    `round` is the last round that was merged. `contributed` is the last that was contributed to; None: it is the same,
+    since a resume drops rounds that were pending. A stage that joins a run under way may have contributed to more.
     """
 
     version: int = 0
     round: int = 0
+    contributed: int | None = None
 
 
 @record
@@ -172,14 +173,14 @@ class EvaluationCredited:
 
 @record
 class WindowChanged:
-    """From now on the first stage, which alone hears of it, keeps at most `window` micro-batches in flight."""
+    """The first stage, which alone hears of it, keeps at most `window` micro-batches in flight from now on."""
 
     window: int
 
 
 @record
 class SplitChanged:
-    """From now on backwards are `split`, or whole. Only a stage with room for what a split one keeps may hear it."""
+    """Backwards are `split`, or whole, from now on. Only a stage with room for what a split one keeps may hear it."""
 
     split: bool
 

@@ -193,7 +193,7 @@ class Admission:
         """After a drain: the first micro-batch that is no longer injected; None before."""
 
     def change_window(self, window: int) -> None:
-        """At most `window` micro-batches are in flight from now on. Raises IllegalEventError for less than one."""
+        """Keep at most `window` micro-batches in flight from now on. Raises IllegalEventError for less than one."""
         require(window >= 1, "a window holds at least one micro-batch")
         self.window = window
 

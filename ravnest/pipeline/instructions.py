@@ -214,7 +214,7 @@ Instruction = Compute | Send | Report | Fail
 
 
 def parse(word: str) -> Instruction:
-    """The instruction that prints as `word`. Raises ValueError when there is none."""
+    """Return the instruction that prints as `word`. Raises ValueError when there is none."""
     for pattern, make in _FORMS:
         match = pattern.fullmatch(word)
         if match:
@@ -223,12 +223,12 @@ def parse(word: str) -> Instruction:
 
 
 def parse_trace(trace: str) -> list[Instruction]:
-    """The instructions of a trace: words parted by white space (a Fail's reason may hold some)."""
+    """Return the instructions of a trace: words parted by white space (a Fail's reason may hold some)."""
     return [parse(word) for word in re.findall(r'FAIL"(?:[^"\\]|\\.)*"|\S+', trace)]
 
 
 def format_trace(instructions: Iterable[Instruction]) -> str:
-    """The trace that `parse_trace` reads back."""
+    """Return the trace that `parse_trace` reads back."""
     return " ".join(map(str, instructions))
 
 

@@ -38,13 +38,13 @@ class StageMachine:
         self.running: ins.Compute | None = None
         self.failure: str | None = None
         self.started = False
-        self._begin(0, 0)
+        self._begin(0, 0, 0)
 
-    def _begin(self, version: int, number: int) -> None:
+    def _begin(self, version: int, merged: int, contributed: int) -> None:
         self._flow = Flow(self.shape, version)
         self._admission = Admission(self.shape)
         self._norms = GradientNorms(self.shape, version)
-        self._boundary = UpdateBoundary(self.shape, number)
+        self._boundary = UpdateBoundary(self.shape, merged, contributed)
         self._evaluations = Evaluations(self.shape)
         parts = self._flow, self._admission, self._norms, self._boundary, self._evaluations
         self._order = WorkOrder(self.shape, *parts)
@@ -162,11 +162,13 @@ class StageMachine:
     def _other(self, event: ev.Event) -> list[ins.Instruction]:
         shape, flow = self.shape, self._flow
         match event:
-            case ev.Started(version, number):
+            case ev.Started(version, merged, given):
+                contributed = merged if given is None else given
                 require(not self.started, "Started comes once")
-                require(version >= 0 and number >= 0, "versions and rounds are not negative")
+                require(version >= 0 and merged >= 0, "versions and rounds are not negative")
+                require(0 <= contributed - merged <= shape.max_lag, f"the lag is at most {shape.max_lag}")
                 self.started = True
-                self._begin(version, number)
+                self._begin(version, merged, contributed)
             case ev.InputGradientsFinished(micro_batch):
                 self._finish_pass(ins.RunInputGradients, micro_batch)
                 flow.input_gradients_finished()
@@ -232,7 +234,7 @@ class StageMachine:
         self.running = None
 
     def _gradient_made(self, micro_batch: int, norm_sq: float | None) -> list[ins.Instruction]:
-        """What to send once the gradient for the stage before is computed; `norm_sq` as in BackwardFinished."""
+        """Return what to send once the gradient for the stage before is computed; `norm_sq` as in BackwardFinished."""
         stamp = None
         update, rest = divmod(micro_batch + 1, self._update_every)
         total = None

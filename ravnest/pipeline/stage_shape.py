@@ -68,17 +68,23 @@ class StageShape:
 
     @property
     def held(self) -> int:
-        """In a synchronous schedule, how many micro-batches may be between forward and backward here."""
+        """The number of micro-batches that may be between forward and backward here in a synchronous schedule."""
         return held_micro_batches(self.schedule, self.stages, self.index, self.update_every)
 
     def ends_group(self, micro_batch: int) -> bool:
-        """Whether the micro-batch is the last one of an update."""
+        """Say whether the micro-batch is the last one of an update."""
         return (micro_batch + 1) % self.update_every == 0
 
 
 def stage_name(cluster: str, index: int) -> str:
-    """The name of a stage everywhere, in messages, files and on the transport: `c0.s1` is stage 1 of cluster c0."""
+    """Return the name that a stage has in messages, files and the transport: `c0.s1` is stage 1 of cluster c0."""
     return f"{cluster}.s{index}"
+
+
+def stage_place(name: str) -> tuple[str, int]:
+    """Return the cluster and the number of the stage of that name: what `stage_name` was made of."""
+    cluster, _, index = name.rpartition(".s")
+    return cluster, int(index)
 
 
 class IllegalEventError(Exception):

@@ -60,7 +60,7 @@ class Ledger:
         return self._state
 
     def enter(self, state: str, now_s: float, running: Compute | None = None) -> None:
-        """From `now_s` on the stage does or awaits `state`. `running` is the computation, where it does one."""
+        """Take note that the stage does or awaits `state` from `now_s` on, and computes `running`, if anything."""
         since_s, before = self._since_s, self._state
         if since_s is None:
             since_s = self._since_s = self._began_s = now_s

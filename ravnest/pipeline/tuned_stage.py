@@ -142,11 +142,11 @@ class StageTimings:
             self._began_s = now_s
 
     def passage(self, micro_batch: int) -> Passage:
-        """What to tell with the gradient of a micro-batch that has just been computed. This call forgets it."""
+        """Return what to tell with the gradient of a micro-batch that has just been computed. This call forgets it."""
         return Passage(self._queued_s.pop(micro_batch, 0.0), self._busiest_s.pop(micro_batch))
 
     def trip(self, micro_batch: int, now_s: float, in_flight: int) -> RoundTrip:
-        """At the first stage: the way of a micro-batch whose backward has just ended. This call forgets it.
+        """Return the round trip of a micro-batch whose backward has just ended at the first stage, and forget it.
 
         in_flight: the micro-batches in flight before it ended.
         """
@@ -198,8 +198,9 @@ class TunedStage:
             self._split_tuner = SplitTuner(self._split, shape.update_every, synchronous=updates_wait)
 
     def handle(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
-        """The instructions that follow from `event`, as from StageMachine.handle. `carried`: what an arrived gradient
-        says."""
+        """Return the instructions that follow from `event`, as from StageMachine.handle. `carried`: what an arrived
+        gradient says.
+        """
         machine = self.machine
         in_flight = machine.in_flight if self._is_first else 0
         answers = machine.handle(event, now_s)
@@ -236,5 +237,5 @@ class TunedStage:
         return answers
 
     def passage(self, micro_batch: int) -> Passage:
-        """What to tell with the gradient that a SendGradient sends. This call forgets it."""
+        """Return what to tell with the gradient that a SendGradient sends. This call forgets it."""
         return self._timings.passage(micro_batch)

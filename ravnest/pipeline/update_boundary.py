@@ -66,7 +66,7 @@ class GradientNorms:
         self._known_update, self._known_norm_sq = update, norm_sq
 
     def is_ready(self, update: int) -> bool:
-        """Whether the update need not wait for its norm any longer."""
+        """Say whether the update need not wait for its norm any longer."""
         return not self._waits or self._known_update == update
 
     @property
@@ -81,15 +81,18 @@ class GradientNorms:
 
 
 class UpdateBoundary:
-    """The snapshots and merges that are due at one stage; `number` is the last round that was merged at the start."""
+    """The snapshots and merges that are due at one stage."""
 
-    def __init__(self, shape: StageShape, number: int) -> None:
+    def __init__(self, shape: StageShape, merged: int, contributed: int | None = None) -> None:
+        """At the start, `merged` is the last round that was merged, and `contributed` the last that was contributed to;
+        None: the same."""
+        given = merged if contributed is None else contributed
         self._max_lag = shape.max_lag
-        self.contributed = number
-        self.merged = number
-        self._arrived = number
-        self._opened = number
-        self._stamped = number
+        self.contributed = given
+        self.merged = merged
+        self._arrived = merged
+        self._opened = given
+        self._stamped = given
         self._due: deque[tuple[int, int]] = deque()
         """(update, round): the snapshot for `round` that is to follow `update`."""
         self._finish: tuple[int, int] | None = None
@@ -109,22 +112,22 @@ class UpdateBoundary:
         return None if self._finish is None else self._finish[1]
 
     def round_opened(self, number: int) -> None:
-        """At the last stage: round `number` is open, and is to be stamped on a gradient."""
+        """Take note, at the last stage, that round `number` is open and is to be stamped on a gradient."""
         require(self._finish is None, "the rounds to finish were already named")
         require(number == self._opened + 1, f"expected round {self._opened + 1}")
         self._opened = number
 
     def stamp_open_round(self, update: int) -> None:
-        """At the last stage: the group of `update` is complete, so stamp the oldest open round on it, if any."""
+        """Stamp the oldest open round, if any, on the group of `update`, which is complete at the last stage."""
         if self._stamped < self._opened:
             self.stamp(self._stamped + 1, update)
 
     def stamp_of(self, update: int) -> int | None:
-        """The round whose snapshot is due after `update`; None where none is."""
+        """Return the round whose snapshot is due after `update`; None where none is."""
         return next((number for of, number in self._due if of == update), None)
 
     def stamp(self, number: int, update: int) -> None:
-        """From now on a snapshot for round `number` is due after `update`."""
+        """Take note that a snapshot for round `number` is due after `update`."""
         require(number == self._stamped + 1, f"expected the stamp of round {self._stamped + 1}")
         require(self._finish is None or number <= self._finish[0], "no round beyond the last to finish")
         self._stamped = number
@@ -148,7 +151,7 @@ class UpdateBoundary:
         self.is_quiet = False
 
     def next_step(self, version: int, untouched: bool) -> TakeSnapshot | ApplyMerge | None:
-        """The snapshot or merge that is due now, or None. `untouched`: whether a merge may change the weights."""
+        """Return the snapshot or merge that is due, or None. `untouched`: whether a merge may change the weights."""
         number = self._snapshot_due(version)
         if number is not None and number - self._max_lag <= self.merged:
             return TakeSnapshot(number)
@@ -157,7 +160,7 @@ class UpdateBoundary:
         return None
 
     def holds(self, version: int) -> bool:
-        """Whether training waits here for a snapshot, which the lag may not permit yet."""
+        """Say whether training waits here for a snapshot, which the lag may not permit yet."""
         return self._snapshot_due(version) is not None
 
     def snapshot_finished(self, number: int) -> None:
@@ -176,7 +179,7 @@ class UpdateBoundary:
         self.is_quiet = not self._due and self.merged == self._arrived and self._finish is None
 
     def newly_finished(self, version: int) -> int | None:
-        """When all rounds to finish are merged, the last of them, told once; None otherwise."""
+        """Return, once, the last of the rounds to finish when all of them are merged; None otherwise."""
         if (self.merged, version) != self._finish or self.merged == self._finish_reported:
             return None
         self._finish_reported = self.merged

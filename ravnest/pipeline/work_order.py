@@ -54,7 +54,7 @@ class WorkOrder:
         """Whether backwards are split from now on."""
 
     def next(self) -> ins.Compute | None:
-        """The next computation, to be asked for when nothing runs; None where the stage has to wait."""
+        """Return the next computation, to be asked for when nothing runs; None where the stage has to wait."""
         flow, boundary = self._flow, self._boundary
         held = False
         if not boundary.is_quiet:
@@ -86,7 +86,7 @@ class WorkOrder:
         return ins.RunWeightGradients(flow.added) if backwards != flow.added else None
 
     def _backward(self) -> ins.Compute:
-        """The backward of the oldest micro-batch that is ready, or what has to come before it."""
+        """Return the backward of the oldest micro-batch that is ready, or what has to come before it."""
         flow = self._flow
         if self.splits and not (self._clip and self._shape.ends_group(flow.backwards)) and flow.has_room_to_split:
             self._went_back = True
@@ -101,7 +101,9 @@ class WorkOrder:
         return self._admission.refusal(flow.forwards, flow.in_flight, flow.version)
 
     def waits_for(self) -> str:
-        """The name, one of WAITS, under which the ledger counts the time from now on, in which nothing is computed."""
+        """Return the name, one of WAITS, under which the ledger counts the time from now on, in which nothing is
+        computed.
+        """
         flow, boundary = self._flow, self._boundary
         if not boundary.is_quiet and boundary.holds(flow.version):
             return "lag"

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from cluster_planner import (
     ConstraintCosts,
     Fleet,
+    NoFeasiblePlan,
     Plan,
     Step,
     format_count,
@@ -32,24 +35,34 @@ from cluster_planner import (
 )
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
-from ravnest.formatting import size
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
+from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import (
     capture_job,
     check_shares,
     first_batch,
     load_data,
+    make_loss,
     make_model,
     search_dirs,
     total_samples,
 )
 from ravnest.job.pretrained import pretrained_weights
+from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, some
+from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains
+from ravnest.planning.reading import check_forms, check_reading, starved_words
+from ravnest.planning.trial import try_plan
+from ravnest.planning.tried_model import check_of, tried_model
 from ravnest.planning.workload import workload
-from ravnest.splitting import twin_of, verify
+from ravnest.splitting import CapturedModel, twin_of, verify
+from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
+from ravnest.splitting.thinning import KEPT
 from ravnest.training.batches import arguments
-from ravnest.training.losses import build_loss, build_metrics
-from ravnest.training.optimizer import build_optimizer
+from ravnest.training.fingerprint import fingerprint
+from ravnest.training.loss_parameters import loss_parameters, loss_weights
+from ravnest.training.optimizer import build_optimizer, partition
+from ravnest.training.parameter_groups import check_groups
 
 MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
@@ -77,22 +90,32 @@ def prepare_plan(
     *,
     fleet_path: str | None = None,
     seed: int = 0,
+    min_stages: int = 2,
     explain: bool = False,
+    check: str = "full",
     step: Callable[[str], None],
+    warn: Callable[[str], None] = lambda words: None,
 ) -> ExplainedPlan:
     """The plan for a fleet and a job.
 
     Arguments:
         fleet_path: the file that the fleet was read from, for errors; None for a fleet made in Python.
         seed: of the planner's search, from 0 to MOST_SEED.
+        min_stages: the stages of a cluster, at the least.
         explain: whether to plan again without single constraints, to see what each of them costs.
+        check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat, where
+            the model has such; `none`.
         step: is told of each slow step as it begins.
+        warn: is told what is possible and hardly meant.
 
     Raises:
         InvalidInput: at a key of the job or the fleet. NoFeasiblePlan where the two do not fit each other.
     """
     if not 0 <= seed <= MOST_SEED:
         raise InvalidInput(f"must be from 0 to {MOST_SEED}, not {seed}", key="seed")
+    extent = check_of(check)
+    if min_stages < 1:
+        raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
     job_path = job.file
     searched: list[Step] = []
     _check_devices(fleet, fleet_path)
@@ -103,35 +126,111 @@ def prepare_plan(
     trained_samples = math.inf if total is None else float(total)
     trained_s = math.inf if job.stop.minutes is None else 60.0 * job.stop.minutes
     inputs, target = first_batch(job, job_path, data)
+    if not (data.train.holds_tensors and data.held_out.holds_tensors):
+        step("reading samples in two processes")
+    check_reading(job, job_path, data)
+    reading_s = check_forms(job, job_path, data)
+    if (repeated := check_target(job, job_path, inputs, target)) is not None:
+        warn(repeated)
     args, kwargs = arguments(inputs)
     step("running the model on the first micro-batch")
-    check_room(job_path, make_model(job, job_path, "meta"), free_bytes())
-    model = make_model(job, job_path, "cpu")
-    check_optimizer(job, job_path, model)
-    check_measures(job, job_path, run_once(model, args, kwargs, job_path), target)
+    with noting_loaded_weights() as loaded:
+        shape = make_model(job, job_path, "meta")
+        tried = tried_model(job, job_path, shape, extent, free_bytes())
+    if sources := [*loaded.sources, *pretrained_sources(shape if tried is None else tried.model)]:
+        warn(_of_loaded_weights(job, sources))
+    check_optimizer(job, job_path, shape)
+    if tried is None:
+        warn("--check none: neither the model nor its stages were tried; what is wrong with them shows in the run")
+    else:
+        with tried.told():
+            check_measures(job, job_path, run_once(tried.model, args, kwargs, job_path), target)
+            check_draws(tried.model, args, kwargs, job_path)
+            check_carried(tried.model, args, kwargs, job_path)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
+    if captured.needs_values:
+        warn(
+            "the model was captured with its weights in memory, since it cannot be without"
+            f" ({captured.needs_values}): each start of a run, and `evaluate`, hold it whole for a moment"
+        )
+    if why := WeightsFromSeed(job, job_path).whole_because:
+        warn(
+            f"the weights cannot be made by the stages that hold them ({why}): each start of a run makes them whole and"
+            " sends them"
+        )
+    check_trains(captured, shape, job_path)
+    check_numbers(captured, job_path)
     pretrained_weights(job, job_path, captured)
-    step(f"checking {format_count(len(captured.costs.units), 'unit')} against the model")
-    with naming(job_path, "model"):
-        verify(captured, model, args, kwargs)
+    check_buffers(job, job_path, captured)
+    check_s = 0.0
+    if tried is not None:
+        compared = tried.capture(job, job_path, data, captured)
+        with tried.told():
+            idle = check_gradients(job, job_path, compared, values_of(tried.model), inputs, target)
+            _warn_of_idle(job_path, shape, idle, warn)
+            of = "" if tried.blocks is None else f", with {KEPT} of its {tried.blocks.count} equal blocks"
+            step(f"checking {format_count(len(compared.units), 'unit')} against the model{of}")
+            began_s = time.monotonic()
+            with naming(job_path, "model"):
+                verify(compared, tried.model, args, kwargs)
+            check_s = time.monotonic() - began_s
     step(f"planning for {format_count(len(fleet.nodes), 'node')}")
-    with nullcontext() if fleet_path is None else naming(fleet_path, "nodes"):
+    with _told_what_forbids_cuts(captured), nullcontext() if fleet_path is None else naming(fleet_path, "nodes"):
         plan = make_plan(
             fleet,
             captured.costs,
-            workload(job),
+            workload(job, reading_s, data.workers),
             job=job.model_dump(mode="json"),
             job_file=str(job_path),
             seed=seed,
+            min_stages=min_stages,
             trained_samples=trained_samples,
             trained_s=trained_s,
             progress=searched.append,
         )
+    with naming(job_path):
+        plan = replace(plan, data=fingerprint(data.train, data.held_out))
+    if (starved := starved_words(plan)) is not None:
+        warn(starved)
     check_shares(job, job_path, plan, len(data.train))
+    if len(plan.clusters) > 1:
+        _warn_of_taken_buffers(job, job_path, captured, warn)
+    if tried is not None:
+        step("trying each stage in a fresh process")
+        weights = {**weights_of(tried.model), **loss_weights(make_loss(job, job_path))}
+        with tried.told():
+            try_plan(plan, job, job_path, compared, weights, check_s, short=tried.blocks is not None)
     largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
-    relaxed = without_constraints(plan, tell=step) if explain else NOTHING_RELAXED
+    relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
     return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
+
+
+def _of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
+    """What the user should know whose factory loads weights."""
+    if job.initial_weights is not None:
+        return f"model.factory loads weights ({sources[0]}), and initial_weights takes their place"
+    return (
+        f"model.factory loads weights ({sources[0]}): training starts from them. Each start of a run loads them again,"
+        " with the whole model in memory. Named in initial_weights instead, they are checked by name, and each stage is"
+        " sent its own"
+    )
+
+
+@contextmanager
+def _told_what_forbids_cuts(captured: CapturedModel) -> Iterator[None]:
+    """An error that the model does not fit says what keeps it in one piece, where it is in one."""
+    try:
+        yield
+    except NoFeasiblePlan as error:
+        if not captured.whole_because:
+            raise
+        raise NoFeasiblePlan(
+            f"{error.message}; the model is a single unit, which no plan can cut, because {captured.whole_because}",
+            path=error.path,
+            key=error.key,
+            hint="change the model there, or let each node hold all of it, as a cluster of its own",
+        ) from error
 
 
 def _check_devices(fleet: Fleet, fleet_path: str | None) -> None:
@@ -149,29 +248,38 @@ def check_sample(job: Job, job_file: str | Path) -> None:
         resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
 
 
-def check_room(job_file: str | Path, model: nn.Module, free_bytes: int) -> None:
-    """Raises InvalidInput where trying `model`, which is on the meta device, takes more memory than `free_bytes`.
+def _warn_of_idle(job_file: str | Path, model: nn.Module, idle: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Names the parameters that the user would train and that nothing reads of what the loss takes."""
+    meant = dict(model.named_parameters())
+    names = [name for name in idle if name in meant and meant[name].requires_grad]
+    if names:
+        warn(f"{job_file}: nothing that the loss takes depends on {some(names)}: they stay as they are")
 
-    Without this check the kernel would end the command, and nobody would be told why.
-    """
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    # The model beside its stages, and the gradients of three comparisons; activations come on top.
-    needed = 2 * weights + 3 * gradients
-    if needed > free_bytes:
-        raise InvalidInput(
-            f"has {size(weights)} of weights; to check it against its stages, planning holds it twice and its gradients"
-            f" three times, which takes {size(needed)}, and this machine has {size(free_bytes)} left: plan on a larger"
-            " one",
-            path=str(job_file),
-            key="model",
+
+def _warn_of_taken_buffers(
+    job: Job, job_file: str | Path, captured: CapturedModel, warn: Callable[[str], None]
+) -> None:
+    """Names the buffers that training changes and that rounds take from one cluster."""
+    program = captured.span(0, len(captured.units))
+    learned = [spec.name for spec in program.buffers if spec.persistent and spec.dtype.is_floating_point]
+    names = [name for name in learned if name in program.changed and job.averaging.rule_of(name) == "first"]
+    if names:
+        warn(
+            f"{job_file}: in each round all clusters take the values of one for {some(names)}, which are no running"
+            " statistics by their names; averaging.buffers can say average or local"
         )
 
 
-def run_once(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path
-) -> Tensor | None:
-    """The first tensor that the model returns for a batch in training, with gradients; None where it returns none.
+def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> None:
+    """Raises InvalidInput where `averaging.buffers` does not fit the buffers that the model saves."""
+    saved = [spec for spec in captured.span(0, len(captured.units)).buffers if spec.persistent]
+    floating = [spec.name for spec in saved if spec.dtype.is_floating_point]
+    with naming(job_file):
+        job.averaging.check_buffers(floating, [spec.name for spec in saved if spec.name not in floating])
+
+
+def run_once(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
+    """What the model returns for a batch in training, with gradients.
 
     The model, which is on the CPU, is not changed. Raises InvalidInput where its own forward raises.
     """
@@ -181,7 +289,8 @@ def run_once(
     except TypeError as error:
         given = ", ".join(kwargs) or len(args)
         message = f"{name}.forward does not take the inputs of a sample ({given}): {error}"
-        raise InvalidInput(message, path=str(job_file), key="model") from error
+        hint = "data.inputs names the keys of a sample that the model takes" if kwargs else None
+        raise InvalidInput(message, path=str(job_file), key="model", hint=hint) from error
     with naming(job_file):
         twin = twin_of(model).train()
     tensors = (*args, *kwargs.values())
@@ -190,41 +299,20 @@ def run_once(
         torch.random.fork_rng(devices=[]),
         user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
     ):
-        found = twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
-    leaves = torch.utils._pytree.tree_leaves(found)
-    return leaves[0] if leaves and isinstance(leaves[0], Tensor) else None
+        return twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
 
 
 def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
-    """Raises InvalidInput at `optimizer` where the optimizer cannot train one of the model's parameters."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+    """Raises InvalidInput at `optimizer` where the optimizer cannot train one of the model's parameters, or where a
+    group has none."""
+    parameters = {**dict(model.named_parameters()), **loss_parameters(make_loss(job, job_file))}
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    with naming(job_file):
+        check_groups(job.optimizer.groups, tuple(trained))
+    for config, names in partition(job.optimizer, trained):
+        for name in names:
             try:
-                build_optimizer(job.optimizer, [(name, nn.Parameter(torch.empty_like(parameter, device="meta")))])
+                build_optimizer(config, [(name, nn.Parameter(torch.empty_like(trained[name], device="meta")))])
             except InvalidInput as error:
                 message = f"cannot train {name!r}: {error.message}"
                 raise InvalidInput(message, path=str(job_file), key="optimizer") from None
-
-
-def check_measures(job: Job, job_file: str | Path, output: Tensor | None, target: Tensor) -> None:
-    """Makes the job's loss and metrics, and tries them on an output of the model, where there is one.
-
-    Raises InvalidInput at `loss` or `metrics`.
-    """
-    dirs = search_dirs(job_file)
-    with naming(job_file, "loss"):
-        loss = build_loss(job.loss, dirs)
-    with naming(job_file, "metrics"):
-        metrics = build_metrics(job.metrics, dirs)
-    if output is None:
-        return
-    batch = f"on an output of {tuple(output.shape)} and a target of {tuple(target.shape)} {target.dtype}"
-    with naming(job_file), user_code(f"{loss.name!r}, {batch},", key="loss"):
-        value = loss.mean(output, target)
-        loss.measure(output.detach(), target)
-    if output.requires_grad and not value.requires_grad:
-        message = f"{loss.name!r} returned a number that does not depend on the model's output: it has no gradient"
-        raise InvalidInput(message, path=str(job_file), key="loss")
-    for metric in metrics:
-        with naming(job_file), user_code(f"{metric.name!r}, {batch},", key="metrics"):
-            metric.measure(output.detach(), target)

@@ -9,6 +9,7 @@ from pathlib import Path
 from cluster_planner import Plan, Workload
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
+from ravnest.splitting import CapturedModel
 from ravnest.training.optimizer import state_bytes_per_parameter_byte
 from ravnest.training.precision import bytes_per_float32_byte
 
@@ -20,6 +21,13 @@ Every run writes its stages' resident memory at their start to metrics.jsonl (li
 job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
 312 MiB; the rest is room for other operations' code.
 """
+
+EVALUATION_MICRO_BATCHES = 4
+"""The micro-batches that are evaluated at once: without a graph to keep, larger batches cost no more memory."""
+
+READER_BYTES = 320 << 20
+"""What a process that reads ahead holds: Python, torch and ravnest, 240 MiB, and room for its batches. What the data
+factory itself loads comes on top, in stages and readers alike, and is not planned for."""
 
 _OF_THE_JOB = {
     "micro_batch": "job.micro_batch",
@@ -40,8 +48,12 @@ _OF_THE_JOB = {
 }
 
 
-def workload(job: Job) -> Workload:
-    """The parts of a job that change its cost."""
+def workload(job: Job, reading_s: float = 0.0, readers: int = 0) -> Workload:
+    """The parts of a job that change its cost.
+
+    `reading_s`: the seconds in which a process reads a micro-batch. `readers`: the processes that read ahead in each
+    first and last stage.
+    """
     return Workload(
         micro_batch=job.micro_batch,
         update_every=job.update_every,
@@ -59,7 +71,15 @@ def workload(job: Job) -> Workload:
         cast_bytes_per_parameter_byte=0.0 if job.precision == "float32" else 0.5,
         activation_checkpointing=job.activation_checkpointing,
         tied=job.tied,
+        reading_s=reading_s,
+        readers=readers,
+        reader_bytes=READER_BYTES if readers else 0,
     )
+
+
+def evaluation_batch(job: Job, captured: CapturedModel) -> int:
+    """How many samples of the held-out set a stage evaluates at once."""
+    return job.micro_batch * (EVALUATION_MICRO_BATCHES if captured.batch_is_dynamic else 1)
 
 
 def _may_split(job: Job) -> bool:
@@ -90,3 +110,6 @@ def check_workload(plan: Plan, job: Job, path: str | Path) -> None:
                 path=str(path),
                 key=f"workload.{name}",
             )
+    if job.data.workers not in (None, planned.readers):
+        message = f"is {planned.readers}, but job.data.workers is {job.data.workers}: plan again, or undo the change"
+        raise InvalidInput(message, path=str(path), key="workload.readers")

@@ -29,10 +29,10 @@ from ravnest.profiling.agents import (
     reach_most_s,
 )
 from ravnest.profiling.findings import THIS_MACHINE, Finding, Requirements
-from ravnest.profiling.machine_facts import DataFacts, JobFacts, MachineFacts, check_job, machine_facts
+from ravnest.profiling.machine_facts import CPU, DataFacts, JobFacts, MachineFacts, check_job, machine_facts
 from ravnest.profiling.node_agents import RayAgents
 from ravnest.profiling.pairing import Pair, in_rounds
-from ring_allreduce.transport import PeerAddress
+from ring_allreduce.transport import TOKEN_BYTES, PeerAddress
 
 TOKEN_FILE = "~/.ray/auth_token"
 _COPY = (
@@ -64,7 +64,7 @@ def settings_findings(*, joins: bool) -> list[Finding]:
 
 
 def join_finding(reason: str) -> Finding:
-    """The finding that Ray refused the connection, for `reason`."""
+    """Returns the finding that Ray refused the connection, for `reason`."""
     about_token = any(word in reason.lower() for word in ("token", "auth", "unauthenticated"))
     advice = _COPY if about_token else "see that Ray runs there, of the same version, and that its ports are open"
     return Finding("fails", THIS_MACHINE, reason, advice)
@@ -72,10 +72,8 @@ def join_finding(reason: str) -> Finding:
 
 FACTS_S, JOB_S, LISTEN_S, REACH_S, PINGS_S = 90.0, 180.0, 60.0, 60.0, 60.0
 PINGS, PING_DEADLINE_S = 4, 15.0
-CPU = "cpu"
 _INSTALL = "see that the same Python, torch and ravnest are installed there"
 _LISTEN = "see that its `address` is its own and one at which the others reach it, and that ports are free there"
-_TOKEN_BYTES = 16
 
 Step = Callable[[str], None]
 
@@ -243,7 +241,7 @@ def check_jobs(crew: Agents, needs: Requirements, job: Job, job_file: Path, name
 
 def _check_links(crew: Agents, needs: Requirements, host: str, checked: DoctorReport, step: Step) -> None:
     """Checks each pair that exchanges messages, and this machine with every node, in both directions."""
-    token = secrets.token_bytes(_TOKEN_BYTES)
+    token = secrets.token_bytes(TOKEN_BYTES)
     calls = [AgentCall(name, "listen", (token,)) for name in checked.facts]
     addresses: dict[str, PeerAddress] = _answers(crew, calls, LISTEN_S, checked, _LISTEN)
     step(f"connections of {format_count(len(addresses), 'node')}, both ways")
@@ -331,7 +329,7 @@ def ping_pairs(crew: Agents, pairs: Sequence[Pair], needs: Requirements, checked
 def _answers(
     crew: Agents, calls: Sequence[AgentCall], timeout_s: float, checked: DoctorReport, advice: str
 ) -> dict[str, Any]:
-    """The answers by node. An error is added to the findings, with `advice`; lost nodes are reported elsewhere."""
+    """Returns the answers by node. Errors become findings, with `advice`; lost nodes are reported elsewhere."""
     answers = {}
     for call, answer in zip(calls, crew.ask(calls, timeout_s), strict=True):
         if not isinstance(answer, Unanswered):

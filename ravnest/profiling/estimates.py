@@ -43,7 +43,7 @@ class MeasuredLatency:
 
 
 def latency(round_trips_s: Sequence[float]) -> MeasuredLatency:
-    """The latency is half of the shortest round trip, which nothing has delayed.
+    """Return half of the shortest round trip, which nothing has delayed, as the latency.
 
     The jitter is the median round trip less the shortest: if the delay of each way is uniform from 0 to J, round trips
     exceed the shortest by J in the median. Raises ValueError without samples.
@@ -55,7 +55,7 @@ def latency(round_trips_s: Sequence[float]) -> MeasuredLatency:
 
 
 def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> MeasuredFigure:
-    """The rate of a transfer in bytes/s, without its slow beginning.
+    """Return the rate of a transfer in bytes/s, without its slow beginning.
 
     Arguments:
         arrivals: pairs of a time in seconds and the bytes that had arrived by then, in order.
@@ -81,7 +81,8 @@ def sustained(arrivals: Sequence[tuple[float, int]], until_s: float) -> Measured
 
 
 def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -> MeasuredFigure:
-    """The rate of simultaneous transfers on one clock: all bytes over the time in which all of them were under way.
+    """Return the rate of simultaneous transfers on one clock: all bytes over the time in which all of them were under
+    way.
 
     The sum of their own rates would be too high, since each may have been fastest while another waited. See
     `sustained` for the arguments and errors.
@@ -102,7 +103,7 @@ def together(transfers: Sequence[Sequence[tuple[float, int]]], until_s: float) -
 
 
 def typical(values: Sequence[float]) -> MeasuredFigure:
-    """The median of repeated measurements of one thing. Raises ValueError without any."""
+    """Return the median of repeated measurements of one thing. Raises ValueError without any."""
     if not values:
         raise ValueError("nothing was measured")
     middle = median(values)

@@ -45,7 +45,7 @@ class Requirements:
 
 
 def requirements_of_plan(plan: Plan) -> Requirements:
-    """The requirements for the nodes that have a stage in `plan`. Nothing is required of spares."""
+    """Returns the requirements for the nodes that have a stage in `plan`. Nothing is required of spares."""
     memory: dict[str, int] = {}
     pairs: set[Pair] = set()
     readers: set[str] = set()
@@ -63,13 +63,13 @@ def requirements_of_plan(plan: Plan) -> Requirements:
 
 
 def requirements_of_fleet(fleet: Fleet) -> Requirements:
-    """The requirements for all nodes of a fleet, and for all of its pairs or, of many nodes, a sample of pairs."""
+    """Returns the requirements for all nodes of a fleet, and for all of its pairs, or a sample of many pairs."""
     pairs = _pairs(fleet.names)
     return Requirements([_wanted(node) for node in fleet.nodes], pairs, _latencies(fleet, pairs))
 
 
 def requirements_of_members(addresses: Mapping[str, str | None]) -> Requirements:
-    """As requirements_of_fleet, for nodes of which only names and addresses are known."""
+    """Says what requirements_of_fleet does, for nodes of which only names and addresses are known."""
     return Requirements([RequiredNode(name, address) for name, address in addresses.items()], _pairs(list(addresses)))
 
 
@@ -106,16 +106,18 @@ class CutOff:
     failed: frozenset[Pair]
 
     def explains(self, attempt: Pair) -> bool:
-        """Whether one of the blamed nodes explains why `attempt` failed."""
+        """Says whether one of the blamed nodes explains why `attempt` failed."""
         return attempt[0] in self.sends_nothing or attempt[1] in self.receives_nothing
 
     def lies_between(self, attempt: Pair) -> bool:
-        """Whether the sender has reached others and the receiver was reached by others, so that neither is to blame."""
+        """Says whether the sender has reached others and the receiver was reached by others, so that neither is to
+        blame.
+        """
         out = any(a == attempt[0] for a, _ in self.succeeded)
         return out and any(b == attempt[1] for _, b in self.succeeded)
 
     def peers(self, node: str) -> list[str]:
-        """The peers with which `node` failed in the directions that it is blamed for."""
+        """Returns the peers with which `node` failed in the directions that it is blamed for."""
         met = {a for a, b in self.failed if b == node and node in self.receives_nothing}
         return sorted(met | {b for a, b in self.failed if a == node and node in self.sends_nothing})
 
@@ -176,7 +178,7 @@ def version_findings(versions: Mapping[str, Mapping[str, str]], reference: str) 
 
 
 def _comparable(what: str, version: str) -> str:
-    """The part of a version that must be equal: patch releases of Python may differ."""
+    """Returns the part of a version that must be equal: patch releases of Python may differ."""
     return version.rpartition(".")[0] if what == "python" else version
 
 

@@ -14,13 +14,13 @@ from ravnest.profiling.agents import AgentCall, Agents, Unanswered
 from ravnest.profiling.estimates import MeasuredFigure, MeasuredLatency, latency, sustained, together
 from ravnest.profiling.machine_facts import MachineFacts
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, all_pairs, in_rounds, sampled_pairs
+from ring_allreduce.transport import TOKEN_BYTES
 
 LISTEN_S = 60.0
 PINGS, PING_S, PING_DEADLINE_S = 30, 1.5, 20.0
 TRANSFER_GRACE_S = 20.0
 PINGED_PEERS = 24
 STAR_PEERS = 4
-_TOKEN_BYTES = 16
 
 Step = Callable[[str], None]
 
@@ -66,7 +66,7 @@ def measure_links(
 
 
 def concurrently(facts: Mapping[str, MachineFacts]) -> int:
-    """How many measurements may run at once; nodes on one machine share its processors, so fewer may run there."""
+    """Returns how many measurements may run at once; nodes on one machine share its processors."""
     machines = [each.machine_id for each in facts.values()]
     crowded = [name for name, each in facts.items() if machines.count(each.machine_id) > 1]
     return len(facts) if not crowded else max(1, facts[crowded[0]].cores // 2)
@@ -97,7 +97,7 @@ class _Measuring:
         return self._found
 
     def _pairs(self, peers: int, distances: Mapping[Pair, float] | None) -> list[Pair]:
-        """All pairs of few nodes, or a sample of many; only pairs in `distances`, where that is given."""
+        """Returns all pairs of few nodes, or a sample of many; only pairs in `distances`, where that is given."""
         if len(self._names) <= max(ALL_PAIRS_UP_TO, peers + 1):
             pairs = [_pair(*pair) for round_ in all_pairs(self._names) for pair in round_]
             return pairs if distances is None else [pair for pair in pairs if pair in distances]
@@ -105,7 +105,7 @@ class _Measuring:
 
     def _meet(self) -> list[Pair]:
         """Lets the nodes listen and makes them known to their peers; returns the pairs to measure."""
-        token = secrets.token_bytes(_TOKEN_BYTES)
+        token = secrets.token_bytes(TOKEN_BYTES)
         addresses = self._each({name: AgentCall(name, "listen", (token,)) for name in self._names}, "")
         self._names = list(addresses)
         pairs = self._pairs(max(PINGED_PEERS, self._peers), None)
@@ -117,7 +117,7 @@ class _Measuring:
         return [pair for pair in pairs if set(pair) <= set(self._names)]
 
     def _each(self, calls: Mapping[str, AgentCall], what: str) -> dict[str, object]:
-        """The answers by node. A node without an answer is noted as failed, with `what` before the reason."""
+        """Returns the answers by node. A node without an answer is noted as failed, with `what` before the reason."""
         found = {}
         for name, answer in zip(calls, self._crew.ask(list(calls.values()), LISTEN_S), strict=True):
             if isinstance(answer, Unanswered):
@@ -199,13 +199,15 @@ class _Measuring:
 
 
 def _longest_s(calls: Sequence[AgentCall]) -> float:
-    """How long to wait for transfers: their own deadlines, which depend on latencies, and the time for the call."""
+    """Returns how long to wait for transfers: their own deadlines, which depend on latencies, and the time for the
+    call.
+    """
     deadlines: list[Any] = [call.args[-1] for call in calls]
     return max(deadlines, default=0.0) + TRANSFER_GRACE_S
 
 
 def star_of(name: str, rates: Mapping[Pair, MeasuredFigure], *, sending: bool) -> StarTransfer:
-    """The node `name` with the peers to which (or, unless `sending`, from which) it had the highest rates."""
+    """Returns the node `name` with the peers to which (or, unless `sending`, from which) it had the highest rates."""
     there = {(b if sending else a): rate.value for (a, b), rate in rates.items() if name == (a if sending else b)}
     return StarTransfer(name, tuple(sorted(there, key=lambda peer: (-there[peer], peer))[:STAR_PEERS]))
 

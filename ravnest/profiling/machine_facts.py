@@ -23,7 +23,10 @@ from ravnest.factories import describe, resolve
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.materials import load_data, search_dirs
-from ravnest.training.batches import arguments, fetch
+from ravnest.training.batches import arguments, fetch, target_tensors
+
+CPU = "cpu"
+"""The name of a machine's processors as a device, beside cuda:0 and so on."""
 
 VERSIONS = ("torch", "ray", "pyzmq", "msgspec")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -62,8 +65,13 @@ class MachineFacts:
     """The mean number of processes that wanted to run, over the last minute."""
 
 
+def own_addresses() -> set[str]:
+    """Returns the addresses of this machine's network cards, loopback among them, as text."""
+    return {one.address.partition("%")[0] for card in psutil.net_if_addrs().values() for one in card}
+
+
 def machine_facts() -> MachineFacts:
-    """The facts about this machine, as they are now."""
+    """Returns the facts about this machine, as they are now."""
     memory = psutil.virtual_memory()
     return MachineFacts(
         hostname=socket.gethostname(),
@@ -82,7 +90,7 @@ def machine_facts() -> MachineFacts:
 
 
 def source_digest() -> str:
-    """A digest of all Python files of ravnest's packages, as they are on this machine."""
+    """Returns a digest of all Python files of ravnest's packages, as they are on this machine."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for package in _OURS:
@@ -93,7 +101,7 @@ def source_digest() -> str:
 
 
 def cuda_devices() -> tuple[CudaDeviceFacts, ...]:
-    """The CUDA devices that torch finds; empty where there is none."""
+    """Returns the CUDA devices that torch finds; empty where there is none."""
     if not torch.cuda.is_available():
         return ()
     found = []
@@ -146,7 +154,7 @@ def check_job(job: Job, job_file: str, *, reads_data: bool) -> JobFacts:
     if not reads_data or any(line.startswith("data.factory") for line in problems):
         return JobFacts(tuple(problems), None)
     try:
-        data: Any = load_data(job, job_file)
+        data = load_data(job, job_file)
         facts = DataFacts(len(data.train), len(data.held_out), _digest([data.train, data.held_out]))
     except InvalidInput as error:
         return JobFacts((*problems, _without_place(error)), None)
@@ -167,12 +175,12 @@ def _read(datasets: Sequence[Any]) -> str:
         for index in sorted({0, count - 1} if count else ()):
             inputs, target = fetch(dataset, [index])
             by_position, by_name = arguments(inputs)
-            for tensor in (*by_position, *by_name.values(), target):
+            for tensor in (*by_position, *by_name.values(), *target_tensors(target)):
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def _without_place(error: InvalidInput) -> str:
-    """The error without its path, which is that of a copy and says nothing to the user."""
+    """Returns the error without its path, which is that of a copy and says nothing to the user."""
     return f"{error.key}: {error.message}" if error.key and error.path and Path(error.path).name else str(error)

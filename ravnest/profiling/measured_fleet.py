@@ -55,24 +55,24 @@ class Rates:
 class MeasuredFleet:
     """A fleet, and notes about its figures, a sentence each.
 
-    The fields `…_put_down` have the nodes and pairs whose rates are assumed, since a fleet needs a rate for them.
+    The fields `…_assumed` have the nodes and pairs whose rates are assumed, since a fleet needs a rate for them.
     """
 
     fleet: Fleet
     notes: Sequence[str] = ()
-    up_put_down: frozenset[str] = frozenset()
-    down_put_down: frozenset[str] = frozenset()
-    links_put_down: frozenset[frozenset[str]] = frozenset()
+    up_assumed: frozenset[str] = frozenset()
+    down_assumed: frozenset[str] = frozenset()
+    links_assumed: frozenset[frozenset[str]] = frozenset()
 
 
 def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
-    """The bytes of memory that each of `shared_by` nodes of a machine may plan with."""
+    """Returns the bytes of memory that each of `shared_by` nodes of a machine may plan with."""
     spare = available_bytes - max(RESERVE_BYTES, RESERVE_SHARE * total_bytes)
     return max(1, round(spare / shared_by))
 
 
 def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet:
-    """The fleet of the measured nodes and links.
+    """Returns the fleet of the measured nodes and links.
 
     Nodes of unknown speed are left out, and so are links that were tried and carried nothing.
     """
@@ -90,9 +90,9 @@ def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet
     return MeasuredFleet(
         Fleet(tuple(_nodes(kept, _filled(up), _filled(down))), tuple(links)),
         [note for note in [*notes, *more] if note],
-        up_put_down=frozenset(node.name for node in kept if up[node.machine] is None),
-        down_put_down=frozenset(node.name for node in kept if down[node.machine] is None),
-        links_put_down=assumed,
+        up_assumed=frozenset(node.name for node in kept if up[node.machine] is None),
+        down_assumed=frozenset(node.name for node in kept if down[node.machine] is None),
+        links_assumed=assumed,
     )
 
 
@@ -119,7 +119,7 @@ def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[
 def _links(
     kept: Sequence[NodeMeasured], rates: Rates, up: Mapping[str, float], down: Mapping[str, float]
 ) -> tuple[list[Link], frozenset[frozenset[str]], list[str]]:
-    """The links, the pairs of those for which only the latency was measured, and notes."""
+    """Returns the links, the pairs of those for which only the latency was measured, and notes."""
     links: list[Link] = []
     assumed: set[frozenset[str]] = set()
     notes: list[str] = []
@@ -154,7 +154,7 @@ def _filled(measured: Mapping[str, float | None]) -> dict[str, float]:
 def node_rate(
     what: str, single: Sequence[MeasuredFigure], several: MeasuredFigure | None
 ) -> tuple[float | None, list[str]]:
-    """The highest rate at which a node's uplink (or downlink) was seen to carry data, and notes about it.
+    """Returns the highest rate at which a node's uplink (or downlink) was seen to carry data, and notes about it.
 
     `what` names it; `single` are its rates with single peers, `several` with several at once. The rate is None if there
     was no measurement.
@@ -172,7 +172,7 @@ def node_rate(
 
 
 def _largest(estimates: Sequence[MeasuredFigure]) -> MeasuredFigure:
-    """The largest of several noisy estimates.
+    """Returns the largest of several noisy estimates.
 
     The maximum itself would be too large, so a steadier estimate that is within the variation of it replaces it.
     """
@@ -187,7 +187,7 @@ def _largest(estimates: Sequence[MeasuredFigure]) -> MeasuredFigure:
 def link_rate(
     pair: str, there: MeasuredFigure | None, back: MeasuredFigure | None, most_there: float, most_back: float
 ) -> tuple[float, list[str]]:
-    """The rate of a pair, which has no direction, and notes about it.
+    """Returns the rate of a pair, which has no direction, and notes about it.
 
     It is the rate of the faster direction. If the nodes' own rates then promise more than the slower direction carried,
     it is the rate of the slower one. `most_there` and `most_back` are the rates that the two nodes allow.
@@ -209,7 +209,7 @@ def link_rate(
 
 
 def _short(value: float) -> float:
-    """A figure rounded to four digits, since none is known better; given in the unit of the file."""
+    """Returns a figure rounded to four digits, since none is known better; given in the unit of the file."""
     return float(f"{value:.4g}")
 
 
@@ -220,7 +220,7 @@ def _uncertain(what: str, estimate: MeasuredFigure | None) -> str:
 
 
 def merged(measured: MeasuredFleet, known: Fleet) -> Fleet:
-    """The user's fleet `known` with measured speeds, memory, rates and links in place of its own.
+    """Returns the user's fleet `known` with measured speeds, memory, rates and links in place of its own.
 
     Names, regions, hosts, data and everything that was not measured stay as they are; new nodes come last. A measured
     node replaces the known node of the same address and device, whatever its name is. Assumed rates do not replace
@@ -247,9 +247,9 @@ def _named_as(known: Fleet, measured: MeasuredFleet) -> MeasuredFleet:
     return MeasuredFleet(
         Fleet(tuple(nodes), tuple(links), fleet.regions),
         measured.notes,
-        up_put_down=frozenset(names[name] for name in measured.up_put_down),
-        down_put_down=frozenset(names[name] for name in measured.down_put_down),
-        links_put_down=frozenset(frozenset(names[name] for name in pair) for pair in measured.links_put_down),
+        up_assumed=frozenset(names[name] for name in measured.up_assumed),
+        down_assumed=frozenset(names[name] for name in measured.down_assumed),
+        links_assumed=frozenset(frozenset(names[name] for name in pair) for pair in measured.links_assumed),
     )
 
 
@@ -260,8 +260,8 @@ def _over(known: Node, node: Node | None, measured: MeasuredFleet) -> Node:
         known,
         flops_per_s=node.flops_per_s,
         memory_bytes=node.memory_bytes,
-        up_bytes_per_s=known.up_bytes_per_s if node.name in measured.up_put_down else node.up_bytes_per_s,
-        down_bytes_per_s=known.down_bytes_per_s if node.name in measured.down_put_down else node.down_bytes_per_s,
+        up_bytes_per_s=known.up_bytes_per_s if node.name in measured.up_assumed else node.up_bytes_per_s,
+        down_bytes_per_s=known.down_bytes_per_s if node.name in measured.down_assumed else node.down_bytes_per_s,
         device=node.device,
         address=node.address or known.address,
         host=known.host or node.host,
@@ -269,14 +269,14 @@ def _over(known: Node, node: Node | None, measured: MeasuredFleet) -> Node:
 
 
 def _of_hosts(nodes: list[Node], measured: MeasuredFleet) -> list[Node]:
-    """The nodes with one rate for all nodes of a host: the measured rate if there is one, else the user's."""
+    """Returns the nodes with one rate for all nodes of a host: the measured rate if there is one, else the user's."""
     up: dict[str | None, float] = {}
     down: dict[str | None, float] = {}
     names = set(measured.fleet.names)
     for node in sorted(nodes, key=lambda each: each.name in names):
-        if node.name not in measured.up_put_down or node.host not in up:
+        if node.name not in measured.up_assumed or node.host not in up:
             up[node.host] = node.up_bytes_per_s
-        if node.name not in measured.down_put_down or node.host not in down:
+        if node.name not in measured.down_assumed or node.host not in down:
             down[node.host] = node.down_bytes_per_s
     return [
         node if node.host is None else replace(node, up_bytes_per_s=up[node.host], down_bytes_per_s=down[node.host])
@@ -285,7 +285,7 @@ def _of_hosts(nodes: list[Node], measured: MeasuredFleet) -> list[Node]:
 
 
 def _link_over(known: Link | None, link: Link, measured: MeasuredFleet) -> Link:
-    if known is None or _pair(link) not in measured.links_put_down:
+    if known is None or _pair(link) not in measured.links_assumed:
         return link
     return replace(link, bytes_per_s=known.bytes_per_s)
 

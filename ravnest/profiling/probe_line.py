@@ -1,24 +1,26 @@
 """A node's end of all measurements of links: an endpoint of the transport, and the thread that owns it.
 
-In: requests to ping a peer or to send data to peers. Out: round-trip times and arrival times. The thread answers the
-pings and blocks of others at any time, and drives one measurement of its own at a time until its deadline. Shared
-memory is off, so that the measured path is the one between stages on different machines.
+In: requests to ping a peer or to send data to peers. Out: round-trip times and arrival times. `LineTurns` answers the
+pings and blocks of others at any time, and drives one measurement of its own at a time until its deadline. It is told
+the time, and works over any endpoint. `ProbeLine` is the thread that gives it a socket and the clock. Shared memory is
+off, so that the measured path is the one between stages on different machines.
 """
 
+import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 import torch
 
 from ravnest.errors import NodeLost, RavnestError, RunFailed
 from ravnest.profiling.probes import LARGEST_BLOCK_BYTES, Arrived, Block, Ping, Pong, RoundTrips, Transfer, codec
 from ring_allreduce import TransportError
-from ring_allreduce.transport import Delivery, Lane, PeerAddress, TransportLimits, ZmqEndpoint
+from ring_allreduce.transport import Delivery, Endpoint, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 
 _POLL_S = 0.25
 CLOSE_S = 5.0
@@ -39,6 +41,65 @@ class Arrivals:
 
     by_peer: Mapping[str, tuple[tuple[float, int], ...]]
     until_s: float
+
+
+class LineTurns:
+    """What a line does, one turn at a time. All of it belongs to the thread that owns `endpoint`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._content = torch.randint(0, 256, (LARGEST_BLOCK_BYTES,), dtype=torch.uint8, generator=torch.Generator())
+        self._task: RoundTrips | Transfer | None = None
+        self._deadline_s = 0.0
+        self._asked: Future[None] = Future()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no measurement of its own is going on, so that `begin` may be called."""
+        return self._task is None
+
+    def begin(self, task: RoundTrips | Transfer, deadline_s: float, asked: Future[None]) -> None:
+        """Takes on a measurement. `asked` gets its end: a TimeoutError once the clock has passed `deadline_s`, a
+        TransportError where something cannot be sent.
+        """
+        self._task, self._deadline_s, self._asked = task, deadline_s, asked
+
+    def due_s(self, now_s: float) -> float:
+        """Returns the time of the next turn, if nothing arrives before; infinity while nothing is to be done."""
+        return math.inf if self._task is None else self._task.due_s(now_s)
+
+    def handle(self, delivery: Delivery, now_s: float, wall_s: float) -> None:
+        """Answers what another measures, and tells the own measurement what arrived.
+
+        `wall_s` is this machine's clock in seconds since 1970.
+        """
+        with contextlib.suppress(TransportError):  # who gets no answers any more has its own deadline to find out
+            match delivery.message:
+                case Ping(number=number):
+                    self._endpoint.send(delivery.sender, Lane.PIPELINE, Pong(number=number, wall_s=wall_s))
+                case Block(transfer=transfer, number=number):
+                    self._endpoint.send(delivery.sender, Lane.PIPELINE, Arrived(transfer=transfer, number=number))
+        if self._task is not None:
+            self._task.handle(delivery.sender, delivery.message, now_s)
+
+    def turn(self, now_s: float, wall_s: float) -> None:
+        """Sends what the own measurement has to send now, and ends it where it is done, has failed or is too late."""
+        if self._task is None:
+            return
+        try:
+            for each in self._task.turn(now_s, wall_s):
+                content = [self._content[: each.n_bytes]] if each.n_bytes else []
+                self._endpoint.send(each.peer, each.lane, each.message, content)
+        except TransportError as error:  # this measurement has failed; the line goes on answering
+            self._task = None
+            self._asked.set_exception(error)
+            return
+        if self._task.done:
+            self._task = None
+            self._asked.set_result(None)
+        elif now_s > self._deadline_s:
+            self._task = None
+            self._asked.set_exception(TimeoutError())
 
 
 class ProbeLine:
@@ -125,37 +186,16 @@ class ProbeLine:
             endpoint.close()
 
     def _loop(self, endpoint: ZmqEndpoint) -> None:
-        content = torch.randint(0, 256, (LARGEST_BLOCK_BYTES,), dtype=torch.uint8, generator=torch.Generator())
-        task: RoundTrips | Transfer | None = None
-        asked: Future[None] = Future()
-        deadline_s = 0.0
+        turns = LineTurns(endpoint)
         while not self._closing:
             now_s = time.monotonic()
-            wait_s = _POLL_S if task is None else min(_POLL_S, max(0.0, task.due_s(now_s) - now_s))
-            for delivery in endpoint.poll(wait_s):
-                self._answer(endpoint, delivery)
-                if task is not None:
-                    task.handle(delivery.sender, delivery.message, time.monotonic())
+            for delivery in endpoint.poll(min(_POLL_S, max(0.0, turns.due_s(now_s) - now_s))):
+                turns.handle(delivery, time.monotonic(), time.time())
             self._meet(endpoint)
-            if task is None:
-                try:
-                    task, deadline_s, asked = self._tasks.get_nowait()
-                except Empty:
-                    continue
-            now_s = time.monotonic()
-            try:
-                for each in task.turn(now_s, time.time()):
-                    endpoint.send(each.peer, each.lane, each.message, [content[: each.n_bytes]] if each.n_bytes else [])
-            except TransportError as error:  # this measurement has failed; the line goes on answering
-                asked.set_exception(error)
-                task = None
-                continue
-            if task.done:
-                asked.set_result(None)
-                task = None
-            elif now_s > deadline_s:
-                asked.set_exception(TimeoutError())
-                task = None
+            if turns.is_idle:
+                with contextlib.suppress(Empty):
+                    turns.begin(*self._tasks.get_nowait())
+            turns.turn(time.monotonic(), time.time())
 
     def _meet(self, endpoint: ZmqEndpoint) -> None:
         while not self._peers.empty():
@@ -165,18 +205,6 @@ class ProbeLine:
                 asked.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised where it was asked for
                 asked.set_exception(error)
-
-    def _answer(self, endpoint: ZmqEndpoint, delivery: Delivery) -> None:
-        message: Any = delivery.message
-        try:
-            match message:
-                case Ping():
-                    endpoint.send(delivery.sender, Lane.PIPELINE, Pong(number=message.number, wall_s=time.time()))
-                case Block():
-                    answer = Arrived(transfer=message.transfer, number=message.number)
-                    endpoint.send(delivery.sender, Lane.PIPELINE, answer)
-        except TransportError:
-            return  # a peer that gets no answers any more has its own deadline to find out
 
 
 def _why(error: Exception) -> str:

@@ -8,38 +8,38 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ring_allreduce.transport import Codec, Lane, Message
+from ring_allreduce.transport import ClockSeconds, Codec, Count, Lane, Message
 
 
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Asks a peer to answer at once."""
 
-    number: int
+    number: Count
 
 
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """The answer to the ping of this number, with the clock of the answering machine in seconds since 1970."""
 
-    number: int
-    wall_s: float
+    number: Count
+    wall_s: ClockSeconds
 
 
 class Block(Message, frozen=True, kw_only=True, tag="block"):
     """A piece of a transfer; one tensor of bytes comes with it."""
 
-    transfer: int
-    number: int
+    transfer: Count
+    number: Count
 
 
 class Arrived(Message, frozen=True, kw_only=True, tag="arrived"):
     """Says that the receiver has this block."""
 
-    transfer: int
-    number: int
+    transfer: Count
+    number: Count
 
 
 def codec() -> Codec:
-    """The codec of all messages of measurements."""
+    """Returns the codec of all messages of measurements."""
     return Codec((Ping, Pong, Block, Arrived))
 
 
@@ -117,7 +117,7 @@ class _Flow:
     lately: deque[tuple[float, int]] = field(default_factory=deque)
 
     def rate(self, now_s: float) -> float:
-        """The bytes per second that arrived in the last AHEAD_S seconds."""
+        """Returns the bytes per second that arrived in the last AHEAD_S seconds."""
         while len(self.lately) > 1 and self.lately[0][0] < now_s - AHEAD_S:
             self.lately.popleft()
         if len(self.lately) < 2:
@@ -137,7 +137,7 @@ class Transfer:
 
     @property
     def arrivals(self) -> dict[str, list[tuple[float, int]]]:
-        """By peer: pairs of a time in seconds and the bytes that had arrived by then."""
+        """The arrivals at each peer: pairs of a time in seconds and the bytes that had arrived by then."""
         return {peer: list(flow.arrivals) for peer, flow in self._flows.items()}
 
     @property
@@ -174,5 +174,5 @@ class Transfer:
             flow.lately.append((now_s, flow.arrived))
 
     def due_s(self, now_s: float) -> float:
-        """When `turn` is due: at the end of the transfer, since answers call it before that."""
+        """Returns the time when `turn` is due: the end of the transfer, since answers call it before that."""
         return float("inf") if self._over else self.until_s

@@ -15,7 +15,7 @@ from ravnest.job.config import Job
 from ravnest.profiling import speed
 from ravnest.profiling.agents import AgentCall, AgentNode, Agents, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
-from ravnest.profiling.machine_facts import MachineFacts
+from ravnest.profiling.machine_facts import CPU, MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet, merged
 from ravnest.profiling.pairing import in_rounds
 from ravnest.profiling.speed import BenchmarkWork, Speed, work_of
@@ -24,7 +24,6 @@ FACTS_S = 180.0
 SPEED_S = 5.0
 SPEED_DEADLINE_S = 300.0
 BUSY_SHARE = 0.5
-CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Profile:
         return self.measured.fleet
 
     def merged_into(self, known: Fleet) -> Fleet:
-        """The fleet `known` with the measured figures in place of its own; see measured_fleet.merged."""
+        """Returns the fleet `known` with the measured figures in place of its own; see measured_fleet.merged."""
         return merged(self.measured, known)
 
 
@@ -97,7 +96,7 @@ def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) ->
 
 
 def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
-    """The facts by node, and a sentence for each node that did not answer."""
+    """Returns the facts by node, and a sentence for each node that did not answer."""
     calls = [AgentCall(member.name, "facts") for member in crew.members]
     facts, missing = {}, []
     for call, answer in zip(calls, crew.ask(calls, FACTS_S), strict=True):
@@ -117,7 +116,7 @@ def _work(asked: ProfileRequest, free_bytes: int) -> BenchmarkWork:
 def _speeds(
     crew: Agents, facts: Mapping[str, MachineFacts], work: BenchmarkWork, step: Callable[[str], None]
 ) -> tuple[dict[str, Speed], list[str]]:
-    """The speeds by the name of the new node, and a sentence for each that could not be measured.
+    """Returns the speeds by the name of the new node, and a sentence for each that could not be measured.
 
     The devices of one machine take turns, so that each has the machine to itself.
     """

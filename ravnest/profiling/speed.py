@@ -24,11 +24,13 @@ from torch.utils.data import TensorDataset
 from cluster_planner import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.materials import capture_job, first_batch, load_data, make_buffers
+from ravnest.job.initial_weights import make_buffers
+from ravnest.job.materials import capture_job, first_batch, load_data
 from ravnest.planning.workload import workload
 from ravnest.profiling.estimates import MeasuredFigure, typical
-from ravnest.splitting import CapturedModel, StageModule, StageProgram, TensorSpec
+from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.compute import StageCompute
+from ravnest.stage.process import stage_compute
 from ravnest.stage.setup import (
     ComputeResources,
     EvaluationSetup,
@@ -38,10 +40,8 @@ from ravnest.stage.setup import (
     TransportSetup,
     UserCode,
 )
-from ravnest.training.batches import BatchSource, arguments
-from ravnest.training.losses import build_loss
+from ravnest.training.batches import BatchSource, Target, arguments
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
-from ravnest.training.weights import VersionedWeights
 
 MEMORY_SHARE = 0.5
 """The share of the smallest machine's free memory that a span may need."""
@@ -64,7 +64,7 @@ class BenchmarkWork:
     """The FLOPs of one micro-batch through all spans: forward, backward and its share of an update."""
     inputs: tuple[Tensor, ...]
     """The first micro-batch, in the order in which the first span takes it."""
-    target: Tensor
+    target: Target
     buffers: dict[str, Tensor]
 
 
@@ -92,7 +92,7 @@ def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
 
 
 def spans_within(costs: SpanCosts, memory_bytes: int) -> Sequence[tuple[int, int]]:
-    """The longest spans of units, each of which needs at most `memory_bytes` with one micro-batch in flight.
+    """Returns the longest spans of units, each of which needs at most `memory_bytes` with one micro-batch in flight.
 
     Raises InvalidInput naming a unit that needs more by itself.
     """
@@ -120,11 +120,12 @@ def _in_order(inputs: tuple[Tensor, ...] | dict[str, Tensor], first: StageProgra
 
 def _buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> dict[str, Tensor]:
     made = make_buffers(job, job_file)
-    return {name: made[name] for name in captured.train.converted.buffers if name in made}
+    names = (*captured.train.converted.buffers, *(spec.name for spec in captured.loss_buffers))
+    return {name: made[name] for name in names if name in made}
 
 
 def benchmark_job() -> Job:
-    """The job of the default work; its factories are in this module."""
+    """Returns the job of the default work; its factories are in this module."""
     return job_from_mapping(
         {
             "model": {"factory": f"{__name__}:benchmark_model"},
@@ -156,7 +157,7 @@ class BenchmarkModel(nn.Module):
 
 
 def benchmark_model() -> nn.Module:
-    """The model factory of the default work."""
+    """Returns the model factory of the default work."""
     return BenchmarkModel()
 
 
@@ -169,7 +170,7 @@ class BenchmarkData:
 
 
 def benchmark_data() -> BenchmarkData:
-    """The data factory of the default work: a few samples of seeded noise."""
+    """Returns the data factory of the default work: a few samples of seeded noise."""
     chance = torch.Generator().manual_seed(0)
     inputs = torch.randn(_SAMPLES, TOKENS, WIDTH, generator=chance)
     targets = torch.randint(0, CLASSES, (_SAMPLES,), generator=chance)
@@ -195,10 +196,10 @@ class Speed:
 class _SameBatch(BatchSource):
     """Gives the first micro-batch again and again."""
 
-    def __init__(self, inputs: tuple[Tensor, ...], target: Tensor) -> None:
+    def __init__(self, inputs: tuple[Tensor, ...], target: Target) -> None:
         self._batch = inputs, target
 
-    def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Target]:
         return self._batch
 
 
@@ -234,7 +235,7 @@ def measure_speed(
 def _timed(
     compute: StageCompute, work: BenchmarkWork, index: int, received: tuple[Tensor, ...], seconds: float
 ) -> tuple[tuple[Tensor, ...], list[float]]:
-    """The tensors that the span sends on, and the seconds that each micro-batch took."""
+    """Returns the tensors that the span sends on, and the seconds that each micro-batch took."""
     needing = [spec.needs_gradient for spec in work.programs[index].outputs]
     last = index == len(work.programs) - 1
     times: list[float] = []
@@ -262,6 +263,7 @@ def _timed(
 def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_dirs: Sequence[Path]) -> StageCompute:
     program = work.programs[index]
     optimizer = work.job.optimizer.model_dump() | {"lr": _LEARNING_RATE, "schedule": ScheduleConfig()}
+    optimizer["groups"] = [group | {"lr": None} for group in optimizer["groups"]]
     # Each micro-batch makes an update here, whose time is then shared out as the job shares it.
     job = work.job.model_copy(update={"update_every": 1, "optimizer": OptimizerConfig(**optimizer)})
     setup = StageSetup(
@@ -275,10 +277,8 @@ def _stage(work: BenchmarkWork, index: int, device: str, threads: int, search_di
         machine=ComputeResources(threads, device),
         transport=TransportSetup(token=b"", max_message_bytes=1),
     )
-    module = StageModule(program, {**work.buffers, **_weights(program, work.job)}, device)
-    weights = VersionedWeights(module, job.optimizer, version=0)
-    loss = build_loss(job.loss, search_dirs)
-    return StageCompute(setup, module, weights, _SameBatch(work.inputs, work.target), loss, ())
+    given = {**work.buffers, **_weights(program, work.job)}
+    return stage_compute(setup, _SameBatch(work.inputs, work.target), given)
 
 
 def _weights(program: StageProgram, job: Job) -> dict[str, Tensor]:

@@ -24,6 +24,8 @@ MOST_LATE = 0.02
 stage's time in snapshots and merges, where being too early counts too."""
 _SPARE = 0.8
 """The suggested speed, as a share of the one at which the latest stage would just be in time."""
+LEAST_SPEED = 0.1
+"""Slower than that nobody waits for a rehearsal: its few updates would take more than ten times as long."""
 
 
 def check_extent(speed: float, samples: int | None, minutes: float | None, *, whole: bool) -> None:
@@ -56,7 +58,7 @@ class Extent:
 def extent(
     plan: Plan, speed: float, *, samples: int | None = None, minutes: float | None = None, whole: bool = False
 ) -> Extent:
-    """How long a rehearsal of `plan` goes on at a speed.
+    """Return how long a rehearsal of `plan` goes on at a speed.
 
     At most one of `samples` (of the fleet), `minutes` (of this machine's time) and `whole` (until the job's own end) is
     given. Without any, the constants above say how long.
@@ -79,7 +81,7 @@ def extent(
 
 
 def _stop(plan: Plan, unit: str) -> float | None:
-    """The end of the plan's job in this unit; None where it is said in another."""
+    """Return the end of the plan's job in this unit; None where it is said in another."""
     stop = plan.job.get("stop")
     until = stop.get(unit) if isinstance(stop, Mapping) else None
     return float(until) if isinstance(until, int | float) else None
@@ -145,7 +147,8 @@ class Rehearsal:
     most_late_share: float | None
     late_stages: tuple[str, ...]
     suggested_speed: float | None
-    """The speed at which this machine might keep up, where it did not."""
+    """The speed at which this machine might keep up, where it did not. None where it did, and where it would take a
+    speed below LEAST_SPEED: such a plan is simulated, or rehearsed elsewhere."""
     samples_per_s: Compared
     averaging_s: Compared
     """Seconds of a round. The prediction is for links that the round has to itself; what is achieved lasts from its
@@ -204,12 +207,13 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
     most = max(late.values(), default=None)
     behind = tuple(stage for stage, share in late.items() if share > MOST_LATE)
     several = len(clusters) > 1
+    suggested = slower(speed, most) if most is not None and behind else None
     return Rehearsal(
         speed=speed,
         steady=all(stage.step_s.achieved is not None for stage in stages),
         most_late_share=most,
         late_stages=behind,
-        suggested_speed=slower(speed, most) if most is not None and behind else None,
+        suggested_speed=suggested if suggested is not None and suggested >= LEAST_SPEED else None,
         samples_per_s=Compared(plan.predicted.samples_per_s, sum(known) if len(known) == len(clusters) else None),
         averaging_s=Compared(
             plan.predicted.averaging_s if several else None,
@@ -226,14 +230,14 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
 
 
 def slower(speed: float, late_share: float) -> float:
-    """The speed, in two digits, at which a machine might keep up that was late by `late_share` at this one."""
+    """Return the speed, in two digits, at which a machine might keep up that was late by `late_share` at this one."""
     wanted = _SPARE * speed / (1.0 + late_share)
     unit = 10.0 ** (math.floor(math.log10(wanted)) - 1)
     return round(math.floor(wanted / unit) * unit, 10)
 
 
 def as_plain(rehearsal: Rehearsal) -> dict[str, object]:
-    """The comparison, and whether it is faithful, as JSON has them. The result of the run itself is left out."""
+    """Return the comparison, and whether it is faithful, as JSON has them. The result of the run itself is left out."""
     judged = {
         "faithful": rehearsal.faithful,
         "unfaithful_in": list(rehearsal.unfaithful_in),
@@ -292,6 +296,6 @@ def _stage(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean over stages, which all compute equally many gradients; None where nothing is known."""
+    """Return the mean over stages, which all compute equally many gradients; None where nothing is known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

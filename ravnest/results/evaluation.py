@@ -8,6 +8,7 @@ and operations are those of the run's own evaluation, so that both give the same
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,20 +18,25 @@ from torch import Tensor
 
 from cluster_planner import Plan, Unit
 from ravnest.checkpoints.weight_files import open_weights
-from ravnest.driver.stage_setups import evaluating_cluster, evaluation_batch
-from ravnest.errors import InvalidInput, RunFailed, naming
+from ravnest.driver.stage_setups import evaluating_cluster
+from ravnest.errors import Interrupted, InvalidInput, RunFailed, naming
 from ravnest.factories import user_code
 from ravnest.formatting import size
 from ravnest.free_memory import free_bytes
 from ravnest.job.materials import baselines_of, capture_job, load_data, search_dirs
 from ravnest.job.pretrained import saved_weights
+from ravnest.planning.workload import evaluation_batch
 from ravnest.results.trained_run import TrainedRun
 from ravnest.splitting import CapturedModel, StageModule, StageProgram
+from ravnest.splitting.output_structure import shapes_of
+from ravnest.splitting.program import check_inputs
 from ravnest.stage.device import HostDevice, MixedPrecision, Tensors, stage_device
-from ravnest.training.batches import fetch, in_order
-from ravnest.training.losses import Loss, Measure, Metric, build_loss, build_metrics
+from ravnest.training.batches import Target, fetch, in_order, target_tensors, with_tensors
+from ravnest.training.loss_parameters import module_with_parameters
+from ravnest.training.losses import Loss, Metric, build_loss, build_metrics
+from ravnest.training.named_measures import Measure
 from ravnest.training.precision import Precision
-from ravnest.training.sampler import evaluation_batches
+from ravnest.training.sampler import EvaluationBatches
 
 Span = tuple[int, int]
 
@@ -82,9 +88,12 @@ class SpanEvaluation:
         self._weights = weights
         self._dataset = dataset
         self._metrics = metrics
+        self._loss_module = module_with_parameters(loss)
         self._measures = [loss.measure, *(metric.measure for metric in metrics)]
         self._names = [("loss", loss.name), *(("metrics", metric.name) for metric in metrics)]
         self._sums = [Measure(0.0, 0) for _ in self._measures]
+        self.samples = 0
+        """How many samples have been measured."""
         self._device = device
         self._device_name = device_name
         self._precision = precision
@@ -132,29 +141,36 @@ class SpanEvaluation:
         `carried` holds each batch's tensors between the spans, and is replaced.
         """
         is_first, is_last = ends
-        module, mixed = self._built(program), MixedPrecision(self._precision, self._device_name)
+        module, mixed = self._built(program, is_last=is_last), MixedPrecision(self._precision, self._device_name)
         for place, batch in enumerate(batches):
-            given, target = carried[place], torch.empty(0)
+            given, target = carried[place], None
             if is_first or is_last:
                 inputs, target = fetch(self._dataset, batch)
                 given = in_order(inputs, [spec.name for spec in program.inputs]) if is_first else given
+                if is_first:
+                    check_inputs(program.inputs, given, f"the batch of samples {batch[0]} to {batch[-1]}")
             with mixed.forward():
                 outputs = module(*self._device.bring(given))
             outputs = tuple(out.to(spec.dtype) for out, spec in zip(outputs, program.outputs, strict=True))
             if is_last:
-                self._measure(outputs[0], *self._device.bring([target]))
+                assert target is not None
+                there = self._device.bring(target_tensors(target))
+                self._measure(module.returned(outputs), with_tensors(target, there))
+                self.samples += len(batch)
             carried[place] = () if is_last else self._device.take(outputs)
             done()
         mixed.weights_changed()
 
-    def _built(self, program: StageProgram) -> StageModule:
+    def _built(self, program: StageProgram, *, is_last: bool) -> StageModule:
         # They are copied, because they lie in a mapped file, and a model may write to its buffers even in evaluation.
         own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=True) for spec in program.weight_specs}
-        return StageModule(program, own, self._device_name, copy=False).eval()
+        loss = self._loss_module if is_last else None
+        return StageModule(program, own, self._device_name, copy=False, loss=loss).eval()
 
-    def _measure(self, output: Tensor, target: Tensor) -> None:
+    def _measure(self, output: Any, target: Target) -> None:
+        shapes = shapes_of(output)
         for place, (measure, (key, name)) in enumerate(zip(self._measures, self._names, strict=True)):
-            with user_code(f"{name!r}, on an output of {tuple(output.shape)},", key=key):
+            with user_code(f"{name!r}, on an output of {shapes},", key=key):
                 self._sums[place] += measure(output, target)
 
 
@@ -175,9 +191,30 @@ class Evaluation:
     loss: float
     metrics: Mapping[str, float]
     baselines: Mapping[str, float]
-    """Losses on the held-out set to compare with; empty for another set."""
+    """Losses on the held-out set to compare with; empty for another set, and for a part of it."""
     seconds: float
     """How long the evaluation took."""
+    set_samples: int | None = None
+    """How many samples the set has; None where they are those that were evaluated."""
+    stopped_early: bool = False
+    """Whether it was told to stop, so that what it measured is the beginning of what was asked for."""
+
+
+class _StoppedError(Exception):
+    """The evaluation is to end with what is measured."""
+
+
+_LEAST_AT_ONCE, _MOST_GROUPS = 16, 10
+"""Of a model in several spans, a tenth of the batches goes through all spans before the next: so there is something to
+tell where the evaluation is stopped. The weights are read once for each such group."""
+
+
+def chosen_batches(batches: Sequence[range], samples: int | None) -> list[range]:
+    """Returns the least batches that hold so many samples, at equal distances in the set; all without `samples`."""
+    if samples is None or not batches:
+        return list(batches)
+    count = min(len(batches), -(-samples // len(batches[0])))
+    return [batches[number * len(batches) // count] for number in range(count)]
 
 
 def evaluate(
@@ -185,21 +222,26 @@ def evaluate(
     weights_path: Path,
     *,
     data: DataSplit = "held_out",
+    samples: int | None = None,
     device: str = "cpu",
     step: Callable[[str], None] = lambda step: None,
     progress: Callable[[float], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """The job's loss and metrics with the weights that `weights_path` names.
 
     Arguments:
         weights_path: a file of weights, or a folder of a checkpoint.
         data: which set to evaluate on.
+        samples: how many samples of it, as whole batches from all over it; None: all.
         device: torch's name of the device to compute on.
         step: hears of each slow step, as it begins.
         progress: hears which share of the evaluation is done, from 0 to 1.
+        stop: is asked after each batch in each span whether to end with what is measured.
 
     Raises:
         InvalidInput: the code, the data, the weights or the device do not exist, or do not fit the run's model.
+        Interrupted: it was stopped before anything was measured.
     """
     job, job_file = run.job, run.job_file
     host = _device(device)
@@ -211,15 +253,18 @@ def evaluate(
         message = "the model that the job makes now is not the one that was trained (its graph or shapes differ)"
         raise InvalidInput(message, path=job_file, key="model")
     weights = saved_weights(job, job_file, open_weights(weights_path))
-    dataset, batch = getattr(sets, data), evaluation_batch(job, captured)
-    batches = evaluation_batches(len(dataset), batch, short_last=captured.batch_is_dynamic)
+    dataset, batch = sets.part(data), evaluation_batch(job, captured)
+    all_batches = EvaluationBatches(len(dataset), batch, short_last=captured.batch_is_dynamic)
+    batches = chosen_batches(all_batches, samples)
     if not batches:
         message = f"`{data}` has {len(dataset)} samples, which fill no batch of {batch}: there is nothing to evaluate"
         raise InvalidInput(message, path=job_file, key="data.factory")
     spans = _spans(run.plan, captured, device)
     at_once = batches_at_once(captured.units, spans, batch, len(batches), int(_WAITING_SHARE * free_bytes()))
-    samples = sum(map(len, batches))
-    step(f"evaluating {samples:,} samples" + (f" in {len(spans)} spans of the model" if len(spans) > 1 else ""))
+    if len(spans) > 1:
+        at_once = min(at_once, max(_LEAST_AT_ONCE, -(-len(batches) // _MOST_GROUPS)))
+    wanted = sum(map(len, batches))
+    step(f"evaluating {wanted:,} samples" + (f" in {len(spans)} spans of the model" if len(spans) > 1 else ""))
     began_s = time.monotonic()
     dirs = search_dirs(job_file)
     with naming(job_file):
@@ -239,12 +284,28 @@ def evaluate(
             nonlocal passed
             passed += 1
             progress(passed / (len(batches) * len(spans)))
+            if stop():
+                raise _StoppedError
 
-        for first in range(0, len(batches), at_once):
-            sums.add(programs, batches[first : first + at_once], one_more)
-    seconds = time.monotonic() - began_s
-    baselines = baselines_of(sets) if data == "held_out" else {}
-    return Evaluation(run.folder.path, weights_path, data, samples, sums.loss, sums.metrics, baselines, seconds)
+        with suppress(_StoppedError):
+            for first in range(0, len(batches), at_once):
+                sums.add(programs, batches[first : first + at_once], one_more)
+    if sums.samples == 0:
+        raise Interrupted("stopped before any of the samples were through: there is nothing to tell")
+    whole = sum(map(len, all_batches))
+    is_all = sums.samples == whole
+    return Evaluation(
+        run.folder.path,
+        weights_path,
+        data,
+        sums.samples,
+        sums.loss,
+        sums.metrics,
+        baselines_of(sets) if data == "held_out" and is_all else {},
+        time.monotonic() - began_s,
+        set_samples=None if is_all else whole,
+        stopped_early=sums.samples < wanted,
+    )
 
 
 def _device(name: str) -> HostDevice:

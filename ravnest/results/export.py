@@ -1,11 +1,11 @@
 """A run's weights for other programs: safetensors under the model's own names, or a folder that transformers reads.
 
-In: a trained run, its files of weights, and an `ExportTarget`. Out: files, in as many parts as their size demands, of
-which no more than one is ever in memory. Nothing is overwritten unless the caller says so, and nothing is pickled.
+In: a trained run, its files of weights, and an `ExportTarget`. Out: files, in as many parts as their size demands. One
+tensor at a time is in memory. Nothing is overwritten unless the caller says so, and nothing is pickled.
 """
 
-import glob
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,18 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ravnest.checkpoints.checkpoint import write_final_weights
-from ravnest.checkpoints.weight_files import WeightFiles, index_name, open_weights, shard_index, shard_names, shards
+from ravnest.checkpoints.sharded_weights import PART_BYTES, ShardedWeights
+from ravnest.checkpoints.tensor_stream import TensorForm
+from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
-from ravnest.job.materials import make_model
-from ravnest.job.pretrained import saved_weights
+from ravnest.job.materials import make_loss, make_model
+from ravnest.job.pretrained import folder_of_initial_weights, saved_weights
 from ravnest.results.tensorboard import to_tensorboard
 from ravnest.results.trained_run import TrainedRun, open_run, weights_of_run
-from ravnest.splitting.model_source import aliases, huggingface_config
+from ravnest.splitting.model_source import aliases, huggingface_config, huggingface_generation
+from ravnest.training.loss_parameters import loss_weights
 from ravnest.training.precision import Precision
-
-PART_BYTES = 5_000_000_000
-"""The most bytes of one file: the limit that Hugging Face uses too."""
 
 _DTYPES: Mapping[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -34,9 +33,18 @@ _DTYPES: Mapping[Precision, torch.dtype] = {
 }
 
 
+GENERATION = "generation_config.json"
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+)
+"""What a Hugging Face folder has besides config.json and weights: from_pretrained of its tokenizer reads it."""
+
+
 @dataclass(frozen=True)
 class ExportTarget:
-    """Where weights are written: files in `folder` whose names begin with `stem`.
+    """The place where weights are written: files in `folder` whose names begin with `stem`.
 
     `key` is the option of the command that names the folder, for errors. With `force`, files of an earlier export are
     replaced.
@@ -61,14 +69,13 @@ class ExportTarget:
         except OSError as error:
             reason = error.strerror or str(error)
             raise InvalidInput(f"cannot be written to ({reason})", path=str(self.folder), key=self.key) from None
-        if (before := self.existing()) and not self.force:
+        if (before := self.files.existing()) and not self.force:
             raise InvalidInput("is there already; --force replaces it", path=str(before[0]), key=self.key)
 
-    def existing(self) -> list[Path]:
-        """The files of an earlier export."""
-        names = [shard_names(self.stem, 1)[0], index_name(self.stem)]
-        parts = self.folder.glob(f"{glob.escape(self.stem)}-?????-of-?????.safetensors")
-        return [*(self.folder / name for name in names if (self.folder / name).exists()), *sorted(parts)]
+    @property
+    def files(self) -> ShardedWeights:
+        """The files of weights there."""
+        return ShardedWeights(self.folder, self.stem, self.part_bytes)
 
 
 def save_weights(
@@ -78,7 +85,8 @@ def save_weights(
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
-    """Write every name in the model's state, in parts with an index where it is more than one file may hold.
+    """Write every name in the model's state, and in that of a loss with parameters, in parts with an index where it is
+    more than one file may hold.
 
     Arguments:
         files: where the weights are read from.
@@ -95,7 +103,8 @@ def save_weights(
     """
     place.prepare()
     model = make_model(run.job, run.job_file, "meta")
-    return _write(run, files, _state(model), place, dtype, progress)
+    state = {**_state(model), **loss_weights(make_loss(run.job, run.job_file))}
+    return _write(run, files, state, place, dtype, progress)
 
 
 def save_huggingface(
@@ -105,28 +114,42 @@ def save_huggingface(
     dtype: Precision | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Path]:
-    """Write config.json and the weights so that `from_pretrained` of transformers reads them.
+    """Write config.json, generation_config.json and the weights so that `from_pretrained` of transformers reads them.
 
+    The tokenizer, and the generation's settings where there are some, are those beside the job's `initial_weights`.
     Arguments, result and errors are those of `save_weights`; a job whose model comes from a factory is refused too. Of
     tied weights one name is written, because transformers ties them again.
     """
     if run.job.model.huggingface is None:
         raise InvalidInput("the job's model comes from a factory: export its weights with --weights", key=place.key)
     place.prepare()
-    config = place.folder / "config.json"
-    if config.exists() and not place.force:
-        raise InvalidInput("is there already; --force replaces it", path=str(config), key=place.key)
+    config, generation = place.folder / "config.json", place.folder / GENERATION
+    source = folder_of_initial_weights(run.job, run.job_file)
+    beside = [] if source is None else [source / name for name in (*TOKENIZER, GENERATION) if (source / name).is_file()]
+    for path in (config, generation, *(place.folder / one.name for one in beside)):
+        if path.exists() and not place.force:
+            raise InvalidInput("is there already; --force replaces it", path=str(path), key=place.key)
     model = make_model(run.job, run.job_file, "meta")
     others = {name for several in aliases(model).values() for name in several}
     state = {name: tensor for name, tensor in _state(model).items() if name not in others}
     written = _write(run, files, state, place, dtype, progress)
     kept = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
     config.write_text(huggingface_config(model, kept if dtype is None else _DTYPES[dtype]), encoding="utf-8")
-    return [config, *written]
+    others_written = [config]
+    settings = huggingface_generation(model)
+    if settings is not None and not any(one.name == GENERATION for one in beside):
+        generation.write_text(settings, encoding="utf-8")
+        others_written.append(generation)
+    for one in beside:
+        target = place.folder / one.name
+        if not (target.exists() and target.samefile(one)):
+            shutil.copyfile(one, target)
+        others_written.append(target)
+    return [*others_written, *written]
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors in the model's state, by name."""
+    """Return the tensors in the model's state, by name."""
     return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
 
 
@@ -141,31 +164,8 @@ def _write(
     """Write the weights that `state` names, with its shapes and precisions."""
     weights = saved_weights(run.job, run.job_file, files)
     kinds = {name: _kind(tensor, dtype) for name, tensor in state.items()}
-    sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in state.items()}
-    groups = shards(sizes, place.part_bytes)
-    names = shard_names(place.stem, len(groups))
-    before = place.existing()
-    for number, (group, name) in enumerate(zip(groups, names, strict=True), start=1):
-        tensors = {one: _converted(one, weights[one], kinds[one], files.path) for one in group}
-        write_final_weights(place.folder / name, _named_once(tensors))
-        progress(number / len(groups))
-    written = [place.folder / name for name in names]
-    if len(groups) > 1:
-        written.append(place.folder / index_name(place.stem))
-        written[-1].write_text(shard_index(groups, names, sum(sizes.values())), encoding="utf-8")
-    for left in before:
-        if left not in written:
-            left.unlink()  # a part of older weights could be taken for one of these
-    return written
-
-
-def _named_once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without two names for one memory, which safetensors refuses: such tied weights are copied."""
-    first: dict[int, str] = {}
-    return {
-        name: tensor if first.setdefault(tensor.data_ptr(), name) == name else tensor.clone()
-        for name, tensor in tensors.items()
-    }
+    forms = {name: TensorForm(name, kinds[name], tuple(tensor.shape)) for name, tensor in state.items()}
+    return place.files.write(forms, lambda name: _converted(name, weights[name], kinds[name], files.path), progress)
 
 
 def _kind(tensor: Tensor, dtype: Precision | None) -> torch.dtype:
@@ -247,4 +247,4 @@ def check_export(
         raise InvalidInput(f"must be a finite number, 0 or more, not {part_gb:g}", key="part_gb")
 
 
-_WHAT_TO_EXPORT = "name a file for weights, or a folder for huggingface or tensorboard"
+_WHAT_TO_EXPORT = "give --weights FILE, --huggingface DIR or --tensorboard DIR (arguments of these names in Python)"

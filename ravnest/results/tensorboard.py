@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.report import read_metrics
+from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
 
 _SHARES = ("compute", "averaging", "evaluation", "handoff", "bubble")
@@ -76,7 +76,7 @@ def to_tensorboard(run_dir: Path, out_dir: Path) -> int:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise InvalidInput(
-            "needs the package tensorboard; install it with: pip install 'ravnest[tensorboard]'", key="--tensorboard"
+            "needs the package tensorboard; install it with: pip install tensorboard", key="--tensorboard"
         ) from None
     points = list(scalars(read_metrics(metrics)))
     try:

@@ -1,7 +1,7 @@
 """What a run has left for later use: its plan, its job, and the files that hold its weights.
 
-In: the folder of a run. Out: a `TrainedRun`, and the path of its weights: weights.safetensors, unless the run has made
-a checkpoint since. No tensor is read.
+In: the folder of a run. Out: a `TrainedRun`, and the path of its weights: weights.safetensors, or the index of those in
+parts, unless the run has made a checkpoint since. No tensor is read.
 """
 
 import json
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster_planner import Plan, load_plan
-from ravnest.checkpoints.checkpoint import load_latest, name_of_latest
+from ravnest.checkpoints.checkpoint import name_of_latest, open_latest
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.checkpoint_collector import parts_of_plan
+from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping, load_job
 
@@ -47,21 +47,25 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
 
 
 def weights_of_run(run: TrainedRun) -> Path:
-    """The path of the run's last weights: weights.safetensors, or the folder of a checkpoint whose hashes were checked.
+    """Return the path of the run's last weights: weights.safetensors, the index of those in parts, or the folder of a
+    checkpoint whose hashes were checked.
 
     Raises InvalidInput where there is neither, or where the checkpoint is damaged or lacks a part.
     """
     folder = run.folder
     latest = name_of_latest(folder.checkpoints)
-    if folder.weights.is_file() and latest in (None, _summarised(folder)):
-        return folder.weights
+    finished = [path for path in (folder.weights, folder.weights_index) if path.is_file()]
+    if finished and latest in (None, _summarised(folder)):
+        return finished[0]
     if latest is None:
         raise InvalidInput("the run has not come to its first checkpoint: there are no weights", path=str(folder.path))
-    return load_latest(folder.checkpoints, parts_of_plan(run.plan)).folder
+    checkpoint = open_latest(folder.checkpoints, parts_of_plan(run.plan))
+    checkpoint.require(parts_of_checkpoint(checkpoint, run.plan))  # it may be of the plan before this one
+    return checkpoint.folder
 
 
 def _summarised(folder: RunFolder) -> str | None:
-    """The name of the checkpoint with which the run last ended, whose weights are those of weights.safetensors."""
+    """Return the name of the checkpoint with which the run last ended; its final weights are those of it."""
     try:
         return Path(json.loads(folder.summary.read_text(encoding="utf-8"))["checkpoint_path"]).name
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,12 +3,14 @@
 In: a plan, a scenario, and an end. Out: a `SimulatedRun` with rates, staleness and where the time went.
 """
 
-from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, StallRate
+from ravnest.simulator.scenario import BandwidthChange, Death, Scenario, Stall, StallRate
 from ravnest.simulator.simulate import simulate
-from ravnest.simulator.simulated_run import SimulatedRun, SimulatedStage, as_plain
+from ravnest.simulator.simulated_run import LostCluster, SimulatedRun, SimulatedStage, as_plain
 
 __all__ = [
     "BandwidthChange",
+    "Death",
+    "LostCluster",
     "Scenario",
     "SimulatedRun",
     "SimulatedStage",

@@ -11,8 +11,8 @@ directly, and in which chunks and blocks. Snapshots and merges take no time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, permutations
 
 from cluster_planner import (
@@ -32,8 +32,8 @@ from ravnest.pipeline import stage_name
 from ring_allreduce.transport import LinkShape
 from ring_timing import divide
 
+_FLOAT_BYTES = 4
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
-PARAMETER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class VirtualCluster:
     """The window is tuned up to this one while the cluster runs; None: up to the fleet's."""
 
     def stage_names(self) -> tuple[str, ...]:
-        """The names of its stages, in order."""
+        """Return the names of its stages, in order."""
         return tuple(stage_name(self.name, index) for index in range(len(self.stages)))
 
 
@@ -92,11 +92,18 @@ class VirtualRing:
     members: tuple[str, ...]
     elements: int
     chunk_elements: int
-    element_bytes: float = PARAMETER_BYTES
+    element_bytes: float
     shares: tuple[float, ...] | None = None
     """The share of the vector in each member's block; None: equal blocks."""
     direct: bool = False
     """Whether every member sends its part to every other, instead of around the ring."""
+    state_bytes: float = 12.0
+    """What a member that joins gets for each number: the anchor and the state of the optimizers."""
+
+
+def equal_blocks(ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
+    """Return the ring among other members, in blocks of equal size."""
+    return replace(ring, members=members, shares=None, direct=ring.direct or len(members) == 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +132,11 @@ class VirtualFleet:
     split_backward: SplitBackward = "never"
     default_link: LinkShape = INSTANT
     """The link of every pair that `links` does not name."""
+    other_link: Callable[[str, str], LinkShape] | None = None
+    """Gives the link of a pair that `links` does not name, which rings of fewer members may need; None: that is the
+    default link."""
+    divide_again: Callable[[VirtualRing, tuple[str, ...]], VirtualRing] = equal_blocks
+    """Returns a ring among those of its members that are left."""
     later_link: tuple[float, LinkShape] | None = None
     """(moment in seconds, the default link from then on)."""
     largest_window: int | None = None
@@ -136,7 +148,7 @@ class VirtualFleet:
 def fleet_of_plan(
     plan: Plan, *, tuned: bool = False, jitter_s: float = 0.0, control_latency_s: float = 0.0
 ) -> VirtualFleet:
-    """The fleet that a plan describes. Each piece of work takes as long as the plan's prediction counts for it.
+    """Return the fleet that a plan describes. Each piece of work takes as long as the plan's prediction counts for it.
 
     Arguments:
         tuned: windows are tuned and backwards are split as in a run; otherwise windows stay as planned.
@@ -150,6 +162,13 @@ def fleet_of_plan(
     }
     spans = SpanCosts(plan.costs, plan.workload)
     rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
+
+    def divide_again(ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
+        return _divided(plan, members, ring.elements, node_of)
+
+    def other_link(a: str, b: str) -> LinkShape:
+        return _link(plan, node_of[a], node_of[b], jitter_s)
+
     most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
     largest = [
         max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
@@ -163,6 +182,8 @@ def fleet_of_plan(
         ),
         rings=rings,
         links=_links(plan, rings, node_of, jitter_s),
+        other_link=other_link,
+        divide_again=divide_again,
         nodes={machine: _node(plan, name) for name, machine in machines.items()},
         node_of={who: machines[name] for who, name in node_of.items()},
         update_every=plan.workload.update_every,
@@ -214,18 +235,24 @@ def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: in
 
 
 def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualRing:
-    members = tuple(stage_name(*member) for member in ring.members)
-    elements = ring.parameter_bytes // PARAMETER_BYTES
-    element_bytes = PARAMETER_BYTES * plan.workload.averaged_bytes_per_parameter_byte
-    division = divide(elements, element_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
-    return VirtualRing(members, elements, division.chunk_elements, element_bytes, division.shares, division.direct)
+    return _divided(plan, tuple(stage_name(*member) for member in ring.members), ring.elements, node_of)
+
+
+def _divided(plan: Plan, members: tuple[str, ...], elements: int, node_of: Mapping[str, str]) -> VirtualRing:
+    number_bytes = plan.workload.averaged_number_bytes
+    division = divide(elements, number_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
+    work = plan.workload
+    kept = 1 + work.optimizer_state_bytes_per_parameter_byte + work.averaging_state_bytes_per_parameter_byte
+    divided = division.chunk_elements, number_bytes, division.shares, division.direct
+    return VirtualRing(members, elements, *divided, state_bytes=_FLOAT_BYTES * kept)
 
 
 def _links(
     plan: Plan, rings: Sequence[VirtualRing], node_of: Mapping[str, str], jitter_s: float
 ) -> dict[tuple[str, str], LinkShape]:
-    """The links in both directions between neighbours of a cluster, and from each member of a ring to those to which it
-    sends."""
+    """Return the links in both directions between neighbours of a cluster, and from each member of a ring to those to
+    which it sends.
+    """
     pairs: dict[tuple[str, str], None] = {}
     for cluster in plan.clusters:
         for index in range(len(cluster.stages) - 1):

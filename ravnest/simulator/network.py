@@ -131,18 +131,18 @@ class VirtualNetwork:
         self.bytes_sent: dict[Lane, int] = dict.fromkeys(Lane, 0)
 
     def path(self, source: str, target: str) -> Path:
-        """From one stage to another: the same for all that they send."""
+        """Return the path from one stage to another, which all that they send takes."""
         return self._paths.get((source, target)) or self._new_path(source, target)
 
     def change_link(self, shape: LinkShape) -> None:
-        """From now on every link that the fleet does not name is of this shape."""
+        """Give this shape, from now on, to every link that the fleet does not name."""
         self._default_link = shape
         for (source, target), path in self._paths.items():
             if (source, target) not in self._fleet.links:
                 path.change_shape(shape)
 
     def change_node(self, name: str, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
-        """From now on a node's uplink and downlink have these rates."""
+        """Give a node's uplink and downlink these rates from now on."""
         uplink, downlink = self._ends(name)
         uplink.emulated.change(self._clock.now_s, up_bytes_per_s=up_bytes_per_s)
         uplink.bytes_per_s = up_bytes_per_s
@@ -152,7 +152,7 @@ class VirtualNetwork:
 
     def _new_path(self, source: str, target: str) -> Path:
         here, there = self._fleet.node_of.get(source), self._fleet.node_of.get(target)
-        shape = self._fleet.links.get((source, target), self._default_link)
+        shape = self._shape(source, target)
         link = f"{source}>{target}"
         if here is None or there is None or here == there:
             ends: tuple[_Uplink, _Downlink | None] = _Uplink(self._clock, UNLIMITED, self._seed_of(link)), None
@@ -160,6 +160,12 @@ class VirtualNetwork:
             ends = self._ends(here)[0], self._ends(there)[1]
         path = self._paths[source, target] = Path(*ends, link, shape, self.bytes_sent)
         return path
+
+    def _shape(self, source: str, target: str) -> LinkShape:
+        shape = self._fleet.links.get((source, target))
+        if shape is None:
+            shape = self._fleet.other_link(source, target) if self._fleet.other_link else self._default_link
+        return shape
 
     def _ends(self, name: str) -> tuple[_Uplink, _Downlink]:
         if name not in self._nodes:

@@ -1,33 +1,33 @@
-"""Rounds of a simulated run: the driver that opens, commits and ends them, and each stage's part of each ring.
+"""Rounds of a simulated run: the driver that opens, commits and ends them, and lets clusters leave and join.
 
-`RoundOwner`, `RoundMember` and the ring machines of ring_allreduce decide, as in a real run. This module carries their
-instructions between the driver and the stages, and chunks between stages. Of a vector it knows only the length.
+`RoundOwner` decides, as in a real run; members.py has the stages' side. A lost cluster leaves the rings in the next
+epoch (decision 65). One that joins follows the rounds without weight. Ring members send its stages the anchor after the
+next commit, and it trains once all of them hold it (decision 70).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet, VirtualRing
-from ravnest.simulator.network import Path
+from ravnest.simulator.members import RingPart, RoundsMember
 from ravnest.simulator.stage import RunningStage, SimulatedWorld
 from ring_allreduce import rounds
-from ring_allreduce.ring import (
-    ChunkArrived,
-    ContributionReady,
-    DirectMachine,
-    DropChunk,
-    FinishRing,
-    RefuseChunk,
-    RingEvent,
-    RingMachine,
-    SendChunk,
-)
-from ring_allreduce.transport import Lane
+
+
+@dataclass
+class _Newcomer:
+    missing: set[str]
+    """Its stages that do not hold the anchor yet."""
+    first_round: int | None = None
+    """The first round that it takes part in; None before its epoch has begun."""
+    sent: bool = False
+    """Whether the anchor is on its way."""
 
 
 class VirtualRounds:
@@ -35,24 +35,37 @@ class VirtualRounds:
 
     def __init__(self, fleet: VirtualFleet, stages: Mapping[str, RunningStage], world: SimulatedWorld) -> None:
         """`stages`: by name."""
+        self._world = world
         self._clock = world.clock
+        self._fleet = fleet
         self._latency_s = fleet.control_latency_s
         self._clusters = {
             cluster.name: tuple(stages[who] for who in cluster.stage_names()) for cluster in fleet.clusters
         }
         rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
-        members = {name: ring.members for name, ring in rings.items()}
-        self._owner = rounds.RoundOwner(members, fleet.average_every, max_lag=fleet.max_lag)
-        self._has_rings = bool(rings)
-        self._members = {who: _Member(stage, self) for who, stage in stages.items()}
-        for name, ring in rings.items():
-            parts = {who: _Part(name, ring, self._members[who], world) for who in ring.members}
-            for who, part in parts.items():
-                part.others = parts
-                self._members[who].parts.append(part)
-        for member in self._members.values():
-            member.begin()
+        self._owner = rounds.RoundOwner(
+            {name: ring.members for name, ring in rings.items()},
+            fleet.average_every,
+            max_lag=fleet.max_lag,
+            on_loss="reform",
+            clusters={who: stage.cluster for who, stage in stages.items()},
+        )
+        self._rings = rings
+        self._parts: dict[str, dict[str, RingPart]] = {name: {} for name in rings}
+        self._members: dict[str, RoundsMember] = {}
+        for who, stage in stages.items():
+            self._add(who, RoundsMember(stage, self, fleet.max_lag))
+        self._newcomers: dict[str, _Newcomer] = {}
+        self.on_trains: Callable[[str], None] | None = None
+        """Is called with each cluster that trains again."""
+        self.on_late: Callable[[str, int], None] | None = None
+        """Is called with a lost cluster, and the samples of it that are averaged now, when a round is committed to
+        which it had contributed."""
         self._drained_updates: dict[str, int] = {}
+        self._contributions: dict[int, dict[str, int]] = {}
+        """By round that is not committed: each cluster's samples at its snapshot, as its last stage counts them."""
+        self.averaged = dict.fromkeys(self._clusters, 0)
+        """By cluster: its samples at its snapshot for the last round that was committed."""
         self.opened_s: list[float] = []
         """When each round was opened, in order."""
         self.committed_s: list[float] = []
@@ -67,15 +80,109 @@ class VirtualRounds:
 
     def trained(self, told: tuple[str, int]) -> None:
         """The driver hears that a cluster has trained on so many samples in all."""
-        if self._has_rings:
+        if self._rings and told[0] in self._clusters:
             self.own(rounds.SamplesReported(*told))
 
     def drained(self, told: tuple[str, int]) -> None:
         """The driver hears that a cluster has drained, after so many updates."""
         cluster, updates = told
+        if cluster not in self._clusters:
+            return
         self._drained_updates[cluster] = updates
         self._finish_rounds(cluster)
-        if self._has_rings and len(self._drained_updates) == len(self._clusters):
+        self._when_all_drained()
+
+    def lose(self, who: str, reason: str) -> bool:
+        """The driver notices that a stage is lost: its cluster leaves. Returns whether one is left that trains."""
+        cluster = self._members[who].stage.cluster
+        for stage in self._clusters.pop(cluster, ()):
+            stage.die()
+        self._newcomers.pop(cluster, None)
+        self._drained_updates.pop(cluster, None)
+        if not self.training:
+            for stages in self._clusters.values():
+                for stage in stages:
+                    stage.die()
+            return False
+        if self._rings:
+            self.own(rounds.MemberLost(who, reason))
+        self._when_all_drained()
+        return True
+
+    @property
+    def clusters(self) -> Collection[str]:
+        """The clusters that are in the run."""
+        return self._clusters.keys()
+
+    @property
+    def training(self) -> list[str]:
+        """The clusters that train: not lost, and none that follows only."""
+        return [name for name in self._clusters if name not in self._newcomers]
+
+    @property
+    def following(self) -> list[str]:
+        """The clusters that have joined and do not train yet."""
+        return list(self._newcomers)
+
+    def join(self, cluster: str, stages: Sequence[RunningStage]) -> None:
+        """The processes of a lost cluster are there again: they follow the rounds from now on."""
+        self._clusters[cluster] = tuple(stages)
+        self._newcomers[cluster] = _Newcomer({stage.who for stage in stages})
+        for stage in stages:
+            member = RoundsMember(stage, self, self._fleet.max_lag, joins=True)
+            member.contributed = self.averaged[cluster]
+            self._add(stage.who, member)
+        members = {stage.who: tuple(self._members[stage.who].parts) for stage in stages}
+        self.own(rounds.ClusterJoined(cluster, members))
+
+    def _add(self, who: str, member: RoundsMember) -> None:
+        self._members[who] = member
+        for name, ring in self._rings.items():
+            if who in ring.members:
+                part = self._parts[name][who] = RingPart(name, ring, member, self._world)
+                part.others = self._parts[name]
+                member.parts[name] = part
+
+    def holds(self, who: str) -> None:
+        """A stage that joins holds the anchor. Its cluster trains once all its stages do."""
+        cluster = self._members[who].stage.cluster
+        newcomer = self._newcomers.get(cluster)
+        if newcomer is None:
+            return
+        newcomer.missing.discard(who)
+        if newcomer.missing:
+            return
+        del self._newcomers[cluster]
+        updates = self.averaged[cluster] // (self._fleet.update_every * self._fleet.micro_batch)
+        for stage in self._clusters[cluster]:
+            self.control(self._members[stage.who].train, (self._owner.opened, updates))
+        if self.on_trains is not None:
+            self.on_trains(cluster)
+
+    def _send_anchor(self, number: int) -> None:
+        """The round `number` is committed: whoever can use its anchor gets it from a member of each ring."""
+        for cluster, newcomer in self._newcomers.items():
+            if newcomer.sent or newcomer.first_round is None or number < newcomer.first_round - 1:
+                continue
+            newcomer.sent = True
+            for stage in self._clusters[cluster]:
+                member = self._members[stage.who]
+                member.awaits = len(member.parts)
+                for name in member.parts:
+                    self.control(self._donor(name).send_state, stage.who)
+
+    def _donor(self, ring: str) -> RingPart:
+        """The member of a ring with the fastest uplink that trains."""
+        inside = {stage.who for name in self.training for stage in self._clusters[name]}
+        nodes, node_of = self._fleet.nodes, self._fleet.node_of
+
+        def uplink(who: str) -> float:
+            return nodes[node_of[who]].up_bytes_per_s if who in node_of else 0.0
+
+        return self._parts[ring][max((who for who in self._parts[ring] if who in inside), key=uplink)]
+
+    def _when_all_drained(self) -> None:
+        if self._rings and len(self._drained_updates) == len(self._clusters):
             self.own(rounds.FinishRequested())
 
     def own(self, event: rounds.OwnerEvent) -> None:
@@ -86,16 +193,49 @@ class VirtualRounds:
                     self.opened_s.append(self._clock.now_s)
                     for cluster, stages in self._clusters.items():
                         # A drained cluster sends no more gradients to stamp: it contributes what it has.
-                        if cluster in self._drained_updates:
+                        if cluster in self._newcomers:
+                            self._follow_rounds(cluster)
+                        elif cluster in self._drained_updates:
                             self._finish_rounds(cluster)
                         else:
                             self.control(stages[-1].tell, ev.RoundOpened(number))
                 case rounds.CommitRound(number):
                     self.committed_s.append(self._clock.now_s)
-                    for member in self._members.values():
-                        self.control(member.hear, rounds.RoundCommitted(number))
+                    self._count(self._contributions.pop(number, {}))
+                    self._tell_members(instruction)
+                    self._send_anchor(number)
+                case rounds.Reform():
+                    self._tell_members(instruction)
+                case rounds.Resume():
+                    self._forget_contributions(instruction.kept)
+                    self._tell_members(instruction)
+                    for cluster, newcomer in self._newcomers.items():
+                        first = instruction.first_rounds
+                        newcomer.first_round = max(first[stage.who] for stage in self._clusters[cluster])
+                        self._follow_rounds(cluster)
                 case rounds.FailRun(reason):
                     raise RunFailed(reason)
+
+    def _tell_members(self, order: rounds.CommitRound | rounds.Reform | rounds.Resume) -> None:
+        for stages in self._clusters.values():
+            for stage in stages:
+                self.control(self._members[stage.who].hear, order)
+
+    def _count(self, taken: Mapping[str, int]) -> None:
+        self.averaged |= taken
+        for cluster in taken.keys() - set(self.training):
+            if self.on_late is not None:
+                self.on_late(cluster, taken[cluster])
+
+    def _forget_contributions(self, kept: Collection[int]) -> None:
+        """Rounds that are not `kept` start again, without what lost clusters gave to them."""
+        for number, taken in self._contributions.items():
+            for cluster in () if number in kept else taken.keys() - self._clusters.keys():
+                del taken[cluster]
+
+    def _follow_rounds(self, cluster: str) -> None:
+        for stage in self._clusters[cluster]:
+            self.control(self._members[stage.who].follow, self._owner.opened)
 
     def _finish_rounds(self, cluster: str) -> None:
         for stage in self._clusters[cluster]:
@@ -109,100 +249,10 @@ class VirtualRounds:
 
     def contributed(self, stage: RunningStage, number: int, samples: int) -> None:
         """A stage has taken its snapshot for a round, having trained on `samples` in all."""
+        if stage is self._clusters[stage.cluster][-1]:
+            self._contributions.setdefault(number, {})[stage.cluster] = samples
         self._members[stage.who].contribute(number, samples)
 
-    def contributed_samples(self, who: str) -> int:
-        """Samples behind all that a stage has contributed to rounds."""
-        return self._members[who].contributed
-
-
-class _Member:
-    """One stage's part of the rounds."""
-
-    __slots__ = ("contributed", "machine", "parts", "rounds", "stage")
-
-    def __init__(self, stage: RunningStage, around: VirtualRounds) -> None:
-        self.stage = stage
-        self.rounds = around
-        self.parts: list[_Part] = []
-        self.contributed = 0
-        """Samples."""
-
-    def begin(self) -> None:
-        """Make the member's machine, now that all its parts are known."""
-        self.machine = rounds.RoundMember([part.name for part in self.parts])
-
-    def contribute(self, number: int, samples: int) -> None:
-        weight = samples - self.contributed
-        self.contributed = samples
-        for part in self.parts:
-            part.handle(number, ContributionReady(float(weight)))
-
-    def finished(self, name: str, number: int) -> None:
-        self.hear(rounds.RingFinished(name, number))
-        self.rounds.control(self.rounds.own, rounds.MemberFinished(number, self.stage.who, name))
-
-    def hear(self, event: rounds.RingFinished | rounds.RoundCommitted) -> None:
-        if not self.stage.receive(self.hear, event):
-            return
-        for merge in self.machine.handle(event, 0.0):
-            for part in self.parts:
-                part.machines.pop(merge.round, None)
-            self.stage.tell(ev.MergeArrived(merge.round))
-
-
-class _Part:
-    """One stage's part of one ring."""
-
-    __slots__ = ("clock", "machines", "member", "name", "network", "others", "paths", "ring", "trace", "who")
-
-    def __init__(self, name: str, ring: VirtualRing, member: _Member, world: SimulatedWorld) -> None:
-        self.name = name
-        self.ring = ring
-        self.member = member
-        self.who = member.stage.who
-        self.clock = world.clock
-        self.network = world.network
-        self.trace = world.trace
-        self.others: Mapping[str, _Part] = {}
-        self.paths: dict[str, Path] = {}
-        self.machines: dict[int, RingMachine | DirectMachine] = {}
-
-    def came(self, chunk: ChunkArrived) -> None:
-        if self.member.stage.receive(self.came, chunk):
-            self.handle(chunk.round, chunk)
-
-    def handle(self, number: int, event: RingEvent) -> None:
-        machine = self.machines.get(number)
-        if machine is None:
-            machine = self.machines[number] = self._machine(number)
-        for instruction in machine.handle(event, self.clock.now_s):
-            kind = type(instruction)
-            if kind is SendChunk:
-                self._send(number, instruction)  # type: ignore[arg-type] # it is one
-            elif kind is FinishRing:
-                self.member.finished(self.name, number)
-            elif isinstance(instruction, DropChunk | RefuseChunk):
-                what = f"a chunk of {instruction.sender} in {self.name}, round {number}: {instruction.reason}"
-                raise RunFailed(f"{self.who} refuses {what}")
-            # The other instructions are arithmetic, which takes no time in a simulation.
-
-    def _machine(self, number: int) -> RingMachine | DirectMachine:
-        ring = self.ring
-        if ring.direct:
-            return DirectMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0)
-        return RingMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, 0, ring.shares)
-
-    def _send(self, number: int, chunk: SendChunk) -> None:
-        start, stop = chunk.start, chunk.stop
-        arrived = ChunkArrived(self.who, 0, number, chunk.phase, chunk.block, start, stop, chunk.weight, chunk.counters)
-        n_bytes = int((stop - start) * self.ring.element_bytes)
-        to = chunk.to
-        path = self.paths.get(to)
-        if path is None:
-            path = self.paths[to] = self.network.path(self.who, to)
-        action: Action = self.others[to].came
-        if self.trace is not None:
-            word = f"chunk:{self.name}@r{number}:{chunk.phase}:{start}-{stop}"
-            action, _ = self.trace.sent(self.who, word, action, arrived)
-        path.transmit(Lane.BULK, n_bytes, action, arrived)
+    def divide_again(self, ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
+        """Return the ring among those of its members that are left."""
+        return self._fleet.divide_again(ring, members)

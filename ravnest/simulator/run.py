@@ -7,6 +7,7 @@ tensors nor threads. Evaluation is not modelled.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from cluster_planner import SPLIT_KEEPS
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
+from ravnest.pipeline import stage_name
 from ravnest.pipeline.controllers import WindowTuner
 from ravnest.pipeline.stage_shape import StageShape
 from ravnest.pipeline.tuned_stage import TunedStage
@@ -47,15 +49,15 @@ class VirtualRun:
         self._fleet = fleet
         self._trace = VirtualTrace(self.clock) if traced else None
         self._world = SimulatedWorld(self.clock, self.network, self._trace)
-        self.stages = {
-            who: self._stage(cluster, index, (slowness or {}).get(who))
-            for cluster in fleet.clusters
-            for index, who in enumerate(cluster.stage_names())
-        }
+        self._slowness = slowness or {}
+        self.stages: dict[str, RunningStage] = {}
+        """By name: the stages that are in the run, and of a lost cluster those that were."""
+        self._past: dict[str, list[RunningStage]] = {}
+        """By name: those that were lost, where others have taken their places."""
         for cluster in fleet.clusters:
-            for before, after in pairwise(cluster.stage_names()):
-                self.stages[before].after, self.stages[after].before = self.stages[after], self.stages[before]
+            self._start(cluster, joins=False)
         self.rounds = VirtualRounds(fleet, self.stages, self._world)
+        self.rounds.on_late = self._count
         self.samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
         """Of each cluster: samples whose gradients its first stage has applied."""
         self.total_samples = 0
@@ -96,9 +98,10 @@ class VirtualRun:
         for stage in self.stages.values():
             stage.tell(ev.Started())
         self.clock.run(on_progress)
+        left = {who: stage for who, stage in self.stages.items() if not stage.dead}
         waiting = [
             f"{who} at update {stage.machine.version}"
-            for who, stage in self.stages.items()
+            for who, stage in left.items()
             if stage.finished_round != self.rounds.opened
         ]
         if waiting or self._drain_s is None:
@@ -107,11 +110,46 @@ class VirtualRun:
             trace=self._trace.events if self._trace is not None else (),
             micro_batch=self._fleet.micro_batch,
             drain_s=self._drain_s,
-            end_s=max(stage.finished_s for stage in self.stages.values()),
-            staleness={who: stage.machine.staleness for who, stage in self.stages.items()},
+            end_s=max((stage.finished_s for stage in left.values()), default=self._drain_s),
+            staleness={who: self._staleness(who) for who in self.stages},
             seconds=self.seconds(),
             windows=tuple(self._windows),
         )
+
+    def lose(self, who: str, reason: str) -> None:
+        """The driver notices that a stage is lost: its cluster leaves the run, which ends where no other trains.
+
+        What it had not averaged does not count any more.
+        """
+        cluster = self.stages[who].cluster
+        if not self.rounds.lose(who, reason):
+            self._mark_drain()
+        if self._fleet.rings:
+            self._count(cluster, self.rounds.averaged[cluster])
+
+    def join(self, cluster: str) -> None:
+        """The processes of a lost cluster listen again: it follows the rounds, and trains when it holds the anchor."""
+        [virtual] = [each for each in self._fleet.clusters if each.name == cluster]
+        self.rounds.join(cluster, self._start(virtual, joins=True))
+
+    def incarnations(self, who: str) -> list[RunningStage]:
+        """Return all that have been the stage of this name, in order."""
+        return [*self._past.get(who, ()), self.stages[who]]
+
+    def _start(self, cluster: VirtualCluster, *, joins: bool) -> list[RunningStage]:
+        names = cluster.stage_names()
+        made = [self._stage(cluster, index, self._slowness.get(who), joins=joins) for index, who in enumerate(names)]
+        for stage in made:
+            if stage.who in self.stages:
+                self._past.setdefault(stage.who, []).append(self.stages[stage.who])
+            self.stages[stage.who] = stage
+        for before, after in pairwise(made):
+            before.after, after.before = after, before
+        return made
+
+    def end(self) -> None:
+        """Training ends now, whatever was asked for: the pipelines drain, and the rounds are finished."""
+        self._drain(None)
 
     @property
     def draining(self) -> bool:
@@ -119,21 +157,38 @@ class VirtualRun:
         return self._drain_s is not None
 
     def seconds(self) -> dict[str, dict[str, float]]:
-        """Each stage's ledger of time so far, by state, in seconds. A computation that is running is not counted."""
-        return {who: dict(stage.machine.ledger.seconds) for who, stage in self.stages.items()}
+        """Return each stage's ledger of time so far, by state, in seconds. A computation that is running is not
+        counted.
+        """
+        return {
+            who: {
+                state: sum(each.machine.ledger.seconds[state] for each in self.incarnations(who))
+                for state in stage.machine.ledger.seconds
+            }
+            for who, stage in self.stages.items()
+        }
+
+    def _staleness(self, who: str) -> Mapping[int, int]:
+        total: Counter[int] = Counter()
+        for each in self.incarnations(who):
+            total.update(each.machine.staleness)
+        return dict(total)
 
     # What stages tell (stage.StageObserver).
 
     def updated(self, stage: RunningStage) -> None:
         """See StageObserver: count the samples, tell the driver, and stop the run where it has made enough."""
         samples = self._samples_of(stage)
-        self.total_samples += samples - self.samples[stage.cluster]
-        self.samples[stage.cluster] = samples
+        self._count(stage.cluster, samples)
         self.rounds.control(self.rounds.trained, (stage.cluster, samples))
         if self.on_samples is not None:
             self.on_samples(stage.cluster, samples)
         if self.total_samples >= self._stop_samples:
             self._drain(None)
+
+    def _count(self, cluster: str, samples: int) -> None:
+        self.total_samples += samples - self.samples[cluster]
+        self.samples[cluster] = samples
 
     def contributed(self, stage: RunningStage, number: int) -> None:
         """See StageObserver."""
@@ -147,15 +202,22 @@ class VirtualRun:
         return stage.machine.version * self._fleet.update_every * self._fleet.micro_batch
 
     def _drain(self, _: None) -> None:
-        if self._drain_s is None:
-            self._drain_s = self.clock.now_s
-            if self.on_drain is not None:
-                self.on_drain()
-            for cluster in self._fleet.clusters:
-                first = self.stages[cluster.stage_names()[0]]
-                self.rounds.control(first.tell, ev.DrainRequested())
+        if self._mark_drain():
+            for name in self.rounds.training:
+                self.rounds.control(self.stages[stage_name(name, 0)].tell, ev.DrainRequested())
+            for name in self.rounds.following:  # it has nothing to give, and nobody waits for it any more
+                self.rounds.lose(stage_name(name, 0), "the run ends before it has begun to train")
 
-    def _stage(self, cluster: VirtualCluster, index: int, slowness: Slowness | None) -> RunningStage:
+    def _mark_drain(self) -> bool:
+        """Training ends now. Returns False where it has ended before."""
+        if self._drain_s is not None:
+            return False
+        self._drain_s = self.clock.now_s
+        if self.on_drain is not None:
+            self.on_drain()
+        return True
+
+    def _stage(self, cluster: VirtualCluster, index: int, slowness: Slowness | None, *, joins: bool) -> RunningStage:
         def on_window(tuner: WindowTuner) -> None:
             self._windows.append((self.clock.now_s, cluster.name, tuner.window))
 
@@ -165,7 +227,7 @@ class VirtualRun:
         tuned.may_split()
         who = cluster.stage_names()[index]
         settings = StageSettings(who, cluster.name, cluster.stages[index], fleet.clip, slowness)
-        return RunningStage(settings, tuned, self, self._world)
+        return RunningStage(settings, tuned, self, self._world, joins=joins)
 
 
 def _shape(fleet: VirtualFleet, cluster: VirtualCluster, index: int) -> StageShape:

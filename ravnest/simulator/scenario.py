@@ -1,4 +1,4 @@
-"""What happens to the machines of a simulated run beyond what the plan says: stalls, jitter, changes of bandwidth.
+"""What happens to the machines of a simulated run beyond the plan: deaths, stalls, jitter, changes of bandwidth.
 
 In: the arguments of a `Scenario`, or a YAML file that says the same with units in its keys. Out: a valid scenario, and
 the random durations and stalls that follow from it and a seed. Whether its nodes exist is checked against a plan's
@@ -19,8 +19,10 @@ from pydantic import Field
 
 from cluster_planner import AtLeastZero, Positive, Strict, Text, read_validated
 from ravnest.errors import InvalidInput, naming
+from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 CONTROL_LATENCY_S = 0.005
+RESTART_S = 15.0
 _STAGE = re.compile(r"c\d+\.s?\d+")
 
 
@@ -31,6 +33,19 @@ class Stall:
     node: str
     at_s: float
     for_s: float
+
+
+@dataclass(frozen=True)
+class Death:
+    """`node` is gone from `at_s` on, the driver notices it after `noticed_after_s` seconds, and it is back after
+    `back_after_s`."""
+
+    node: str
+    at_s: float
+    noticed_after_s: float = SILENCE_FLOOR_S
+    """By default those of a machine of which nothing is heard any more. The end of a process is told at once."""
+    back_after_s: float | None = None
+    """None: it never comes back."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class StallRate:
 
 @dataclass(frozen=True)
 class BandwidthChange:
-    """From `at_s` on, uplinks carry `up` times and downlinks `down` times what the plan says (1: as planned)."""
+    """Uplinks carry `up` times, and downlinks `down` times, what the plan says from `at_s` on (1: as planned)."""
 
     at_s: float
     up: float = 1.0
@@ -72,12 +87,16 @@ class Scenario:
     stalls: tuple[Stall, ...] = ()
     stall_rates: tuple[StallRate, ...] = ()
     bandwidth: tuple[BandwidthChange, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    restart_s: float = RESTART_S
+    """How long the processes of a lost cluster take to start, once its nodes are there and its loss was noticed."""
 
     def __post_init__(self) -> None:
         for key, value in (
             ("compute_jitter", self.compute_jitter),
             ("link_jitter", self.link_jitter_s),
             ("control_latency", self.control_latency_s),
+            ("restart_s", self.restart_s),
         ):
             _require(value, key, least=0.0)
         for i, stall in enumerate(self.stalls):
@@ -90,12 +109,18 @@ class Scenario:
             _require(change.at_s, f"bandwidth[{i}].at_s", least=0.0)
             _require(change.up, f"bandwidth[{i}].up")
             _require(change.down, f"bandwidth[{i}].down")
+        for i, death in enumerate(self.deaths):
+            _require(death.at_s, f"deaths[{i}].at_s", least=0.0)
+            _require(death.noticed_after_s, f"deaths[{i}].noticed_after_s", least=0.0)
+            if death.back_after_s is not None:
+                _require(death.back_after_s, f"deaths[{i}].back_after_s", least=0.0)
 
     def after(self, end_s: float) -> list[str]:
         """Says of everything that would happen at `end_s` or later its key, its node and its moment."""
         late = [(each.at_s, f"stalls[{i}] ({each.node}") for i, each in enumerate(self.stalls)]
         for i, change in enumerate(self.bandwidth):
             late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
+        late += [(each.at_s, f"deaths[{i}] ({each.node}") for i, each in enumerate(self.deaths)]
         return [f"{name} at {at_s:g} s)" for at_s, name in late if at_s >= end_s]
 
     def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
@@ -104,6 +129,7 @@ class Scenario:
         A stage that is named in place of a node, as in `c0.s1`, gets a hint that says so.
         """
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
+        named += [(f"deaths[{i}].node", death.node) for i, death in enumerate(self.deaths)]
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
         named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
         for key, name in named:
@@ -123,7 +149,7 @@ def _require(value: float, key: str, *, least: float | None = None) -> None:
 
 
 def computing_slowness(seed: int, who: str, variation: float) -> Callable[[], float]:
-    """A function that draws by which factor the next computation of the stage `who` takes longer.
+    """Return a function that draws by which factor the next computation of the stage `who` takes longer.
 
     The factor is lognormal with mean 1 and the coefficient of variation `variation`.
     """
@@ -152,6 +178,13 @@ class _StallEntry(Strict):
     for_s: Positive
 
 
+class _DeathEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+    noticed_after_s: AtLeastZero = SILENCE_FLOOR_S
+    back_after_s: AtLeastZero | None = None
+
+
 class _StallRateEntry(Strict):
     per_hour: Positive
     for_s: Positive
@@ -174,6 +207,8 @@ class _ScenarioFile(Strict):
     stalls: list[_StallEntry] = Field(default_factory=list)
     stall_rates: list[_StallRateEntry] = Field(default_factory=list)
     bandwidth: list[_BandwidthEntry] = Field(default_factory=list)
+    deaths: list[_DeathEntry] = Field(default_factory=list)
+    restart_s: AtLeastZero = RESTART_S
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
@@ -187,4 +222,6 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             stalls=tuple(Stall(each.node, each.at_s, each.for_s) for each in entry.stalls),
             stall_rates=tuple(StallRate(e.per_hour, e.for_s, tuple(e.nodes or ())) for e in entry.stall_rates),
             bandwidth=tuple(BandwidthChange(e.at_s, e.up, e.down, tuple(e.nodes or ())) for e in entry.bandwidth),
+            deaths=tuple(Death(e.node, e.at_s, e.noticed_after_s, e.back_after_s) for e in entry.deaths),
+            restart_s=entry.restart_s,
         )

@@ -7,18 +7,17 @@ clock is read for one figure only: how long the simulation took.
 
 from __future__ import annotations
 
-import os
+import math
 import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cluster_planner import Plan
-from ravnest.errors import InvalidInput, naming
+from ravnest.errors import InvalidInput
 from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator.clock import Action
@@ -26,13 +25,14 @@ from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import (
     BandwidthChange,
+    Death,
     Scenario,
     Stall,
     chance_stalls,
     computing_slowness,
-    load_scenario,
 )
-from ravnest.simulator.simulated_run import LostNode, SimulatedRun, SimulatedStage, too_short
+from ravnest.simulator.simulated_run import LostCluster, SimulatedRun, SimulatedStage
+from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import Lane
@@ -56,6 +56,7 @@ def simulate(
     seconds: float | None = None,
     seed: int = 0,
     on_progress: OnProgress | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> SimulatedRun:
     """Simulate one run of `plan`. The same seed gives the same figures, except for `wall_s`.
 
@@ -65,6 +66,7 @@ def simulate(
         seconds: the run ends after so many virtual seconds: DEFAULT_S where neither end is given.
         seed: of jitter and of stalls by chance.
         on_progress: hears how far the simulation has come.
+        stop: is asked as often whether training is to end there.
 
     Raises:
         InvalidInput: both ends are given, one of them is impossible, or the scenario names an unknown or idle node.
@@ -80,61 +82,23 @@ def simulate(
     if samples is None and seconds is None:
         seconds = DEFAULT_S
     fleet = fleet_of_plan(plan, tuned=True, jitter_s=wanted.link_jitter_s, control_latency_s=wanted.control_latency_s)
-    return _Simulation(plan, fleet, wanted, seed).run(samples, seconds, on_progress)
+    return _Simulation(plan, fleet, wanted, seed).run(samples, seconds, on_progress, stop)
 
 
-def check_simulation(
-    hours: float | None, samples: int | None, jitter: float | None, link_jitter_ms: float | None
-) -> None:
-    """Raises InvalidInput where the arguments of `simulate_as_asked` are impossible."""
-    if hours is not None and samples is not None:
-        raise InvalidInput("hours and samples say when to end: give one of them", key="samples")
-    if hours is not None and not 0 < 3600 * hours < float("inf"):
-        raise InvalidInput(f"must be a finite number above 0, not {hours:g}", key="hours")
-    if samples is not None and samples < 1:
-        raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
-    for key, value in (("jitter", jitter), ("link_jitter_ms", link_jitter_ms)):
-        if value is not None and not 0 <= value < float("inf"):
-            raise InvalidInput(f"must be a finite number, 0 or more, not {value:g}", key=key)
+@dataclass
+class _Absence:
+    cluster: str
+    node: str
+    silent_from_s: float
+    lost_s: float
+    made: int
+    """Samples that it had made when it was lost."""
+    back_s: float | None = None
+    averaged: int | None = None
+    """Samples of it that were averaged when it trained again; None while it does not."""
 
-
-def simulate_as_asked(
-    plan: Plan,
-    scenario: Scenario | str | os.PathLike[str] | None,
-    *,
-    hours: float | None,
-    samples: int | None,
-    seed: int,
-    jitter: float | None,
-    link_jitter_ms: float | None,
-    plan_path: str | os.PathLike[str] | None,
-    on_progress: OnProgress | None,
-) -> SimulatedRun:
-    """As `simulate`, with its length chosen where neither hours nor samples are given, and with remarks on the result.
-
-    Arguments:
-        hours, samples: virtual hours or samples of the fleet after which training ends.
-        jitter: replaces the scenario's coefficient of variation of computations.
-        link_jitter_ms: replaces the scenario's link jitter, in milliseconds.
-        scenario: the scenario, or the scenario.yaml that describes it, which errors then name.
-        plan_path: the file that other errors name; None for none.
-    """
-    source = scenario if isinstance(scenario, str | os.PathLike) else plan_path
-    wanted = load_scenario(scenario) if isinstance(scenario, str | os.PathLike) else scenario or Scenario()
-    if jitter is not None:
-        wanted = replace(wanted, compute_jitter=jitter)
-    if link_jitter_ms is not None:
-        wanted = replace(wanted, link_jitter_s=link_jitter_ms / 1000)
-    with nullcontext() if source is None else naming(source):
-        if hours is None and samples is None:
-            until = default_length(plan, wanted, seed)
-        else:
-            until = SimulationLength(samples, None if hours is None else 3600 * hours, "")
-        result = simulate(
-            plan, wanted, samples=until.samples, seconds=until.seconds, seed=seed, on_progress=on_progress
-        )
-    unreached = tuple(wanted.after(result.drain_s))
-    return replace(result, ended=until.reason, too_short=too_short(result, plan), unreached=unreached)
+    def away_s(self, until_s: float) -> float:
+        return max(0.0, (until_s if self.back_s is None else min(self.back_s, until_s)) - self.lost_s)
 
 
 class _Simulation:
@@ -158,16 +122,26 @@ class _Simulation:
         self._updated_s = {cluster.name: array("d") for cluster in fleet.clusters}
         """By cluster: when its first stage made its updates."""
         self._stalls = 0
-        self._first_lost: LostNode | None = None
+        self._absences: list[_Absence] = []
+        self._back_s: dict[str, float] = {}
+        """By node that has died: when it is back."""
         self._steady_from_s = 0.0
         self._at_steady: Mapping[str, Mapping[str, float]] = {}
         self._stalled_at_steady: Mapping[str, Mapping[str, float]] = {}
         self._at_drain: Mapping[str, Mapping[str, float]] = {}
         self._stop_samples: int | None = None
+        self._stopped_early = False
 
-    def run(self, samples: int | None, seconds: float | None, on_progress: OnProgress | None) -> SimulatedRun:
+    def run(
+        self,
+        samples: int | None,
+        seconds: float | None,
+        on_progress: OnProgress | None,
+        stop: Callable[[], bool] | None,
+    ) -> SimulatedRun:
         doing: list[tuple[float, Action, Any]] = [(stall.at_s, self._stall, stall) for stall in self._scenario.stalls]
         doing += [(change.at_s, self._change, change) for change in self._scenario.bandwidth]
+        doing += [(death.at_s, self._die, death) for death in self._scenario.deaths]
         for number, rate in enumerate(self._scenario.stall_rates):
             for node in rate.nodes or self._stage_of:
                 coming = chance_stalls(self._seed, node, number, rate.per_hour, rate.for_s)
@@ -179,12 +153,16 @@ class _Simulation:
             self._stop_samples = samples
         self._run.on_samples = self._count
         self._run.on_drain = self._drained
+        self._run.rounds.on_trains = self._trains
 
         def progress() -> None:
             run = self._run
             done = run.total_samples / samples if samples else run.clock.now_s / (seconds or 1.0)
             if on_progress is not None:
                 on_progress(min(1.0, done), run.clock.now_s, run.clock.events)
+            if stop is not None and not run.draining and stop():
+                self._stopped_early = True
+                run.end()
 
         began_s = time.perf_counter()
         result = self._run.run(samples, stop_s=seconds, doing=doing, on_progress=progress)
@@ -193,12 +171,60 @@ class _Simulation:
     # What the scenario does.
 
     def _stall(self, stall: Stall) -> None:
-        now_s = self._run.clock.now_s
+        clock = self._run.clock
         if self._run.draining or not self._run.stages[self._stage_of[stall.node]].stall(stall.for_s):
             return
         self._stalls += 1
-        if stall.for_s > SILENCE_FLOOR_S and self._first_lost is None:
-            self._first_lost = LostNode(stall.node, now_s, stall.for_s, now_s + SILENCE_FLOOR_S)
+        if stall.for_s > SILENCE_FLOOR_S:
+            self._back_s[stall.node] = clock.now_s + stall.for_s
+            stage = self._run.stages[self._stage_of[stall.node]]
+            clock.after(SILENCE_FLOOR_S, self._lose, (stage, stall.node, clock.now_s))
+
+    def _die(self, death: Death) -> None:
+        stage, clock = self._run.stages[self._stage_of[death.node]], self._run.clock
+        if self._run.draining:
+            return
+        self._back_s[death.node] = clock.now_s + (math.inf if death.back_after_s is None else death.back_after_s)
+        if not stage.dead:
+            stage.die()
+            clock.after(death.noticed_after_s, self._lose, (stage, death.node, clock.now_s))
+
+    def _lose(self, told: tuple[RunningStage, str, float]) -> None:
+        stage, node, silent_from_s = told
+        run, cluster = self._run, stage.cluster
+        if run.stages[stage.who] is not stage or cluster not in run.rounds.clusters:
+            return
+        if self._absence(cluster) is None:  # else it was on its way back
+            made = run.samples[cluster]
+            self._absences.append(_Absence(cluster, node, silent_from_s, run.clock.now_s, made))
+        run.lose(stage.who, f"node {node} is silent since {silent_from_s:g} s")
+        self._restart(cluster)
+
+    def _absence(self, cluster: str) -> _Absence | None:
+        """Return what is known of the cluster's absence, where it does not train now."""
+        return next((each for each in self._absences if each.cluster == cluster and each.back_s is None), None)
+
+    def _restart(self, cluster: str) -> None:
+        """Let a lost cluster join once all its nodes are there, and its processes have started."""
+        clock, absence = self._run.clock, self._absence(cluster)
+        nodes = [stage.node for stage in self._plan.cluster(cluster).stages]
+        ready_s = max(clock.now_s, *(self._back_s.get(node, 0.0) for node in nodes))
+        if ready_s < math.inf and not self._run.draining and absence is not None:
+            clock.at(ready_s + self._scenario.restart_s, self._join, (absence, ready_s))
+
+    def _join(self, told: tuple[_Absence, float]) -> None:
+        absence, ready_s = told
+        nodes = [stage.node for stage in self._plan.cluster(absence.cluster).stages]
+        if any(self._back_s.get(node, 0.0) > ready_s for node in nodes):
+            self._restart(absence.cluster)  # another node was lost meanwhile
+        elif not self._run.draining:
+            self._run.join(absence.cluster)
+
+    def _trains(self, cluster: str) -> None:
+        absence = self._absence(cluster)
+        if absence is not None:
+            absence.back_s = self._run.clock.now_s
+            absence.averaged = self._run.rounds.averaged[cluster]
 
     def _stall_by_chance(self, told: tuple[Stall, Iterator[tuple[float, float]]]) -> None:
         stall, coming = told
@@ -230,9 +256,17 @@ class _Simulation:
             self._steady(None)
 
     def _steady(self, _: None) -> None:
+        if self._run.draining:
+            return
         self._steady_from_s = self._run.clock.now_s
         self._at_steady = self._run.seconds()
-        self._stalled_at_steady = {who: dict(stage.stalled_s) for who, stage in self._run.stages.items()}
+        self._stalled_at_steady = {who: self._stalled(who) for who in self._run.stages}
+
+    def _stalled(self, who: str) -> dict[str, float]:
+        total: Counter[str] = Counter()
+        for each in self._run.incarnations(who):
+            total.update(each.stalled_s)
+        return dict(total)
 
     def _drained(self) -> None:
         self._at_drain = self._run.seconds()
@@ -254,11 +288,10 @@ class _Simulation:
             for cluster in self._plan.clusters
             for index, stage in enumerate(cluster.stages)
         )
-        in_anchor = sum(
-            min(rounds.contributed_samples(who) for who in cluster.stage_names()) if self._fleet.rings else samples
-            for cluster, samples in zip(self._fleet.clusters, run.samples.values(), strict=True)
-        )
-        rounds_s = tuple(zip(rounds.opened_s, rounds.committed_s, strict=True))
+        kept = rounds.averaged if self._fleet.rings else run.samples
+        rounds_s = tuple(
+            zip(rounds.opened_s, rounds.committed_s, strict=False)
+        )  # a run without clusters commits no more
         took_s = [committed_s - opened_s for opened_s, committed_s in rounds_s]
         took_s = took_s[:-1] or took_s
         staleness: Counter[int] = Counter()
@@ -272,7 +305,7 @@ class _Simulation:
             steady_from_s=self._steady_from_s,
             samples_per_s=sum(clusters.values()),
             overall_samples_per_s=run.total_samples / result.end_s,
-            goodput_per_s=in_anchor / result.end_s,
+            goodput_per_s=sum(kept.values()) / result.end_s,
             clusters=clusters,
             stages=stages,
             staleness=dict(sorted(staleness.items())),
@@ -284,16 +317,24 @@ class _Simulation:
             averaging_bytes=run.network.bytes_sent[Lane.BULK],
             lost=_lost(stages),
             stalls=self._stalls,
-            first_lost=self._first_lost,
+            clusters_lost=tuple(self._lost(absence) for absence in self._absences),
             over_time=self._over_time(result.drain_s, per_update),
             events=run.clock.events,
             wall_s=wall_s,
+            stopped_early=self._stopped_early,
         )
 
+    def _lost(self, absence: _Absence) -> LostCluster:
+        averaged = self._run.rounds.averaged[absence.cluster] if absence.averaged is None else absence.averaged
+        told = absence.cluster, absence.node, absence.silent_from_s, absence.lost_s
+        # Its last stage, which contributes, may be ahead of its first one, whose updates count.
+        return LostCluster(*told, max(0, absence.made - averaged), absence.back_s)
+
     def _stage(self, who: str, node: str, result: VirtualResult, steady_s: float) -> SimulatedStage:
-        stage = self._run.stages[who]
         since, until = self._at_steady.get(who, {}), self._at_drain[who]
-        stalled, before = stage.stalled_s, self._stalled_at_steady.get(who, {})
+        stalled, before = self._stalled(who), self._stalled_at_steady.get(who, {})
+        cluster, _, _ = who.partition(".")
+        away_s = sum(each.away_s(result.drain_s) for each in self._absences if each.cluster == cluster)
         busy_s = sum(until[kind] - since.get(kind, 0.0) for kind in _COMPUTING)
         busy_s -= sum(stalled.get(kind, 0.0) - before.get(kind, 0.0) for kind in _COMPUTING)
         seconds = {state: spent_s - stalled.get(state, 0.0) for state, spent_s in until.items()}
@@ -301,8 +342,12 @@ class _Simulation:
             name=who,
             node=node,
             utilisation=max(0.0, min(1.0, busy_s / steady_s)) if steady_s > 0 else 0.0,
-            seconds={**{k: v for k, v in seconds.items() if v > 0}, "stalled": sum(stalled.values())},
-            late_s=stage.late_s,
+            seconds={
+                **{k: v for k, v in seconds.items() if v > 0},
+                "stalled": sum(stalled.values()),
+                **({"away": away_s} if away_s else {}),
+            },
+            late_s=sum(each.late_s for each in self._run.incarnations(who)),
             staleness=result.staleness[who],
         )
 
@@ -324,7 +369,7 @@ _COMPUTING = tuple(dict.fromkeys(KIND_OF_COMPUTE.values()))
 
 
 def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
-    """The share of all stages' time that was lost, by cause. Jitter is part of computing, and net of what it saved."""
+    """Returns the share of all stages' time that was lost, by cause. Jitter counts as computing, less what it saved."""
     total: Counter[str] = Counter()
     for stage in stages:
         total.update(stage.seconds)
@@ -332,68 +377,3 @@ def _lost(stages: tuple[SimulatedStage, ...]) -> dict[str, float]:
     lost = {cause: spent_s / whole_s for cause, spent_s in total.items() if cause not in _COMPUTING and spent_s > 0}
     late_s = sum(stage.late_s for stage in stages)
     return {**lost, **({"jitter": late_s / whole_s} if late_s else {})} if whole_s > 0 else {}
-
-
-MOST_EVENTS = 5_000_000
-"""How many events a simulation without a given end may take: half a minute to a minute of one core."""
-HOUR_S = 3600.0
-"""How long a job is simulated that ends after epochs, whose samples the plan does not know."""
-TRIED_EVENTS = 50_000
-"""How many events a trial must have before it tells how many events a sample takes."""
-_LEAST_UPDATES = 4
-_LONGER = 4
-
-
-@dataclass(frozen=True)
-class SimulationLength:
-    """Where a simulation ends: one of `samples` and `seconds`, both as `simulate` takes them, is given."""
-
-    samples: int | None
-    seconds: float | None
-    reason: str
-    """Why it ends there, in words."""
-
-
-def default_length(
-    plan: Plan,
-    scenario: Scenario,
-    seed: int,
-    *,
-    most_events: int = MOST_EVENTS,
-    tried_events: int = TRIED_EVENTS,
-) -> SimulationLength:
-    """How far a simulation goes whose end nobody has said: to the job's own end, if the events that it takes allow.
-
-    Arguments:
-        most_events: about how many events are simulated at most.
-        tried_events: how many events a trial must have before it tells how many events a sample takes.
-    """
-    samples, seconds, end = _stop(plan)
-    wanted = samples if samples is not None else (seconds or HOUR_S) * plan.predicted.samples_per_s
-    per_update = plan.workload.micro_batch * plan.workload.update_every * len(plan.clusters)
-    tried = _LEAST_UPDATES * per_update
-    while tried < wanted:
-        made = simulate(plan, scenario, samples=tried, seed=seed)
-        if made.events >= tried_events:
-            affordable = int(made.samples * most_events / made.events)
-            if affordable < wanted:
-                few = max(affordable, tried)
-                reason = (
-                    f"that is {few / wanted:.2g} of {end}, as far as some {most_events / 1e6:g} million events reach"
-                )
-                return SimulationLength(few, None, f"{reason}; --samples or --hours goes on")
-            break
-        tried *= _LONGER
-    return SimulationLength(samples, seconds, f"that is {end}")
-
-
-def _stop(plan: Plan) -> tuple[int | None, float | None, str]:
-    """The job's own end in samples or in seconds, and a phrase that names it."""
-    stop = plan.job.get("stop")
-    said = stop if isinstance(stop, Mapping) else {}
-    samples, minutes = said.get("samples"), said.get("minutes")
-    if isinstance(samples, int):
-        return samples, None, f"the job's own end ({samples:,} samples)"
-    if isinstance(minutes, int | float):
-        return None, 60.0 * minutes, f"the job's own end ({minutes:g} minutes)"
-    return None, HOUR_S, "an hour, for the plan does not know how many samples the job's epochs are"

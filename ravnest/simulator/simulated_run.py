@@ -10,7 +10,7 @@ from cluster_planner import Plan
 
 @dataclass(frozen=True)
 class SimulatedStage:
-    """Where one stage's time went, from its start to the drain."""
+    """The shares of one stage's time by what it did, from its start to the drain."""
 
     name: str
     node: str
@@ -18,7 +18,7 @@ class SimulatedStage:
     """The share of the steady state in which it computed."""
     seconds: Mapping[str, float]
     """Seconds until the run drained: of computing by kind and of waiting by cause (the states of
-    ravnest.pipeline.time_ledger), and under "stalled"."""
+    ravnest.pipeline.time_ledger), under "stalled", and under "away" while its cluster was lost."""
     late_s: float
     """Seconds that jitter added to its computing; below 0 where it took some away."""
     staleness: Mapping[int, int]
@@ -26,13 +26,18 @@ class SimulatedStage:
 
 
 @dataclass(frozen=True)
-class LostNode:
-    """A stall that is longer than the deadline at which a real run, which is fail-stop, gives a node up and ends."""
+class LostCluster:
+    """A cluster that left the run, because a node of it died, or stood still past the deadline of a run."""
 
+    cluster: str
     node: str
     silent_from_s: float
-    silent_s: float
-    given_up_s: float
+    lost_s: float
+    """When the driver noticed it, and the others went on without the cluster."""
+    samples: int
+    """Those that the cluster had made and that were in no average. They do not count."""
+    back_s: float | None
+    """When it trained again, from the anchor; None where it never did."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,7 @@ class SimulatedRun:
     """Of the fleet, from the start to the end."""
     goodput_per_s: float
     """Samples whose effect is in the anchor at the end, over the time from the start to the end. It equals
-    `overall_samples_per_s` as long as nothing is lost, because a simulated run waits for whatever stalls, and its last
-    round merges everything."""
+    `overall_samples_per_s` as long as nothing is lost, because the last round merges everything."""
     clusters: Mapping[str, float]
     """Samples per second of each cluster in the steady state."""
     stages: tuple[SimulatedStage, ...]
@@ -78,8 +82,8 @@ class SimulatedRun:
     """The share of all stages' time until the drain that was not computing, by cause."""
     stalls: int
     """How many stalls happened."""
-    first_lost: LostNode | None
-    """The figures are those of a run that waits. A real run would have ended here."""
+    clusters_lost: tuple[LostCluster, ...]
+    """In the order in which they were lost. The run ends where no cluster is left that trains."""
     over_time: tuple[tuple[float, float], ...]
     """(end of a span of equal length, samples/s in it) from the start to the drain."""
     events: int
@@ -93,6 +97,9 @@ class SimulatedRun:
     unreached: tuple[str, ...] = ()
     """What of the scenario would have happened after its end, in words."""
 
+    stopped_early: bool = False
+    """Whether it was told to stop before its end."""
+
     @property
     def events_per_minute(self) -> float:
         """Events in a minute of this machine's time."""
@@ -100,7 +107,7 @@ class SimulatedRun:
 
 
 def as_plain(simulated: SimulatedRun) -> dict[str, object]:
-    """The result as one JSON document."""
+    """Return the result as one JSON document."""
     return {**asdict(simulated), "events_per_minute": simulated.events_per_minute}
 
 
@@ -110,7 +117,7 @@ is then at most a tenth of the rate."""
 
 
 def too_short(result: SimulatedRun, plan: Plan) -> str | None:
-    """The reason why the run has shown no steady state, in words; None where it has shown one."""
+    """Return the reason why the run has shown no steady state, in words; None where it has shown one."""
     seconds = result.drain_s - result.steady_from_s
     per_update = plan.workload.micro_batch * plan.workload.update_every
     updates = {name: round(rate * seconds / per_update) for name, rate in result.clusters.items()}

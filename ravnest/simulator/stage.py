@@ -70,8 +70,15 @@ class RunningStage:
     """`tell` gives it an event; the instructions with which its machine answers are carried out at once."""
 
     def __init__(
-        self, settings: StageSettings, tuned: TunedStage, observer: StageObserver, world: SimulatedWorld
+        self,
+        settings: StageSettings,
+        tuned: TunedStage,
+        observer: StageObserver,
+        world: SimulatedWorld,
+        *,
+        joins: bool = False,
     ) -> None:
+        """`joins`: what comes for it is kept until `begin`."""
         self.who = settings.who
         self.cluster = settings.cluster
         self.times = settings.times
@@ -87,7 +94,9 @@ class RunningStage:
         """By how many seconds in all its slowness has made computations longer than stated."""
         self.stalled_s: dict[str, float] = {}
         """How long the node stalled, by the state of the ledger that the time was counted under."""
-        self._handle = tuned.handle
+        self._tuned = tuned
+        self._early: list[ev.Event] = []
+        self._handle = self._keep if joins else tuned.handle
         self._when_finished = self._finished  # the bound method is made once, not for each computation
         self._passage = tuned.passage
         self._is_first = tuned.machine.shape.is_first
@@ -97,6 +106,8 @@ class RunningStage:
         self._clock = world.clock
         self._network = world.network
         self._trace = world.trace
+        self.dead = False
+        """Whether it is gone for good."""
         self._held: list[tuple[Action, Any]] | None = None
         self._extend_s = 0.0
 
@@ -108,9 +119,22 @@ class RunningStage:
         for instruction in self._handle(event, self._clock.now_s):
             _CARRY_OUT[type(instruction)](self, instruction)
 
+    def begin(self, started: ev.Started) -> None:
+        """A stage that joined begins to train."""
+        self._handle = self._tuned.handle
+        self.tell(started)
+        for event in self._early:
+            self.tell(event)
+        self._early.clear()
+
+    def _keep(self, event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
+        self._early.append(event)
+        return []
+
     def receive(self, action: Action, argument: Any) -> bool:
-        """Whether the node hears a message that is not for its stage machine. Where it stalls, `action` is called with
-        `argument` when it goes on."""
+        """Say whether the node hears a message that is not for its stage machine. Where it stalls, `action` is called
+        with `argument` when it goes on.
+        """
         if self._held is None:
             return True
         self._held.append((action, argument))
@@ -129,7 +153,16 @@ class RunningStage:
         self._clock.after(for_s, self._go_on, None)
         return True
 
+    def die(self) -> None:
+        """The node, or the stage's process, is gone: nothing happens here any more."""
+        self._held = _Forgotten()
+        self._handle = _nothing
+        self._is_first = False
+        self.dead = True
+
     def _go_on(self, _: None) -> None:
+        if self.dead:
+            return
         held, self._held = self._held or [], None
         for action, argument in held:
             action(argument)
@@ -234,6 +267,17 @@ class RunningStage:
 
     def _refuse(self, instruction: ins.Instruction) -> None:
         raise RunFailed(f"{self.who}: nobody asked for an evaluation: {instruction}")
+
+
+class _Forgotten(list[tuple[Action, Any]]):
+    """What a dead node would hear is kept nowhere."""
+
+    def append(self, _: tuple[Action, Any], /) -> None:
+        """Forget it."""
+
+
+def _nothing(event: ev.Event, now_s: float, carried: Passage | None = None) -> list[ins.Instruction]:
+    return []
 
 
 _CARRY_OUT: dict[type[ins.Instruction], Callable[[RunningStage, Any], None]] = {

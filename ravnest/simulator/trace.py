@@ -45,12 +45,12 @@ class VirtualResult:
     """(moment, cluster, window) for each time that a window was tuned."""
 
     def instructions(self, who: str) -> str:
-        """All that a stage did, except that it passed chunks on, as one trace string."""
+        """Return all that a stage did, except that it passed chunks on, as one trace string."""
         words = (event.instruction for event in self.trace if event.who == who)
         return " ".join(word for word in words if not word.startswith("chunk:"))
 
     def busy_share(self, who: str, from_s: float, to_s: float) -> float:
-        """The part of the time from `from_s` to `to_s` in which a stage computed."""
+        """Return the part of the time from `from_s` to `to_s` in which a stage computed."""
         busy_s = sum(
             max(0.0, min(event.end_s, to_s) - max(event.start_s, from_s))
             for event in self.trace
@@ -68,7 +68,7 @@ class VirtualResult:
         return done * self.micro_batch / (to_s - from_s)
 
     def fleet_staleness(self) -> Counter[int]:
-        """How many gradients of the whole fleet had which staleness, in updates."""
+        """Return how many gradients of the whole fleet had which staleness, in updates."""
         total: Counter[int] = Counter()
         for histogram in self.staleness.values():
             total.update(histogram)

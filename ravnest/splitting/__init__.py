@@ -13,16 +13,19 @@ process does without.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ravnest.splitting.initialization import Initialization
 from ravnest.splitting.model_source import build_model, initial_buffers, initial_weights, twin_of
 from ravnest.splitting.program import StageProgram, TensorSpec, ValueSpec
 from ravnest.splitting.stage_module import StageModule
 
 if TYPE_CHECKING:
     from ravnest.splitting.capturing import CapturedModel, capture
+    from ravnest.splitting.recording import record
     from ravnest.splitting.verification import Verification, verify
 
 __all__ = [
     "CapturedModel",
+    "Initialization",
     "StageModule",
     "StageProgram",
     "TensorSpec",
@@ -32,6 +35,7 @@ __all__ = [
     "capture",
     "initial_buffers",
     "initial_weights",
+    "record",
     "twin_of",
     "verify",
 ]
@@ -39,6 +43,7 @@ __all__ = [
 _PLANNER_SIDE = {
     "CapturedModel": "capturing",
     "capture": "capturing",
+    "record": "recording",
     "Verification": "verification",
     "verify": "verification",
 }

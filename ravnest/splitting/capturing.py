@@ -7,20 +7,24 @@ stage gets which units is decided by the planner.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from cluster_planner import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
-from ravnest.splitting.conversion import convert
+from ravnest.splitting.conversion import Select, convert
 from ravnest.splitting.cuts import Cut, Pairing, agrees, choose, pair
 from ravnest.splitting.exporting import ExportedModes, UnfitError, batch_size, refusal, ways_to_export
+from ravnest.splitting.hindrances import why_whole
 from ravnest.splitting.liveness import GraphLayout, changed_weights, lay_out
 from ravnest.splitting.model_source import aliases
 from ravnest.splitting.operation_costs import measure
+from ravnest.splitting.operators import registering_modules
+from ravnest.splitting.output_structure import OutputTree
 from ravnest.splitting.program import (
+    LOSS_MODULE,
     Argument,
     Reference,
     SpanCode,
@@ -53,6 +57,32 @@ class CapturedModel:
     """The units that use each parameter which may lie in several; the one that owns it comes first."""
     aliases: dict[str, tuple[str, ...]]
     """Parameter → its other names in the model."""
+    whole_because: str = ""
+    """Where the model is one unit: what keeps it together."""
+    needs_values: str = ""
+    """Where it could not be captured without the values of its weights: why."""
+    loss_parameters: tuple[TensorSpec, ...] = ()
+    """What the loss brings to the last stage: its own parameters, and its saved buffers."""
+    loss_buffers: tuple[TensorSpec, ...] = ()
+
+    def with_loss(self, parameters: tuple[TensorSpec, ...], buffers: tuple[TensorSpec, ...]) -> "CapturedModel":
+        """The model with the weights of a loss in its last unit. Without parameters it is the same model.
+
+        Raises InvalidInput where the model has weights under the same prefix.
+        """
+        if not parameters:
+            return self
+        converted, prefix = self.train.converted, f"{LOSS_MODULE}."
+        taken = next((name for name in (*converted.parameters, *converted.buffers) if name.startswith(prefix)), None)
+        if taken is not None:
+            message = f"the model has {taken!r}, and what begins with {prefix!r} are the loss's own parameters here"
+            raise InvalidInput(message, key="loss", hint="give that submodule of the model another name")
+        *units, last = self.units
+        held = sum(spec.size_bytes for spec in parameters)
+        units.append(replace(last, parameter_bytes=last.parameter_bytes + held))
+        mark = hashlib.sha256(repr((self.costs.fingerprint, parameters, buffers)).encode()).hexdigest()[:32]
+        costs = replace(self.costs, units=tuple(units), fingerprint=mark)
+        return replace(self, costs=costs, loss_parameters=parameters, loss_buffers=buffers)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -61,8 +91,13 @@ class CapturedModel:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Where in the model's output each tensor of the last stage stands: "output", "0", "logits", "hidden.1"."""
+        """The place of each tensor of the last stage in the model's output: "output", "0", "logits", "hidden.1"."""
         return self.train.converted.output_names
+
+    @property
+    def returned(self) -> OutputTree:
+        """How the tensors of the last stage stand in what the model returns."""
+        return self.train.converted.output
 
     def parameter_names(self, start: int, end: int) -> tuple[str, ...]:
         """Names of the parameters in units [start, end), in the model's own order."""
@@ -84,17 +119,10 @@ class CapturedModel:
             start=start,
             end=end,
             parameters=self._parameters(start, end),
-            buffers=buffers,
+            buffers=(*buffers, *(self.loss_buffers if end == count else ())),
             constants=tuple((name, constants[name]) for name in sorted(read & constants.keys())),
-            inputs=tuple(self._spec(item) for item in self._items(start)),
-            outputs=tuple(
-                self._spec(item, name)
-                for item, name in zip(
-                    self._items(end),
-                    self.output_names if end == count else [None] * len(self._items(end)),
-                    strict=True,
-                )
-            ),
+            inputs=self._specs(start),
+            outputs=self._specs(end),
             train=codes[0],
             evaluate=codes[1],
             outputs_travel=end < count,
@@ -104,6 +132,8 @@ class CapturedModel:
                 if home < start and any(start <= unit < end for unit in others)
             ),
             changed=tuple(spec.name for spec in buffers if spec.name in self.train.anchored),
+            imports=registering_modules(operation.target for code in codes for operation in code.operations),
+            returned=self.returned if end == count else None,
         )
 
     def _parameters(self, start: int, end: int) -> tuple[TensorSpec, ...]:
@@ -111,7 +141,7 @@ class CapturedModel:
             spec if name in self.train.anchored else TensorSpec(name, spec.shape, spec.dtype, False)
             for name, spec in self.train.converted.parameters.items()
             if start <= self.homes[name] < end
-        )
+        ) + (self.loss_parameters if end == len(self.units) else ())
 
     def _items(self, boundary: int) -> tuple[Reference, ...]:
         if boundary == 0:
@@ -139,8 +169,13 @@ class CapturedModel:
         assert other is not None
         return other
 
-    def _spec(self, item: Reference, name: str | None = None) -> ValueSpec:
-        return value_spec(self.train, item, name, travels=name is None)
+    def _specs(self, boundary: int) -> tuple[ValueSpec, ...]:
+        inside = 0 < boundary < len(self.units)
+        names = self.output_names if boundary == len(self.units) else [None] * len(self._items(boundary))
+        return tuple(
+            value_spec(self.train, item, name, travels=inside)
+            for item, name in zip(self._items(boundary), names, strict=True)
+        )
 
 
 def value_spec(layout: GraphLayout, item: Reference, name: str | None = None, *, travels: bool = True) -> ValueSpec:
@@ -157,20 +192,24 @@ def value_spec(layout: GraphLayout, item: Reference, name: str | None = None, *,
     order = facts.order if travels else ()
     sizes = layout.converted.shapes[item.name]
     shape = tuple(size if isinstance(size, int) else None for size in sizes)
-    return ValueSpec(
-        name,
-        facts.dtype,
-        tuple(shape[dim] for dim in order) if order else shape,
-        facts.needs_gradient,
-        order=order,
-    )
+    shape = tuple(shape[dim] for dim in order) if order else shape
+    if travels and facts.dtype.is_complex:
+        return ValueSpec(name, facts.dtype.to_real(), (*shape, 2), facts.needs_gradient, order=order, is_complex=True)
+    return ValueSpec(name, facts.dtype, shape, facts.needs_gradient, order=order)
 
 
-def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor] | None = None) -> CapturedModel:
+def capture(
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor] | None = None,
+    *,
+    select: Select | None = None,
+) -> CapturedModel:
     """Capture a model on a sample batch.
 
     model: on the meta device (nothing is allocated) or on the CPU. It is not changed.
     args, kwargs: one micro-batch of inputs, batch dimension first; only shapes and dtypes matter.
+    select: chooses which of the model's outputs are computed; None: all of them.
     Raises ModelNotSplittable where the model cannot be exported, or does what stages cannot reproduce.
     """
     failure: Exception | None = None
@@ -183,15 +222,15 @@ def capture(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Ten
             failure = error
             continue
         try:
-            return _captured(model, exported)
+            return _captured(model, exported, select)
         except UnfitError as error:
             failure = error
     assert failure is not None
     raise refusal(model, failure) from failure
 
 
-def _captured(model: nn.Module, exported: ExportedModes) -> CapturedModel:
-    modes = [convert(model, program, exported.input_names) for program in (exported.train, exported.evaluate)]
+def _captured(model: nn.Module, exported: ExportedModes, select: Select | None) -> CapturedModel:
+    modes = [convert(model, program, exported.input_names, select) for program in (exported.train, exported.evaluate)]
     measures = [measure(converted, exported.inputs) for converted in modes]
     changed = frozenset().union(*(changed_weights(c, m) for c, m in zip(modes, measures, strict=True)))
     train, evaluate = (lay_out(c, m, changed) for c, m in zip(modes, measures, strict=True))
@@ -217,7 +256,16 @@ def _captured(model: nn.Module, exported: ExportedModes) -> CapturedModel:
     mark = fingerprint((train, evaluate), positions)
     costs = ModelCosts(units, mark)
     return CapturedModel(
-        costs, exported.batch_is_dynamic, train, evaluate, pairing, positions, homes, users, aliases(model)
+        costs,
+        exported.batch_is_dynamic,
+        train,
+        evaluate,
+        pairing,
+        positions,
+        homes,
+        users,
+        aliases(model),
+        whole_because=why_whole(train, evaluate, pairing, work, apart) if len(units) == 1 else "",
     )
 
 
@@ -229,7 +277,7 @@ def _require_same_outputs(train: GraphLayout, evaluate: GraphLayout) -> None:
             for item, name in zip(layout.converted.graph.outputs, layout.converted.output_names, strict=True)
         ]
         described.append([(spec.name, spec.dtype, spec.shape) for spec in specs])
-    if described[0] != described[1]:
+    if described[0] != described[1] or train.converted.output != evaluate.converted.output:
         names = [", ".join(name for name, _, _ in outputs) for outputs in described]
         raise ModelNotSplittable(
             f"the model returns other tensors in training ({names[0]}) than in evaluation ({names[1]})"

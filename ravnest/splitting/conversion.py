@@ -6,7 +6,8 @@ become the stage's; operations whose result nothing reads are left out, and buff
 be. Any other sub-graph, and any size that depends on data, is refused.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,11 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from ravnest.errors import ModelNotSplittable
+from ravnest.factories import is_library
+from ravnest.splitting.assignments import assign_early, count_apart
 from ravnest.splitting.exporting import UnfitError
-from ravnest.splitting.model_source import aliases
+from ravnest.splitting.model_source import aliases, extra_states
+from ravnest.splitting.output_structure import OutputNode, OutputTree, leaf_names, structure_of
 from ravnest.splitting.program import (
     Argument,
     Autocast,
@@ -33,13 +37,14 @@ from ravnest.splitting.program import (
     Value,
     Weight,
     is_random,
-    resolve_target,
     written_arguments,
 )
 
 _LARGEST_CONSTANTS_BYTES = 1 << 20
 _ASSERTS = ("aten._assert", "aten.sym_constrain_range", "aten._guards")
 _LITERALS = (type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format)
+
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 Size = int | str | None
 """A dimension: fixed, a symbol's name, or an expression of symbols (None)."""
@@ -59,14 +64,24 @@ class Converted:
     integers: frozenset[str] = frozenset()
     """The names of the values that are integers."""
     output_names: tuple[str, ...] = ()
+    output: OutputTree = 0
+    """How the outputs stand in what the model returns."""
 
 
-def convert(model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...]) -> Converted:
+Select = Callable[[tuple[str, ...]], tuple[str, ...]]
+"""Chooses, from the names of all tensors that a model returns, those that are wanted."""
+
+
+def convert(
+    model: nn.Module, exported: ExportedProgram, inputs: tuple[str, ...], select: Select | None = None
+) -> Converted:
     """Convert one exported mode of `model`, whose forward takes `inputs` (names, in order).
 
+    With `select`, only the outputs that it chooses are computed: a single one becomes the output itself, and several a
+    dict by name.
     Raises ModelNotSplittable for what stages cannot run, UnfitError for what another way of exporting may avoid.
     """
-    return _Converter(model, exported, inputs).run()
+    return _Converter(model, exported, inputs).run(select)
 
 
 class _Converter:
@@ -79,23 +94,35 @@ class _Converter:
         self.integers: set[str] = set()
         self.first_names = {other: name for name, others in aliases(model).items() for other in others}
 
-    def run(self) -> Converted:
+    def run(self, select: Select | None) -> Converted:
         bindings = self._bind_inputs()
         outputs = self._walk(self.exported.graph_module, bindings, ())
         spec = self.exported.call_spec.out_spec
         assert spec is not None
-        names = _leaf_names(spec)
-        skip = len(outputs) - len(names)  # mutated buffers come before the user's outputs, where there are any
+        names = leaf_names(spec)
+        results = outputs[len(outputs) - len(names) :]  # mutated buffers come before the user's outputs
+        returned = dict(zip(names, results, strict=True))
+        found = tuple(name for name, output in returned.items() if output is not None)
+        chosen = found if select is None else select(found)
         kept: list[Reference] = []
-        for name, output in zip(names, outputs[skip:], strict=True):
-            if isinstance(output, Value | Weight | Symbol):
-                kept.append(output)
-                self.result.output_names += (name,)
-            elif output is not None:
+        places: list[int | None] = []
+        for name, output in returned.items():
+            if output is None or name not in chosen:
+                places.append(None)
+                continue
+            if not isinstance(output, Value | Weight | Symbol):
                 raise ModelNotSplittable(f"output {name!r} is the constant {output!r}; return tensors only")
+            places.append(len(kept))
+            kept.append(output)
+            self.result.output_names += (name,)
         if not kept:
             raise ModelNotSplittable("the model returns no tensor")
-        operations = _without_dead(_assign_early(self.operations), kept)
+        if select is None:
+            self.result.output = structure_of(spec, places)
+        elif len(kept) > 1:
+            self.result.output = OutputNode("dict", tuple(range(len(kept))), context=self.result.output_names)
+        counted = count_apart(self.operations, self.result.buffers, kept)
+        operations = _without_dead(assign_early(counted), kept)
         self.result.graph = ModelGraph(tuple(operations), tuple(kept))
         self.result.integers = frozenset(self.integers)
         return self.result
@@ -138,6 +165,8 @@ class _Converter:
                 )
             else:
                 raise ModelNotSplittable(f"the model needs {spec.target!r}, a {spec.kind.name.lower()}")
+        for name, state in extra_states(self.model).items():
+            self.result.buffers[name] = TensorSpec(name, tuple(state.shape), state.dtype, False)
         return bindings
 
     def _add_constant(self, name: str) -> None:
@@ -201,10 +230,11 @@ class _Converter:
             if not (key == "pin_memory" and argument is False)
         )
         name = _target_name(node)
+        _refuse_sparse(node)
         if name == "aten.detach_.default":  # of a constant just lifted: nothing else shares it
             name = "aten.detach.default"
         bindings[node] = Value(node.name)
-        self.operations.append(Operation(node.name, name, args, kwargs, contexts, _scope(node)))
+        self.operations.append(Operation(node.name, name, args, kwargs, contexts, _scope(node), _line(node)))
 
     def _argument(self, argument: Any, bindings: Mapping[Node, Argument]) -> Argument:
         if isinstance(argument, Node):
@@ -234,34 +264,6 @@ class _Converter:
         if expression.free_symbols - self.symbols.keys():
             where = f" in {_scope(node) or 'the model'} ({node.target})" if node is not None else ""
             raise ModelNotSplittable(f"a size{where} depends on data; use masks instead of selecting by value")
-
-
-def _assign_early(operations: list[Operation]) -> list[Operation]:
-    """Move assignments to buffers, which are exported as copies at the very end, just behind the old value's last use.
-
-    So buffer and value are not tied to the end of the model; what the model computes does not change.
-    """
-    moved = list(operations)
-    for copy in [op for op in operations if op.target == "aten.copy_.default" and isinstance(op.args[0], Weight)]:
-        moved.remove(copy)
-        needed = set(copy.references())
-        after = 0
-        for position, operation in enumerate(moved):
-            touches = any(reference in needed for reference in operation.references())
-            if touches or Value(operation.name) in needed:
-                after = position + 1
-                if copy.args[0] in set(operation.references()) and _may_return_view(operation):
-                    after = len(moved)
-                    break
-        moved.insert(after, copy)
-    return moved
-
-
-def _may_return_view(operation: Operation) -> bool:
-    function = resolve_target(operation.target)
-    return not isinstance(function, torch._ops.OpOverload) or any(
-        result.alias_info is not None for result in function._schema.returns
-    )
 
 
 def _without_dead(operations: list[Operation], outputs: Iterable[Reference]) -> list[Operation]:
@@ -305,20 +307,30 @@ def _target_name(node: Node) -> str:
     return f"{target.__module__}:{target.__name__}"
 
 
+def _refuse_sparse(node: Node) -> None:
+    """Stages keep, send and average gradients as dense tensors."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    if given.get("sparse") is True:
+        raise ModelNotSplittable(
+            f"{_scope(node) or 'the model'} makes sparse gradients ({node.target}), which stages cannot send or"
+            " average: leave out `sparse=True`"
+        )
+
+
 def _scope(node: Node) -> str:
     stack = node.meta.get("nn_module_stack")
     path = str(list(stack.values())[-1][0]) if stack else ""
     return "" if path.startswith("_") else path
 
 
-def _leaf_names(spec: torch.utils._pytree.TreeSpec) -> list[str]:
-    tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    paths, _ = torch.utils._pytree.tree_flatten_with_path(tree)
-    names = []
-    for path, _ in paths:
-        parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-        names.append(".".join(parts) or "output")
-    return names
+def _line(node: Node) -> str:
+    """`file:line` of the user's own code that made the call, else of the library's; empty where it is not known."""
+    lines = _LINE.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in lines if not is_library(file)]
+    return next((f"{file}:{line}" for file, line in (own or lines)[-1:]), "")
 
 
 def _is_attribute(model: nn.Module, name: str) -> bool:

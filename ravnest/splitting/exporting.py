@@ -75,7 +75,7 @@ class Way:
 
     def export(self) -> ExportedModes:
         """Export both modes in this way. Raises UnfitError, or whatever torch.export raises."""
-        model = _twin_on_cpu(self.model) if self.twin else self.model
+        model = twin_on_cpu(self.model) if self.twin else self.model
         device = _device_of(model, self.args)
         samples = batch_size((*self.args, *self.kwargs.values()))
         # torch.export takes a size of 1 for a constant, so a dynamic batch is shown with two samples at least.
@@ -122,11 +122,26 @@ def refusal(model: nn.Module, error: Exception) -> ModelNotSplittable:
     hint = ""
     if any(sign in str(error) for sign in _READS_VALUES):
         hint = f"; {_counting_norm(model) or _VALUES_ARE_READ}"
+    elif _WRITES_DATA in str(error):
+        reason, where, hint = "its forward writes to the .data of a tensor", "", f"; {_NEW_TENSORS}"
+    if any(sign in str(error) for sign in _CACHES):
+        hint = f"; {_A_CACHE_IS_RETURNED}"
     return ModelNotSplittable(
         f"{type(model).__name__} cannot be captured: {reason}{f' ({where})' if where else ''}{hint}"
     )
 
 
+_WRITES_DATA = "fake tensor in the exported program constant"
+_NEW_TENSORS = (
+    "let it compute a new tensor from the weight, as torch.nn.utils.parametrize does, or keep what it changes in a"
+    " buffer and change that in place"
+)
+_CACHES = ("DynamicCache", "transformers.cache_utils")
+_A_CACHE_IS_RETURNED = (
+    "the model of transformers returns its cache of keys and values, which training has no use for: set"
+    " config.use_cache = False before the factory returns it, or name the model under model.huggingface, without a"
+    " factory"
+)
 _READS_VALUES = ("data-dependent", "_local_scalar_dense")
 _VALUES_ARE_READ = (
     "its forward reads the value of a tensor (an `if` on it, .item(), float()), so its control flow or shapes"
@@ -169,7 +184,8 @@ def _device_of(model: nn.Module, args: tuple[Tensor, ...]) -> torch.device:
     return torch.device("cpu")
 
 
-def _twin_on_cpu(model: nn.Module) -> nn.Module:
+def twin_on_cpu(model: nn.Module) -> nn.Module:
+    """A copy on the CPU of a model on the meta device. Its memory is not filled."""
     twin = copy.deepcopy(model).to_empty(device="cpu")
     for module in twin.modules():
         for name, value in vars(module).items():

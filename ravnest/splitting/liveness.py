@@ -8,6 +8,8 @@ causal masks, sizes) are *free*: every stage that needs one computes it itself i
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting.conversion import Converted, Size
 from ravnest.splitting.operation_costs import Measured
@@ -21,6 +23,14 @@ from ravnest.splitting.program import (
     Weight,
     is_random,
 )
+
+SENDABLE = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    }
+)
+"""The dtypes that travel between stages. A complex tensor travels as its real and imaginary parts."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class GraphLayout:
         return self.positions.get(item.name, 0)
 
     def sides(self, weight: str, position: int) -> frozenset[str]:
-        """On which sides of a cut at `position` an anchored weight is used: before, behind, or both."""
+        """Return the sides of a cut at `position` on which an anchored weight is used: before, behind, or both."""
         if weight not in self.anchored:
             return frozenset()
         first, last = self.anchored[weight]
@@ -61,7 +71,10 @@ class GraphLayout:
         """Whether an item can be sent: tensors and integers can; lists of tensors, floats and truth values cannot."""
         if not isinstance(item, Value):
             return isinstance(item, Symbol)
-        return item.name in self.measured.tensors or item.name in self.converted.integers
+        facts = self.measured.tensors.get(item.name)
+        if facts is None:
+            return item.name in self.converted.integers
+        return (facts.dtype.to_real() if facts.dtype.is_complex else facts.dtype) in SENDABLE
 
     def code(self, start: int, end: int, inputs: tuple[Reference, ...], outputs: tuple[Reference, ...]) -> SpanCode:
         """The operations [start, end), and the free ones that they and the outputs need."""

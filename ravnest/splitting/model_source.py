@@ -8,7 +8,10 @@ pipeline can carry (tensors in, logits out, no cache).
 import copy
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -21,6 +24,8 @@ from ravnest.factories import describe, invoke, user_code
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Finds the function that `package.module:function` names."""
+EXTRA_STATE = "_extra_state"
+"""The name under which a state_dict holds what get_extra_state returns."""
 _MISSPELT = 0.85
 """An unknown key whose similarity (difflib's ratio) to a known one is at least this is taken for a misspelling."""
 
@@ -38,16 +43,57 @@ def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolv
         if huggingface is not None:
             return _hugging_face(huggingface)
         assert factory is not None
-        try:
+        with warnings.catch_warnings():
+            # Weights that the factory loads are kept where it is called on the CPU, which makes the first weights.
+            warnings.filterwarnings("ignore", message=".*from a non-meta parameter.*")
             model = invoke(resolve(factory), factory, args=config.get("args") or {}, key="model.factory")
-        except InvalidInput as error:
-            if "meta tensor" not in error.message.lower():
-                raise
-            hint = "a model is first built without weights (torch.device('meta')): its constructor must not read values"
-            raise InvalidInput(f"{error.message}; {hint}", key=error.key) from error
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"{factory!r} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory")
+    _refuse_lazy(model)
     return model
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if any(torch.nn.parameter.is_lazy(tensor) for tensor in tensors):
+            raise InvalidInput(
+                f"{name or 'the model'!r} is a {type(module).__name__}, whose shape is known only after its first"
+                " batch: give it its sizes, as torch.nn.Linear(in_features, out_features) has them, or call the model"
+                " once on a batch in the factory",
+                key="model.factory",
+            )
+
+
+@dataclass
+class LoadedWeights:
+    """What a factory seems to load: the classes of the modules that load_state_dict was called on, or the names under
+    which transformers' from_pretrained found weights."""
+
+    sources: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def noting_loaded_weights() -> Iterator[LoadedWeights]:
+    """Notes which modules are given weights by load_state_dict while the `with` block runs."""
+    noted = LoadedWeights()
+    original = nn.Module.load_state_dict
+
+    def load(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        noted.sources.append(f"{type(self).__name__}.load_state_dict")
+        return original(self, *args, **kwargs)
+
+    nn.Module.load_state_dict = load  # type: ignore[method-assign]
+    try:
+        yield noted
+    finally:
+        nn.Module.load_state_dict = original  # type: ignore[method-assign]
+
+
+def pretrained_sources(model: nn.Module) -> list[str]:
+    """Where transformers' models inside `model` say that they come from: the names given to from_pretrained."""
+    named = (getattr(module, "name_or_path", None) for module in model.modules())
+    return sorted({name for name in named if isinstance(name, str) and name})
 
 
 def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
@@ -62,8 +108,11 @@ def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, Tens
 
 
 def initial_buffers(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
-    """What `initial_weights` gives besides the parameters. The parameters never take memory together: each is dropped
-    as soon as its module has made it."""
+    """What `initial_weights` gives besides the parameters.
+
+    The parameters never take memory together: each is dropped as soon as its module has made it. A factory that reads
+    what was dropped is called once more, and then they do.
+    """
 
     def drop(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.is_meta:
@@ -74,9 +123,20 @@ def initial_buffers(build: Callable[[], nn.Module], seed: int) -> dict[str, Tens
     hook = register_module_parameter_registration_hook(drop)  # type: ignore[arg-type]
     try:
         made = initial_weights(build, seed)
+    except InvalidInput:
+        hook.remove()
+        made = initial_weights(lambda: _without_parameters(build()), seed)
     finally:
         hook.remove()
     return {name: tensor for name, tensor in made.items() if not tensor.is_meta}
+
+
+def _without_parameters(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(torch.empty_like(parameter, device="meta"), False)
+    return model
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -90,17 +150,48 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
         for name, value in vars(module).items():
             if isinstance(value, Tensor):
                 weights[f"{path}.{name}" if path else name] = value.detach()
-    return weights
+    return weights | extra_states(model)
+
+
+def values_of(model: nn.Module) -> dict[str, Tensor]:
+    """`weights_of`, with copies of all that a forward may change: of everything but the parameters."""
+    parameters = {name for name, _ in model.named_parameters()}
+    return {name: tensor if name in parameters else tensor.clone() for name, tensor in weights_of(model).items()}
+
+
+def extra_states(model: nn.Module) -> dict[str, Tensor]:
+    """What modules save of their own through get_extra_state, under its name in the model's state_dict.
+
+    Raises InvalidInput for one that is no tensor: files of weights hold tensors only.
+    """
+    found: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is nn.Module.get_extra_state:
+            continue
+        name = f"{path}.{EXTRA_STATE}" if path else EXTRA_STATE
+        with user_code(f"get_extra_state of {path or type(model).__name__!r}", key="model"):
+            state = module.get_extra_state()
+        if not isinstance(state, Tensor):
+            raise InvalidInput(
+                f"get_extra_state of {path or type(module).__name__!r} returns {type(state).__name__}, which files of"
+                " weights cannot hold: return a tensor, or keep it in a buffer",
+                key="model",
+            )
+        found[name] = state.detach()
+    return found
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy of the model, which may be changed. Raises InvalidInput where the user's class cannot be copied."""
+    """A copy of the model that shares its parameters. All else of it may be changed.
+
+    Raises InvalidInput where the user's class cannot be copied.
+    """
     with user_code(f"{type(model).__name__} cannot be copied: copy.deepcopy", key="model"):
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """For each parameter with several names: its first name, which the stages use → the others."""
+    """Return, for each parameter with several names, its first name, which the stages use, and the others."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -108,7 +199,7 @@ def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """For each name of a parameter that has, or may have had when it was saved, other names: those names."""
+    """Return the other names of each parameter that has, or may have had when it was saved, several."""
     groups = [(first, *others) for first, others in aliases(model).items()]
     listed = getattr(model, "_tied_weights_keys", None)  # transformers: what the class ties unless told not to
     groups += [tuple(map(str, pair)) for pair in listed.items()] if isinstance(listed, dict) else []
@@ -134,12 +225,18 @@ def huggingface_config(model: nn.Module, dtype: torch.dtype) -> str:
     return json.dumps(config, indent=2, sort_keys=True) + "\n"
 
 
+def huggingface_generation(model: nn.Module) -> str | None:
+    """The generation_config.json of a Hugging Face model; None for one that generates nothing."""
+    settings = getattr(model, "generation_config", None)
+    return None if settings is None else str(settings.to_json_string(use_diff=True))
+
+
 def _hugging_face(values: Mapping[str, Any]) -> nn.Module:
     try:
         import transformers
     except ImportError:
         raise InvalidInput(
-            'a Hugging Face model needs the extra: pip install "ravnest[transformers]"',
+            "a Hugging Face model needs the package transformers; install it with: pip install transformers",
             key="model.huggingface",
         ) from None
     options = dict(values)

@@ -10,14 +10,18 @@ stage, and how its tensors travel, is not part of a program.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ravnest.errors import ModelNotSplittable
+from ravnest.errors import InvalidInput, ModelNotSplittable
+from ravnest.splitting.output_structure import OutputTree
+
+LOSS_MODULE = "loss"
+"""The name in the last stage of the loss's module, where that has parameters: theirs begin with it and a dot."""
 
 _PYTHON_MODULES = frozenset({"_operator", "math", "torch"})
 
@@ -82,6 +86,13 @@ class Operation:
     contexts: tuple[Context, ...] = ()
     scope: str = ""
     """Path of the module whose forward made the call, for messages and for pairing the two modes."""
+    line: str = field(default="", compare=False)
+    """`file:line` of the code that made the call, for messages."""
+
+    @property
+    def described(self) -> str:
+        """The call as messages name it: aten.add_.Tensor in blocks.0 (model.py:12)."""
+        return f"{self.target} in {self.scope or 'the model'}{f' ({self.line})' if self.line else ''}"
 
     def references(self) -> Iterator[Reference]:
         """Everything that the call reads, in the order of its arguments; repeats are kept."""
@@ -129,11 +140,14 @@ class ValueSpec:
     """An integer of the graph, carried as a 0-dim int64 tensor."""
     order: tuple[int, ...] = ()
     """How its dimensions are permuted to travel contiguously; empty where they are not."""
+    is_complex: bool = False
+    """A complex tensor, which travels as its real and imaginary parts. `dtype` and `shape`, with a last dimension of 2,
+    are those of the parts."""
 
 
 @dataclass(frozen=True)
 class SymbolSource:
-    """Where a stage reads a size that varies with the batch: dimension `dim` (before `order`) of input `position`."""
+    """The place of a size that varies with the batch: dimension `dim` (before `order`) of its input `position`."""
 
     symbol: str
     position: int
@@ -171,8 +185,12 @@ class StageProgram:
     """False for the last stage, whose outputs keep the model's own layout."""
     borrowed: tuple[TensorSpec, ...] = ()
     """Tied parameters that the span uses and that belong to units before it."""
+    returned: OutputTree = None
+    """How the outputs of the last stage stand in what the model returns."""
     changed: tuple[str, ...] = ()
     """Buffers that the graph itself writes. Operators may write others, persistent ones, without saying so."""
+    imports: tuple[str, ...] = ()
+    """The modules that register the operators which are not torch's own. To be imported before the stage is made."""
 
     @property
     def weight_specs(self) -> tuple[TensorSpec, ...]:
@@ -183,6 +201,25 @@ class StageProgram:
     def weight_bytes(self) -> int:
         """The size of these weights in memory."""
         return sum(spec.size_bytes for spec in self.weight_specs)
+
+
+def check_inputs(specs: Sequence[ValueSpec], tensors: Sequence[Tensor], what: str) -> None:
+    """Raises InvalidInput where a batch, which the message calls `what`, is not of the shapes that were captured.
+
+    A graph holds every size but the batch's as a constant. With another one it would fail somewhere inside, or compute
+    something else.
+    """
+    for spec, tensor in zip(specs, tensors, strict=False):
+        fits = tensor.dim() == len(spec.shape) and all(
+            wanted is None or size == wanted for size, wanted in zip(tensor.shape, spec.shape, strict=True)
+        )
+        if not fits or tensor.dtype != spec.dtype:
+            raise InvalidInput(
+                f"{what} has {spec.name!r} as {tensor.dtype} {tuple(tensor.shape)}, and the first training samples,"
+                f" with which the model was captured, as {spec.dtype} {spec.shape} (None is the batch): pad or cut"
+                " all samples, of both sets, to one shape",
+                key="data.factory",
+            )
 
 
 def references(argument: Argument) -> Iterator[Reference]:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
+from ravnest.splitting.output_structure import rebuilt
 from ravnest.splitting.program import (
+    LOSS_MODULE,
     Argument,
     Autocast,
     Context,
@@ -58,7 +60,9 @@ def generate(
         local = names.local(item)
         if spec.is_int:
             lines.append(f"    {local} = int({local})")
-        elif spec.order:
+        if spec.is_complex:
+            lines.append(f"    {local} = torch.view_as_complex({local})")
+        if spec.order:
             lines.append(f"    {local} = {local}.permute({_inverse(spec.order)})")
     for source in code.symbols:
         holder = names.local(code.inputs[source.position])
@@ -72,6 +76,8 @@ def generate(
         elif outputs_travel:
             permuted = f".permute({spec.order})" if spec.order else ""
             expression = f"{expression}{permuted}.contiguous()"
+            if spec.is_complex:
+                expression = f"torch.view_as_real({expression}.resolve_conj())"
         results.append(expression)
     lines.append(f"    return ({''.join(result + ', ' for result in results)})")
     return "\n".join(lines) + "\n"
@@ -179,10 +185,13 @@ class StageModule(nn.Module):
         device: torch.device | str = "cpu",
         *,
         copy: bool = True,
+        loss: nn.Module | None = None,
     ) -> None:
         """Make the stage of `program` on `device`.
 
         weights: at least the span's parameters and buffers, by original name; others are ignored.
+        loss: the loss's module, where its parameters are among those of the program: it gets them, and its own values
+            are dropped.
         copy: False lets the stage own and change the given tensors where they are on `device` already.
         Raises InvalidInput naming a weight that is missing or has another shape or dtype.
         """
@@ -194,6 +203,8 @@ class StageModule(nn.Module):
         # (container, leaf name) of every weight, in the order in which the generated code indexes them.
         self._slots: list[tuple[nn.Module, str]] = []
         self._owners: dict[str, tuple[nn.Module, str]] = {}
+        if loss is not None:
+            self._modules[LOSS_MODULE] = loss
         for spec in (*program.parameters, *program.borrowed):
             tensor = _checked(spec, weights, device, copy=copy)
             owner, leaf = self._place(spec.name)
@@ -227,6 +238,11 @@ class StageModule(nn.Module):
             for owner, leaf in self._slots
         ]
         return self._functions[self.training](tensors + self._constants, self._device, inputs)
+
+    def returned(self, outputs: Sequence[Tensor]) -> Any:
+        """What the model itself would return, of which the last stage's forward gave the `outputs`."""
+        pairs = zip(outputs, self.program.outputs, strict=True)
+        return rebuilt(self.program.returned, [int(out) if spec.is_int else out for out, spec in pairs])
 
     def set_parameter(self, name: str, parameter: nn.Parameter) -> None:
         """Replace a parameter: the next forward uses the new one, graphs already recorded keep the old one.

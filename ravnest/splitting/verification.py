@@ -6,22 +6,25 @@ Outputs, gradients and changed buffers must agree. This catches mistakes that no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from ravnest.errors import ModelNotSplittable
+from ravnest.errors import InvalidInput, ModelNotSplittable
+from ravnest.factories import user_code
 from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
-from ravnest.splitting.model_source import twin_of, weights_of
+from ravnest.splitting.model_source import twin_of, values_of
+from ravnest.splitting.output_structure import leaves_by_path
 from ravnest.splitting.stage_module import StageModule
 
 _TOLERANCE = 1e-4
 """The largest difference allowed, relative to the largest magnitude in a tensor. Stages repeat the model's own
 operations, so a difference is zero, or rounding where a kernel takes another path: for another memory layout, or since
 the model itself takes another path while it is captured (transformers' attention without a mask)."""
+PIECE = 1 << 20  # numbers that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -47,45 +50,59 @@ def verify(
     Raises ModelNotSplittable naming the mode, the tensor and the largest difference.
     """
     kwargs = dict(kwargs or {})
-    weights = weights_of(model)
+    captured = replace(captured, loss_parameters=(), loss_buffers=())  # the model alone is compared
     largest = 0.0
     for training in (True, False):
         mode = "training" if training else "evaluation"
-        expected = _eager(model, args, kwargs, training, seed)
+        expected = _eager(captured, model, args, kwargs, training, seed)
         for title, cuts in (
             ("as one stage", [0, len(captured.units)]),
             ("cut", range(len(captured.units) + 1)),
         ):
-            found = _staged(captured, weights, args, kwargs, list(cuts), training, seed)
+            found = _staged(captured, model, args, kwargs, list(cuts), training, seed)
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
+            del found  # before the next gradients
+        del expected
     return Verification(largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed))
 
 
 def _eager(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], training: bool, seed: int
+    captured: CapturedModel,
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    training: bool,
+    seed: int,
 ) -> dict[str, Tensor]:
     twin = twin_of(model).train(training)
     twin.zero_grad(set_to_none=True)
-    with torch.random.fork_rng(devices=[]):
+    mode = "training" if training else "evaluation"
+    with torch.random.fork_rng(devices=[]), user_code(f"the forward of {type(model).__name__} in {mode}", key="model"):
         torch.manual_seed(seed)
         structure = twin(*_copies(args), **{name: tensor.clone() for name, tensor in kwargs.items()})
-    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(structure) if leaf is not None]
+    leaves = leaves_by_path(structure)
+    outputs = [leaves[name] for name in captured.output_names]
     outputs = [torch.tensor(leaf) if isinstance(leaf, int) else leaf for leaf in outputs]
     if training:
-        _backward(outputs, [_direction(output, n) for n, output in enumerate(outputs)])
-    return _results(outputs, [twin])
+        with user_code(f"the backward of {type(model).__name__}", key="model"):
+            _backward(outputs, [_direction(output, n) for n, output in enumerate(outputs)])
+    results = _results(outputs, [twin])
+    twin.zero_grad(set_to_none=True)  # the parameters are the model's own
+    return results
 
 
 def _staged(
     captured: CapturedModel,
-    weights: Mapping[str, Tensor],
+    model: nn.Module,
     args: tuple[Tensor, ...],
     kwargs: Mapping[str, Tensor],
     cuts: Sequence[int],
     training: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    stages = [StageModule(captured.span(start, end), weights).train(training) for start, end in pairwise(cuts)]
+    weights = values_of(model)  # stages share the parameters, which no forward changes
+    spans = [captured.span(start, end) for start, end in pairwise(cuts)]
+    stages = [StageModule(span, weights, copy=False).train(training) for span in spans]
     names = [spec.name for spec in stages[0].program.inputs]
     values = _copies((*args, *(kwargs[name] for name in names[len(args) :])))
     with torch.random.fork_rng(devices=[]):
@@ -166,11 +183,17 @@ def _compare(title: str, expected: Mapping[str, Tensor], found: Mapping[str, Ten
 def _difference(found: Tensor, right: Tensor) -> float:
     if torch.equal(found, right):
         return 0.0
-    a, b = (tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in (found, right))
-    same = (a == b) | (a.isnan() & b.isnan())
-    gap = torch.where(same, torch.zeros_like(a), a - b).abs().max()
-    scale = torch.where(b.isfinite(), b, torch.zeros_like(b)).abs().max().clamp_min(1e-30)
-    ratio = float(gap / scale)
+    gap = scale = 0.0
+    pieces = (torch.split(tensor.reshape(-1), PIECE) for tensor in (found, right))
+    for mine, other in zip(*pieces, strict=True):  # float64 copies of a whole embedding would take gigabytes
+        a, b = (tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in (mine, other))
+        same = (a == b) | (a.isnan() & b.isnan())
+        apart = float(torch.where(same, torch.zeros_like(a), a - b).abs().max())
+        if apart != apart:
+            return float("inf")
+        gap = max(gap, apart)
+        scale = max(scale, float(torch.where(b.isfinite(), b, torch.zeros_like(b)).abs().max()))
+    ratio = gap / max(scale, 1e-30)
     return ratio if ratio == ratio else float("inf")
 
 
@@ -190,10 +213,10 @@ def _short_batch(
     keywords = {name: one(tensor) for name, tensor in kwargs.items()}
     cuts = range(len(captured.units) + 1)
     try:
-        expected = _eager(model, short, keywords, False, seed)
-        found = _staged(captured, weights_of(model), short, keywords, list(cuts), False, seed)
+        expected = _eager(captured, model, short, keywords, False, seed)
+        found = _staged(captured, model, short, keywords, list(cuts), False, seed)
         _compare("evaluation of one sample", expected, found)
-    except (RuntimeError, ValueError, ModelNotSplittable):
+    except (RuntimeError, ValueError, InvalidInput):
         return False
     return True
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ravnest.splitting import StageModule, StageProgram
+from ravnest.training.batches import Target
 from ravnest.training.precision import LossScale
 from ravnest.training.weights import ParameterSet
 
@@ -132,7 +133,7 @@ class Forgotten:
 
     inputs: tuple[Tensor, ...]
     """The stage's inputs, which are leaves."""
-    target: Tensor
+    target: Target
     """The target at the last stage, and an empty tensor at every other."""
     parameters: ParameterSet
     """The parameters that the first forward used."""

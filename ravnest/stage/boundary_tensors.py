@@ -21,7 +21,9 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.setup import StageSetup
 from ravnest.training.precision import ring_wire
 from ring_allreduce import InvalidInput
@@ -111,6 +113,10 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
             | m.Go()
             | m.RoundOpenedMessage()
             | m.RoundCommittedMessage()
+            | em.RingsReformedMessage()
+            | em.RoundsResumedMessage()
+            | em.SendState()
+            | sm.StateWanted()
             | m.Drain()
             | m.FinishRounds()
             | m.Evaluate()

@@ -18,14 +18,16 @@ from torch import Tensor
 
 from ravnest.errors import RunFailed
 from ravnest.splitting import StageModule
+from ravnest.splitting.program import check_inputs
 from ravnest.stage.backward import Forgotten, MicroBatchGraph, Replayer, Root, scaled_backward, whole
 from ravnest.stage.device import MixedPrecision, stage_device
 from ravnest.stage.memory import ActivationBytes, Peaks
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.split_backward import Splitter, WeightPass
 from ravnest.stage.tied import TiedParameters
-from ravnest.training.batches import BatchSource
-from ravnest.training.losses import Loss, Measure, Metric
+from ravnest.training.batches import BatchSource, Target, target_tensors, with_tensors
+from ravnest.training.losses import Loss, Metric
+from ravnest.training.named_measures import Measure
 from ravnest.training.optimizer import clip_scale, learning_rate, norm_to_clip_by
 from ravnest.training.sampler import derive_seed
 from ravnest.training.weights import ParameterSet, VersionedWeights
@@ -48,10 +50,10 @@ class StageCompute:
         module: StageModule,
         weights: VersionedWeights,
         source: BatchSource | None,
-        loss: Loss,
+        loss: Loss | None,
         metrics: Sequence[Metric],
     ) -> None:
-        """`source`: the batches, which only a first or last stage reads."""
+        """`source`: the batches, which only a first or last stage reads. `loss`: None at any but a last stage."""
         self._setup = setup
         self.module = module
         self.weights = weights
@@ -88,6 +90,8 @@ class StageCompute:
         setup = self._setup
         self._seed(micro_batch)
         inputs, target = self._inputs(received, micro_batch, self._train_batch)
+        if setup.is_first:
+            check_inputs(setup.program.inputs, inputs, f"micro-batch {micro_batch} of the training set")
         for tensor, spec in zip(inputs, setup.program.inputs, strict=True):
             if spec.needs_gradient:
                 tensor.requires_grad_()
@@ -188,14 +192,17 @@ class StageCompute:
         """
         assert not self._setup.is_first or self._source is not None
         inputs, target = self._inputs(received, batch, self._held_out_batch)
+        if self._setup.is_first:
+            check_inputs(self._setup.program.inputs, inputs, f"batch {batch} of the held-out set")
         self.module.eval()
         self.tied.adopt()
         with torch.no_grad():
             outputs = self._outputs(inputs)
             if not self._setup.is_last:
                 return self.device.take(outputs)
-            output = _model_output(outputs)
+            output = self.module.returned(outputs)
             sums = self._sums.setdefault(evaluation, EvaluationSums(metrics=[Measure(0.0, 0) for _ in self._metrics]))
+            assert self._loss is not None
             sums.loss += self._loss.measure(output, target)
             sums.metrics = [
                 total + metric.measure(output, target)
@@ -207,11 +214,14 @@ class StageCompute:
         """The sums of a finished evaluation. This call forgets them."""
         return self._sums.pop(evaluation)
 
-    def _run(self, inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, ...]:
+    def _run(self, inputs: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
         """Run the forward in training. Returns the module's outputs or, at the last stage, the mean loss alone."""
         self.module.train()
         outputs = self._outputs(inputs)
-        return (self._loss.mean(_model_output(outputs), target),) if self._setup.is_last else outputs
+        if not self._setup.is_last:
+            return outputs
+        assert self._loss is not None
+        return (self._loss.mean(self.module.returned(outputs), target),)
 
     def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The outputs of the module in the dtypes that its program says, whatever precision they were computed in."""
@@ -266,11 +276,11 @@ class StageCompute:
         self.peaks.saw("weights", self.weights.weight_bytes + buffers + cast)
         self.peaks.saw("optimizer", self.weights.optimizer_bytes)
 
-    def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _train_batch(self, number: int) -> tuple[tuple[Tensor, ...], Target]:
         assert self._source is not None
         return self._source.train(number)
 
-    def _held_out_batch(self, number: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _held_out_batch(self, number: int) -> tuple[tuple[Tensor, ...], Target]:
         assert self._source is not None
         return self._source.held_out(number)
 
@@ -278,17 +288,12 @@ class StageCompute:
         self,
         received: tuple[Tensor, ...],
         number: int,
-        read: Callable[[int], tuple[tuple[Tensor, ...], Tensor]],
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        read: Callable[[int], tuple[tuple[Tensor, ...], Target]],
+    ) -> tuple[tuple[Tensor, ...], Target]:
         """The stage's inputs and, at the last stage, the target. Batches are read only where they are needed."""
         setup, device = self._setup, self.device
         if not (setup.is_first or setup.is_last):
             return device.bring(received), torch.empty(0)
         inputs, target = read(number)
-        (there,) = device.bring([target]) if setup.is_last else (target,)
+        there = with_tensors(target, device.bring(target_tensors(target))) if setup.is_last else target
         return device.bring(inputs if setup.is_first else received), there
-
-
-def _model_output(outputs: tuple[Tensor, ...]) -> Tensor:
-    """The tensor that the loss takes: the model's output, or its first tensor (logits come first by convention)."""
-    return outputs[0]

@@ -24,8 +24,10 @@ from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.rounds import SegmentAverage, StageRounds, StatePiece
+from ravnest.stage.rings import SegmentAverage
+from ravnest.stage.rounds import StageRounds
 from ravnest.stage.setup import StageSetup
+from ravnest.stage.state_sending import StateFile
 from ring_allreduce.transport import Lateness
 
 
@@ -191,7 +193,7 @@ class ComputeTasks:
             case ins.TakeSnapshot(number):
                 return lambda: self._rounds.snapshot(number, compute.take_samples())
             case ins.ApplyMerge(number):
-                averages, save = self._rounds.take(number)
+                averages, save = self._rounds.rings.take(number)
                 if save:
                     self.saving.add(number)
                 return lambda: self._merge(number, averages, save)
@@ -202,16 +204,17 @@ class ComputeTasks:
                 assert_never(instruction)
 
     def _update(self, norm_sq: float | None, staleness: Sequence[int]) -> tuple[float, tuple[float, ...]]:
-        done = self._compute.update(norm_sq, staleness)
+        with self._rounds.sending.changing("update"):
+            done = self._compute.update(norm_sq, staleness)
         if self._setup.imitated.memory is not None:
             self._compute.peaks.require_within(self._setup.imitated.memory, self._setup.name)
         return done
 
-    def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StatePiece]:
-        """Move the anchor. Returns copies of the stage's state where it is to be saved in a checkpoint."""
+    def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StateFile]:
+        """Move the anchor. Returns the files of the stage's state where it is to be saved in a checkpoint."""
         self._rounds.merge(number, averages)
         self._compute.weights_moved()
-        return self._rounds.saved() if save else []
+        return self._rounds.state_files() if save else []
 
     def _take(self, kind: Kind, *number: int) -> Tensors:
         return self._arrived.pop((kind, number), ())

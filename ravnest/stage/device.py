@@ -85,16 +85,22 @@ class CudaDevice(HostDevice):
 
 def stage_device(name: str) -> HostDevice:
     """The device that nodes.yaml names for a stage's node. Raises RunFailed where this machine has no such device."""
+    require_device(name)
+    device = torch.device(name)
+    return HostDevice() if device.type == "cpu" else CudaDevice(torch.device("cuda", device.index or 0))
+
+
+def require_device(name: str) -> None:
+    """Raises RunFailed where this machine has no such device. Nothing is made on it."""
     device = torch.device(name)
     if device.type == "cpu":
-        return HostDevice()
+        return
     if device.type != "cuda":
         raise RunFailed(f"the node's device is {name}, and stages compute on cpu or cuda only")
     if not torch.cuda.is_available():
         raise RunFailed(f"the node's device is {name}, but torch finds no CUDA on this machine")
     if (device.index or 0) >= torch.cuda.device_count():
         raise RunFailed(f"the node's device is {name}, but this machine has {torch.cuda.device_count()} CUDA devices")
-    return CudaDevice(torch.device("cuda", device.index or 0))
 
 
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}

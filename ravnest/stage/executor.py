@@ -34,7 +34,7 @@ class Executor(Protocol):
     """Runs computations in the order in which they are submitted."""
 
     def listen(self, listener: Listener) -> None:
-        """From now on `listener` is given each result first. An exception that it raises is handed back as a result."""
+        """Give each result to `listener` first, from now on. An exception that it raises is handed back as a result."""
         ...
 
     def submit(self, instruction: Compute, work: Callable[[], Any]) -> None:

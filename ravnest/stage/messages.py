@@ -1,25 +1,48 @@
 """The messages that stages and the driver send each other, and how long they wait for each other.
 
 A message is a header; its tensors travel raw beside it. All messages travel in the pipeline lane, except `StateTensor`
-and `StateSent`, which are bulk. The chunks of rings are messages of ring_allreduce.
+and those of state_messages.py, which are bulk. The chunks of rings are messages of ring_allreduce.
 
 The deadlines here are constants, or floors of deadlines that are measured (design §9).
 ring_allreduce/rounds/deadlines.py turns measurements into deadlines, and docs/deadlines.md has the table of all.
+
+Every number, text and collection has bounds, which the decoding checks: what is beyond them is refused, and the run
+ends with the name of who sent it. Losses, metrics and norms may be infinite or NaN, because training may diverge.
 
 Where another layer has a name for the same fact, as an event of the stage machine, of the rounds or of the run's
 observers, the message has that name with the suffix Message: `RoundOpenedMessage` becomes the event `RoundOpened`.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from ravnest.stage.epoch_messages import EPOCH_KINDS
+from ravnest.stage.message_fields import (
+    ByName,
+    Lane,
+    LearningRate,
+    Losses,
+    Names,
+    Piece,
+    SpanNumber,
+    Spent,
+    Stalenesses,
+    Sums,
+    Word,
+    require_no_negative,
+)
+from ravnest.stage.state_messages import STATE_KINDS
 from ring_allreduce.ring import RING_KINDS
-from ring_allreduce.transport import Codec, Message
+from ring_allreduce.transport import ClockSeconds, Codec, Count, Message, Name, Seconds, Text, at_most
 
 DRIVER = "driver"
 """The driver's transport name."""
 
 ALIVE_EVERY_S = 1.0
 """How often the driver and the stages tell each other that they live."""
+
+STOOD_STILL_S = 3.0
+"""A process that has not looked at its clock for longer stood still itself, and what it has not heard meanwhile is
+nobody's silence (ring_allreduce/rounds/deadlines.py, `AwakeTime`)."""
 
 START_DEADLINE_S = 180.0
 """The longest time for Ray, the actors and their imports. Nothing has been measured by then, so it is a constant."""
@@ -37,29 +60,32 @@ STALL_FLOOR_S = 60.0
 class Activation(Message, frozen=True, kw_only=True, tag="activation"):
     """It carries a micro-batch's boundary tensors, in the order of the sender's outputs."""
 
-    micro_batch: int
+    micro_batch: Count
 
 
 class GlobalNorm(Message, frozen=True, kw_only=True, tag="global_norm"):
     """It carries the squared norm of a whole cluster's gradient at one update."""
 
-    update: int
+    update: Count
     norm_sq: float
+
+    def __post_init__(self) -> None:
+        require_no_negative(self.norm_sq)
 
 
 class TiedWeights(Message, frozen=True, kw_only=True, tag="tied_weights"):
     """It carries tied parameters by name, in the version that their owner has after `version` updates (tied.py)."""
 
-    version: int
-    names: tuple[str, ...]
+    version: Count
+    names: Names
 
 
 class EvaluationActivation(Message, frozen=True, kw_only=True, tag="evaluation_activation"):
     """It carries the boundary tensors of one held-out batch of `batches`."""
 
-    evaluation: int
-    batch: int
-    batches: int
+    evaluation: Count
+    batch: Count
+    batches: Count
 
 
 # stage → previous stage
@@ -73,18 +99,21 @@ class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
     `busiest_s` is the most that one of them takes for a micro-batch. The first stage sizes the window by the two.
     """
 
-    micro_batch: int
-    snapshot_round: int | None = None
+    micro_batch: Count
+    snapshot_round: Count | None = None
     norm_sq: float | None = None
-    queued_s: float = 0.0
-    busiest_s: float = 0.0
+    queued_s: Seconds = 0.0
+    busiest_s: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        require_no_negative(self.norm_sq)
 
 
 class TiedGradients(Message, frozen=True, kw_only=True, tag="tied_gradients"):
     """It carries what the sender and the stages behind it add to an update's gradient of tied parameters."""
 
-    update: int
-    names: tuple[str, ...]
+    update: Count
+    names: Names
 
 
 # last stage → first stage
@@ -93,32 +122,32 @@ class TiedGradients(Message, frozen=True, kw_only=True, tag="tied_gradients"):
 class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credit"):
     """The last stage has finished a held-out batch, so the first may send another."""
 
-    evaluation: int
-    batch: int
+    evaluation: Count
+    batch: Count
 
 
 # driver → stage
 
 
 class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
-    """It carries one tensor of a stage's state, in either direction.
-
-    From the driver it is an initial or resumed weight, buffer or piece of optimizer state. From a stage it is a part of
-    a segment's anchor, or of the optimizer state, for the checkpoint of `round`. `part` says which of the two it is,
-    and `key` is the optimizer's name for it.
+    """It carries one tensor of the state that a stage starts from: an initial or resumed weight, buffer or piece of
+    optimizer state. `part` says which of the two it is, and `key` is the optimizer's name for it.
     """
 
     part: Literal["weight", "optimizer"]
-    name: str
-    key: str = ""
-    round: int = 0
+    name: Name
+    key: Name = ""
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
-    """The stage is to start at this version once all `tensors` pieces of state are here. Some may be under way."""
+    """The stage is to start at this version once all `tensors` pieces of state are here. Some may be under way.
 
-    tensors: int
-    version: int
+    For a stage that joins a run under way, the weights are the anchor of `round`.
+    """
+
+    tensors: Count
+    version: Count
+    round: Count = 0
 
 
 class Go(Message, frozen=True, kw_only=True, tag="go"):
@@ -128,14 +157,14 @@ class Go(Message, frozen=True, kw_only=True, tag="go"):
 class RoundOpenedMessage(Message, frozen=True, kw_only=True, tag="round_opened"):
     """It goes to a cluster's last stage, which is to stamp this round on the next update."""
 
-    round: int
+    round: Count
 
 
 class RoundCommittedMessage(Message, frozen=True, kw_only=True, tag="round_committed"):
     """Every ring of the round has finished, so the stage is to merge it. With `save` it is to send the anchor and the
     optimizer state then."""
 
-    round: int
+    round: Count
     save: bool = False
 
 
@@ -150,16 +179,16 @@ class FinishRounds(Message, frozen=True, kw_only=True, tag="finish_rounds"):
     It may come again with a later round. After the `final` one all progress is in the anchor.
     """
 
-    up_to: int
-    updates: int
+    up_to: Count
+    updates: Count
     final: bool
 
 
 class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     """It goes to a first stage, which is to pass the held-out set through the stages."""
 
-    evaluation: int
-    batches: int
+    evaluation: Count
+    batches: Count
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -178,10 +207,10 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
     heard it by its own clock.
     """
 
-    finished: int = 0
-    sent_s: float | None = None
-    echo_s: float | None = None
-    heard_s: float | None = None
+    finished: Count = 0
+    sent_s: ClockSeconds | None = None
+    echo_s: ClockSeconds | None = None
+    heard_s: ClockSeconds | None = None
 
 
 # stage → driver
@@ -190,7 +219,7 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
 class StageStarted(Message, frozen=True, kw_only=True, tag="started"):
     """The stage holds its state and has entered the pipeline. `process_bytes` is its resident memory then."""
 
-    process_bytes: int
+    process_bytes: Count
 
 
 class Updated(Message, frozen=True, kw_only=True, tag="updated"):
@@ -200,20 +229,20 @@ class Updated(Message, frozen=True, kw_only=True, tag="updated"):
     seconds by state.
     """
 
-    update: int
-    staleness: tuple[int, ...]
-    losses: tuple[float, ...]
-    lr: float
-    spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
+    update: Count
+    staleness: Stalenesses
+    losses: Losses
+    lr: LearningRate
+    spent: Spent = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class WindowTuned(Message, frozen=True, kw_only=True, tag="window_tuned"):
     """A first stage has changed its window. `round_trip_s` is the round trip without waiting for stages, and `pace_s`
     is what the slowest part of the pipeline takes for a micro-batch."""
 
-    window: int
-    round_trip_s: float
-    pace_s: float
+    window: Count
+    round_trip_s: ClockSeconds
+    pace_s: Seconds
 
 
 class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
@@ -224,60 +253,54 @@ class BackwardSplit(Message, frozen=True, kw_only=True, tag="backward_split"):
     """
 
     splits: bool
-    refused: str = ""
-    whole_s: float = 0.0
-    input_s: float = 0.0
-    weight_s: float = 0.0
-    period_s: float = 0.0
+    refused: Text = ""
+    whole_s: Seconds = 0.0
+    input_s: Seconds = 0.0
+    weight_s: Seconds = 0.0
+    period_s: Seconds = 0.0
 
 
 class ContributionFinishedMessage(Message, frozen=True, kw_only=True, tag="contribution_finished"):
     """The stage has taken its snapshot after `update` updates, and contributed to a round with it."""
 
-    round: int
-    update: int
+    round: Count
+    update: Count
 
 
 class RingFinishedMessage(Message, frozen=True, kw_only=True, tag="ring_finished"):
-    """One of the stage's rings holds the round's average."""
+    """One of the stage's rings holds the round's average, in this epoch of membership."""
 
-    round: int
-    ring: int
+    round: Count
+    ring: Count
+    epoch: Count
 
 
 class RoundMerged(Message, frozen=True, kw_only=True, tag="round_merged"):
     """The stage has merged a round, which moved its anchor."""
 
-    round: int
-
-
-class StateSent(Message, frozen=True, kw_only=True, tag="state_sent"):
-    """The stage has sent all its `tensors` pieces of the checkpoint of `round`."""
-
-    round: int
-    tensors: int
+    round: Count
 
 
 class Drained(Message, frozen=True, kw_only=True, tag="drained"):
     """A first stage has nothing in flight and has made its last update."""
 
-    micro_batches: int
-    updates: int
+    micro_batches: Count
+    updates: Count
 
 
 class RoundsFinished(Message, frozen=True, kw_only=True, tag="rounds_finished"):
     """No round is pending: the stage's weights are the anchor. `spent` is as in Updated."""
 
-    up_to: int
-    spent: dict[str, float] = {}  # noqa: RUF012 - each message gets a dict of its own
+    up_to: Count
+    spent: Spent = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class EvaluationFinished(Message, frozen=True, kw_only=True, tag="evaluated"):
     """It carries (sum, count) over the held-out set, of the loss and of each metric in the job's order."""
 
-    evaluation: int
-    loss: tuple[float, int]
-    metrics: tuple[tuple[float, int], ...]
+    evaluation: Count
+    loss: Sums
+    metrics: Annotated[tuple[Sums, ...], at_most(1000)]
 
 
 class Spans(Message, frozen=True, kw_only=True, tag="spans"):
@@ -287,28 +310,34 @@ class Spans(Message, frozen=True, kw_only=True, tag="spans"):
     were beyond the limit so far.
     """
 
-    lanes: tuple[int, ...]
-    kinds: tuple[str, ...]
-    numbers: tuple[int, ...]
-    began_s: tuple[float, ...]
-    ended_s: tuple[float, ...]
-    dropped: int
+    lanes: Annotated[tuple[Lane, ...], Piece]
+    kinds: Annotated[tuple[Word, ...], Piece]
+    numbers: Annotated[tuple[SpanNumber, ...], Piece]
+    began_s: Annotated[tuple[ClockSeconds, ...], Piece]
+    ended_s: Annotated[tuple[ClockSeconds, ...], Piece]
+    dropped: Count
 
 
 class ImitationLateness(Message, frozen=True, kw_only=True, tag="imitated"):
     """It says how late this machine has been so far: `late_s` of `imitated_s` of computing since the first update, and
     `links_late_s` in all `messages` that passed emulated links."""
 
-    late_s: float
-    imitated_s: float
-    links_late_s: float
-    messages: int
+    late_s: Seconds
+    imitated_s: Seconds
+    links_late_s: Seconds
+    messages: Count
 
 
 class MemoryPeaks(Message, frozen=True, kw_only=True, tag="held"):
     """It carries the most bytes that the stage's tensors have taken so far, each part at its own peak (memory.py)."""
 
-    tensor_bytes: dict[str, int]
+    tensor_bytes: ByName
+
+
+class StrangersRefused(Message, frozen=True, kw_only=True, tag="strangers"):
+    """It says how many connections of each address the stage's ports have refused so far, where there are more."""
+
+    connections: ByName
 
 
 KINDS: tuple[type[Message], ...] = (
@@ -336,13 +365,15 @@ KINDS: tuple[type[Message], ...] = (
     ContributionFinishedMessage,
     RingFinishedMessage,
     RoundMerged,
-    StateSent,
     Drained,
     RoundsFinished,
     EvaluationFinished,
     Spans,
     MemoryPeaks,
     ImitationLateness,
+    StrangersRefused,
+    *EPOCH_KINDS,
+    *STATE_KINDS,
     *RING_KINDS,
 )
 

@@ -1,12 +1,14 @@
 """A stage's process: it binds an endpoint, waits for its state, and runs until the driver says stop.
 
-In: a setup, the peers' addresses, and weights from the driver. Out: a StageRuntime whose parts are joined, and which is
-run to its end. There are two threads: the caller's owns the sockets, the other computes.
+In: a setup, the peers' addresses, and from the driver the weights that the stage does not make itself. Out: a
+StageRuntime whose parts are joined, and which is run to its end. There are two threads: the caller's owns the sockets,
+the other computes.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,22 +16,30 @@ import torch
 from torch import Tensor
 
 from ravnest.errors import NodeLost
+from ravnest.factories import import_modules
 from ravnest.job.materials import load_data
+from ravnest.job.readers import ReadAhead, Reader
+from ravnest.pipeline.events import Started
 from ravnest.splitting import StageModule
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.device import stage_device
 from ravnest.stage.executor import Executor, ThreadExecutor
-from ravnest.stage.messages import ALIVE_EVERY_S, STATE_DEADLINE_S
+from ravnest.stage.joining import ArrivingState, HeldStage, JoiningStage
+from ravnest.stage.messages import ALIVE_EVERY_S, STATE_DEADLINE_S, STOOD_STILL_S
 from ravnest.stage.reports import Timeline
+from ravnest.stage.rings import StageRings
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
 from ravnest.training.averaging import split_outer
 from ravnest.training.batches import BatchSource
+from ravnest.training.loss_parameters import module_with_parameters
 from ravnest.training.losses import build_loss, build_metrics
-from ravnest.training.sampler import Sampler, evaluation_batches
+from ravnest.training.sampler import EvaluationBatches, Sampler
 from ravnest.training.weights import VersionedWeights
+from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Endpoint, Lane, PeerAddress, TransportLimits, ZmqEndpoint
 
 _POLL_S = 0.25
@@ -42,6 +52,7 @@ class StageProcess:
 
     def __init__(self, setup: StageSetup, host: str) -> None:
         self._setup = setup
+        self._noticed = False
         torch.set_num_threads(setup.machine.threads)
         self._source = batch_source(setup)
         window = (setup.job.max_staleness + 1) * setup.job.update_every
@@ -62,7 +73,7 @@ class StageProcess:
 
     @property
     def address(self) -> PeerAddress:
-        """Where the stage listens."""
+        """The address at which the stage listens."""
         return self._endpoint.address
 
     @property
@@ -75,16 +86,34 @@ class StageProcess:
         closed."""
         with ExitStack() as leaving:
             leaving.callback(self._endpoint.close)
+            if self._source is not None:
+                leaving.callback(self._source.close)
             self._endpoint.connect(peers)
-            begin, weights, optimizer = receive_state(self._endpoint)
             threads = self._setup.machine.threads
             executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))
             leaving.callback(executor.close, _CLOSE_S)
+            if self._setup.transport.joins:
+                self._work(joining(self._setup, self._endpoint, executor, self._source))
+                return
+            made = make_initial(self._setup, self._endpoint)
+            begin, weights, optimizer = receive_state(self._endpoint)
+            weights |= made
             runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
-            started = m.StageStarted(process_bytes=psutil.Process().memory_info().rss)
-            self._endpoint.send(m.DRIVER, Lane.PIPELINE, started)
-            while not runtime.stopped:
-                runtime.turn()
+            self._endpoint.send(m.DRIVER, Lane.PIPELINE, _started())
+            self._work(runtime)
+
+    def give_notice(self) -> None:
+        """The process is to end soon: let the driver know. A handler of signals may call it."""
+        self._noticed = True
+        self._endpoint.wake()
+
+    def _work(self, stage: StageRuntime | JoiningStage) -> None:
+        told = False
+        while not stage.stopped:
+            stage.turn()
+            if self._noticed and not told:
+                told = True
+                self._endpoint.send(m.DRIVER, Lane.PIPELINE, em.NoticeGiven())
 
 
 def batch_source(setup: StageSetup) -> BatchSource | None:
@@ -93,9 +122,28 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
         return None
     data = load_data(setup.job, setup.code.job_file)
     job = setup.job
-    spans = evaluation_batches(len(data.held_out), setup.evaluation.batch, short_last=setup.evaluation.short_last)
+    spans = EvaluationBatches(len(data.held_out), setup.evaluation.batch, short_last=setup.evaluation.short_last)
     sampler = Sampler(len(data.train), job.seed, setup.bounds.share, job.micro_batch)
-    return BatchSource(data, sampler, spans, setup.input_names)
+    if not data.workers:
+        return BatchSource(data, sampler, spans, setup.input_names)
+    readers = [Reader(job, setup.code.job_file) for _ in range(data.workers)]
+    for reader in readers:
+        reader.started()
+    return ReadAhead(data, sampler, spans, setup.input_names, readers)
+
+
+def make_initial(setup: StageSetup, endpoint: Endpoint, now: Callable[[], float] = time.monotonic) -> dict[str, Tensor]:
+    """The weights that the stage makes itself, by name. Meanwhile the driver hears that it is alive."""
+    next_alive_s, steps = now(), 0
+
+    def step_done() -> None:
+        nonlocal next_alive_s, steps
+        steps += 1
+        if now() >= next_alive_s:
+            next_alive_s = now() + ALIVE_EVERY_S
+            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=steps))
+
+    return {name: tensor for each in setup.initial for name, tensor in each.make(setup.job.seed, step_done).items()}
 
 
 def receive_state(
@@ -106,30 +154,23 @@ def receive_state(
     Returns the message by which the stage begins, weights and buffers by name, and the optimizer state by (parameter
     name, the optimizer's key). Raises NodeLost where nothing more comes for `deadline_s`.
     """
-    begin: m.Begin | None = None
-    weights: dict[str, Tensor] = {}
-    optimizer: dict[tuple[str, str], Tensor] = {}
-    last_s = next_alive_s = now()
-    while begin is None or len(weights) + len(optimizer) < begin.tensors:
+    state = ArrivingState()
+    awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+    last_s = next_alive_s = awake.at(now())
+    while (begin := state.whole) is None:
         for delivery in endpoint.poll(_POLL_S):
             if delivery.sender != m.DRIVER:
                 continue  # nobody else has anything to say before the driver lets the run begin
-            last_s = now()
-            message = delivery.message
-            if isinstance(message, m.Begin):
-                begin = message
-            elif isinstance(message, m.StateTensor) and len(delivery.tensors) == 1:
-                if message.part == "weight":
-                    weights[message.name] = delivery.tensors[0]
-                else:
-                    optimizer[message.name, message.key] = delivery.tensors[0]
-        now_s = now()
+            last_s = awake.at(now())
+            if state.take(delivery):
+                next_alive_s = last_s  # the driver sends no more before it knows what has come
+        now_s = awake.at(now())
         if now_s >= next_alive_s:
             next_alive_s = now_s + ALIVE_EVERY_S
-            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=len(weights) + len(optimizer)))
+            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=state.tensors))
         if now_s - last_s > deadline_s:
             raise NodeLost(f"the driver sent no more state for {deadline_s:.0f} s")
-    return begin, weights, optimizer
+    return begin, state.weights, state.optimizer
 
 
 def assemble(
@@ -143,26 +184,92 @@ def assemble(
     now: Callable[[], float] = time.monotonic,
 ) -> StageRuntime:
     """A stage of joined parts, which holds the given weights and optimizer state and has made `version` updates."""
-    job = setup.job
-    dirs = [Path(path) for path in setup.code.search_dirs]
-    stage_device(setup.machine.device)  # one that is not there is refused before weights are moved
-    module = StageModule(setup.program, _widened(setup, state), setup.machine.device)
-    weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
-    own, outer = split_outer(optimizer_state)
+    held = _held(setup, source, state, optimizer_state, version, StageRings(setup, endpoint))
+    return _trains(setup, endpoint, executor, held, now)
+
+
+def joining(
+    setup: StageSetup,
+    endpoint: Endpoint,
+    executor: Executor,
+    source: BatchSource | None,
+    now: Callable[[], float] = time.monotonic,
+) -> JoiningStage:
+    """A stage of a cluster that joins a run which is under way. It waits for its state while it follows rounds."""
+
+    def train(held: HeldStage, merged: int, contributed: int) -> StageRuntime:
+        return _trains(setup, endpoint, executor, held, now, merged, contributed)
+
+    return JoiningStage(setup, endpoint, partial(_held, setup, source), train, _started, now)
+
+
+def _started() -> m.StageStarted:
+    """What the driver is told once this process's stage holds its weights."""
+    return m.StageStarted(process_bytes=psutil.Process().memory_info().rss)
+
+
+def _held(
+    setup: StageSetup,
+    source: BatchSource | None,
+    state: Mapping[str, Tensor],
+    optimizer: Mapping[tuple[str, str], Tensor],
+    version: int,
+    rings: StageRings,
+) -> HeldStage:
+    """The parts of a stage that hold its weights and its optimizer state."""
+    compute = stage_compute(setup, source, _widened(setup, state), version)
+    own, outer = split_outer(optimizer)
     if own:
-        weights.load_optimizer_state(own)
-    rounds = StageRounds(setup, module, weights, endpoint)
+        compute.weights.load_optimizer_state(own)
+    rounds = StageRounds(setup, compute.module, compute.weights, rings)
     rounds.load_outer_state(outer)
-    compute = StageCompute(
+    return HeldStage(compute, rounds, version)
+
+
+def _trains(
+    setup: StageSetup,
+    endpoint: Endpoint,
+    executor: Executor,
+    held: HeldStage,
+    now: Callable[[], float],
+    merged: int = 0,
+    contributed: int = 0,
+) -> StageRuntime:
+    """The stage at work. `merged` and `contributed` are the last rounds that it has merged and contributed to."""
+    return StageRuntime(
         setup,
-        module,
-        weights,
-        source,
-        build_loss(job.loss, dirs, setup.machine.device),
-        build_metrics(job.metrics, dirs, setup.machine.device),
+        endpoint,
+        held.compute,
+        held.rounds,
+        executor,
+        started=Started(held.version, merged, contributed),
+        timeline=Timeline() if setup.timeline else None,
+        now=now,
     )
-    timeline = Timeline() if setup.timeline else None
-    return StageRuntime(setup, endpoint, compute, rounds, executor, version=version, timeline=timeline, now=now)
+
+
+def stage_compute(
+    setup: StageSetup,
+    source: BatchSource | None,
+    state: Mapping[str, Tensor],
+    version: int = 0,
+    *,
+    copy: bool = True,
+) -> StageCompute:
+    """What computes a stage: a module with the weights `state`, an optimizer, and in a last stage loss and metrics.
+
+    Runs, trials of plans and measurements of speed make a stage here. `copy`: the module has weights of its own.
+    Raises InvalidInput as the user's factories, the operators' modules and the device do.
+    """
+    job, device = setup.job, setup.machine.device
+    dirs = [Path(path) for path in setup.code.search_dirs]
+    stage_device(device)  # one that is not there is refused before weights are moved
+    import_modules(setup.program.imports, dirs)
+    loss = build_loss(job.loss, dirs, device) if setup.is_last else None
+    module = StageModule(setup.program, state, device, copy=copy, loss=module_with_parameters(loss))
+    weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
+    metrics = build_metrics(job.metrics, dirs, device) if setup.is_last else ()
+    return StageCompute(setup, module, weights, source, loss, metrics)
 
 
 def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

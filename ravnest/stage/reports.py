@@ -22,8 +22,9 @@ from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
 from ravnest.stage.memory import Peaks
+from ravnest.stage.message_fields import PIECE
 from ravnest.stage.messages import ALIVE_EVERY_S
-from ring_allreduce.transport import Message
+from ring_allreduce.transport import Message, Strangers
 
 COMPUTE = 0
 NETWORK = 1
@@ -32,9 +33,6 @@ RINGS = 2
 
 SPANS_A_STAGE = 100_000
 """The most spans of a stage, which take about 2.5 MB in the driver and 10 MB of trace.json."""
-
-PIECE = 1024
-"""The most spans that travel in one message, which is then some 25 kB."""
 
 NUMBERLESS = -1
 """The number of a span that has none."""
@@ -68,7 +66,7 @@ class Timeline:
         self.add(COMPUTE, kind, number, began_s, ended_s)
 
     def change(self, ring: int, number: int, kind: str | None, now_s: float) -> None:
-        """In the ring's lane the round is `kind` from now on, which ends what it was before. None: it is over."""
+        """Record that the round is `kind` in the ring's lane from now on, which ends what it was; None: it is over."""
         before = self._open.pop((ring, number), None)
         if before is not None:
             self.add(lane_of(ring), before[0], number, before[1], now_s)
@@ -147,12 +145,14 @@ class Reports:
         timeline: Timeline | None,
         now: Callable[[], float],
         late: Callable[[], m.ImitationLateness | None],
+        strangers: Strangers,
     ) -> None:
         """Arguments:
         tell: sends a message to the driver.
         rings: the rings of the stage, which have lanes in the timeline.
         timeline: where to record what is done; None where no picture is wanted.
         late: says how late this machine has been.
+        strangers: counts whom the stage's ports have refused.
         """
         self.tell = tell
         self._ledger = ledger
@@ -161,6 +161,7 @@ class Reports:
         self._timeline = timeline
         self._now = now
         self._late = late
+        self._strangers = strangers
         if timeline is not None:
             ledger.on_span = timeline.computed
         self._echo: tuple[float | None, float] = None, 0.0
@@ -210,6 +211,9 @@ class Reports:
         late = self._late()
         if late is not None:
             self.tell(late)
+        strangers = self._strangers.news(self._now())
+        if strangers:
+            self.tell(m.StrangersRefused(connections=strangers))
 
     def heard_driver(self, alive: m.Alive) -> None:
         """Keep the driver's time, which goes back to it with the next sign of life."""

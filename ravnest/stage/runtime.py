@@ -11,71 +11,34 @@ other thread in between. A thread takes the lock before it gives anything to the
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.tuned_stage import Passage, TunedStage
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.boundary_tensors import StageCrossings, check_tensors, expected_sender
 from ravnest.stage.compute import StageCompute
 from ravnest.stage.compute_tasks import ComputeTasks
 from ravnest.stage.executor import ComputeFinished, Executor
+from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
+from ravnest.stage.orphan import orphan_deadline
 from ravnest.stage.reports import Reports, Timeline
-from ravnest.stage.rounds import StageRounds, StatePiece
+from ravnest.stage.rounds import StageRounds
+from ravnest.stage.sends import Sends
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.rounds import SilenceDeadline
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, Outbox
+from ravnest.stage.state_sending import StateFile
+from ring_allreduce.rounds import AwakeTime
+from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox, Unacceptable
 
 _IDLE_POLL_S = 0.25
 
 Tensors = tuple[Tensor, ...]
-
-
-class Sends:
-    """Sends the messages of one stage. The thread that makes it owns the endpoint; any other thread may call `send`."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        on_sent: Callable[[Message, float], None],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`on_sent`: is called in the owning thread with each message that was sent, and when its sending began."""
-        self.endpoint = endpoint
-        self._on_sent = on_sent
-        self._now = now
-        self._owner = threading.get_ident()
-        self._waiting: deque[tuple[str, Message, Sequence[Tensor]]] = deque()
-
-    def send(self, peer: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
-        """Send in the pipeline's lane. Raises what Endpoint.send raises; from another thread, `flush` raises it."""
-        self._waiting.append((peer, message, tensors))
-        if threading.get_ident() == self._owner:
-            self.flush()
-        else:
-            self.endpoint.wake()
-
-    @property
-    def waiting(self) -> int:
-        """The number of messages that wait to be sent."""
-        return len(self._waiting)
-
-    def tell(self, message: Message) -> None:
-        """Send to the driver."""
-        self.send(m.DRIVER, message)
-
-    def flush(self) -> None:
-        """Send everything that waits. Only the owning thread may call this."""
-        while self._waiting:
-            peer, message, tensors = self._waiting.popleft()
-            began_s = self._now()
-            self.endpoint.send(peer, Lane.PIPELINE, message, tensors)
-            self._on_sent(message, began_s)
 
 
 class StageRuntime:
@@ -92,15 +55,16 @@ class StageRuntime:
         rounds: StageRounds,
         executor: Executor,
         *,
-        version: int,
+        started: ev.Started,
         timeline: Timeline | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`version`: the updates that the stage has made. `timeline`: where to record what is done, or None."""
+        """`started`: where the stage is in the run. `timeline`: where to record what is done, or None."""
         self.setup = setup
         self.endpoint = endpoint
         self.compute = compute
         self.rounds = rounds
+        self.rings = rounds.rings
         self._executor = executor
         self._crossings = StageCrossings(setup)
         self._now = now
@@ -117,19 +81,20 @@ class StageRuntime:
         self._lock = threading.RLock()
         self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
         self._tasks = ComputeTasks(compute, rounds, self.machine, self._crossings, setup, endpoint.stats.lateness, now)
-        tell, ledger = self._sends.tell, self.machine.ledger
-        self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late)
-        rounds.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
+        tell, ledger, strangers = self._sends.tell, self.machine.ledger, endpoint.stats.strangers
+        self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late, strangers)
+        rounds.rings.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._measure_averaging()
         self._final_round: int | None = None
-        self._driver = SilenceDeadline(now())
-        self._version = version
+        self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+        self._driver = orphan_deadline(self._awake.at(now()))
+        self._started = started
         self._split_tried = False
         self.stopped = False
         executor.listen(self._computed)
         if not setup.is_first:
-            self._handle(ev.Started(version=version))
+            self._handle(started)
 
     @property
     def unsent(self) -> int:
@@ -140,6 +105,14 @@ class StageRuntime:
     def computations(self) -> int:
         """The number of computations that have finished."""
         return self._reports.computations
+
+    def begin_with(self, early: Iterable[Delivery]) -> None:
+        """Begin to train in a run that is under way. `early` is what has come for this stage already, in order."""
+        with self._lock:
+            if self.setup.is_first:
+                self._handle(self._started)
+            for delivery in early:
+                self._take(delivery)
 
     def turn(self, timeout_s: float = _IDLE_POLL_S) -> None:
         """One pass of the loop, which waits for at most `timeout_s`.
@@ -154,12 +127,15 @@ class StageRuntime:
                     self._take(delivery)
                 for finished in self._executor.finished():
                     self._take_finished(finished)
-                self._merge_arrived(self.rounds.pump())
+                self._merge_arrived(self.rings.pump())
+                for message, tensors in self.rounds.sending.pieces():
+                    self._outbox.put(m.DRIVER, message, tensors)
                 self._outbox.flush()
                 now_s = self._now()
                 self._reports.turn(now_s)
-                if self._driver.expired(now_s):
-                    raise NodeLost(f"the driver has been silent for {self._driver.silent_s(now_s):.0f} s")
+                awake_s = self._awake.at(now_s)
+                if self._driver.expired(awake_s):
+                    raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")
         except BaseException:
             with self._lock:  # or the computing thread would go on by itself
                 self.stopped = True
@@ -174,14 +150,29 @@ class StageRuntime:
             if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
                 return False
             self._take_finished(finished)
+            if self.rounds.sending.ready:  # it had to wait where this was an update
+                self.endpoint.wake()
         return True
 
     def _take(self, delivery: Delivery) -> None:
+        """Act on what has arrived. Where that ends the run, the error names who sent it."""
+        try:
+            self._act_on(delivery)
+        except (RunFailed, InvalidInput) as error:
+            if isinstance(error, RunFailed) and delivery.sender in str(error):
+                raise
+            raise RunFailed(f"{type(delivery.message).__name__} of {delivery.sender}: {error}") from error
+
+    def _act_on(self, delivery: Delivery) -> None:
         message = delivery.message
         if delivery.sender == m.DRIVER:
-            self._driver.heard(self._now())
-        if self.rounds.on_delivery(delivery):
+            self._driver.heard(self._awake.at(self._now()))
+        if self.rings.on_delivery(delivery):
             return
+        if delivery.sender != m.DRIVER and delivery.epoch < self.setup.transport.epoch:
+            return  # its process had that name before this stage's cluster began anew
+        if isinstance(message, Unacceptable):
+            raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
         if delivery.sender != expected_sender(self.setup, message):
             raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
         self._reports.received(message)
@@ -213,9 +204,17 @@ class StageRuntime:
             case m.RoundOpenedMessage():
                 self._handle(ev.RoundOpened(message.round))
             case m.RoundCommittedMessage():
-                self._merge_arrived(self.rounds.on_committed(message))
+                self._merge_arrived(self.rings.on_committed(message))
+            case em.RingsReformedMessage():
+                self._merge_arrived(self.rings.on_reformed(message))
+            case em.RoundsResumedMessage():
+                self._merge_arrived(self.rings.on_resumed(message))
+            case em.SendState():
+                self.rounds.sending.begin(message.round, self.rounds.state_files())
+            case sm.StateWanted():
+                self.rounds.sending.wanted(message.round, message.pieces)
             case m.Go():
-                self._handle(ev.Started(version=self._version))
+                self._handle(self._started)
             case m.Drain():
                 self._handle(ev.DrainRequested())
             case m.FinishRounds():
@@ -302,7 +301,7 @@ class StageRuntime:
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
                 self._reports.tell(m.ContributionFinishedMessage(round=number, update=self.machine.version))
-                self.rounds.contribute(number, finished.result)
+                self.rings.contribute(number, finished.result)
                 self._measure_averaging()
                 self._reports.round_is(number, "in flight")
                 self._handle(ev.ContributionFinished(number))
@@ -315,16 +314,12 @@ class StageRuntime:
                 self._handle(ev.EvaluationForwardFinished(evaluation, batch))
                 self._to_send.pop(("evaluation", evaluation, batch), None)
 
-    def _merged(self, number: int, state: list[StatePiece]) -> None:
+    def _merged(self, number: int, state: list[StateFile]) -> None:
         self._reports.tell(m.RoundMerged(round=number))
         self._reports.round_is(number, None)
-        if number not in self._tasks.saving:
-            return
-        self._tasks.saving.discard(number)
-        for piece in state:
-            header = m.StateTensor(part=piece.part, name=piece.name, key=piece.key, round=number)
-            self._outbox.put(m.DRIVER, header, [piece.tensor])
-        self._outbox.put(m.DRIVER, m.StateSent(round=number, tensors=len(state)))
+        if number in self._tasks.saving:
+            self._tasks.saving.discard(number)
+            self.rounds.sending.begin(number, state)
 
     def _tell_tried(self) -> None:
         """Say, once, whether this stage's backward can be split."""

@@ -1,7 +1,8 @@
 """What the driver tells a stage before it starts: everything that it needs and cannot decide itself.
 
 In: a plan and a job, as the driver reads them. Out: the setup of one stage, which reaches it through Ray's
-authenticated control channel. A setup holds no weights: those follow over the transport, span by span (design §5, §9).
+authenticated control channel. A setup holds no weights, only how to make those that the job's seed gives. Others
+follow over the transport, span by span (design §5, §9).
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from cluster_planner import WorkTimes
 from ravnest.job.config import Job
 from ravnest.pipeline import StageShape, stage_name
-from ravnest.splitting import StageProgram
+from ravnest.splitting import Initialization, StageProgram
 from ravnest.stage.tied import TiedSetup
 from ring_allreduce import RingSpec
 from ring_allreduce.transport import Keys, LinkShape, NodeShape, PeerAddress
@@ -25,7 +26,7 @@ class SegmentSetup:
     parameters: tuple[str, ...]
     """The parameters that are trained, in the order of the units."""
     buffers: tuple[str, ...]
-    """The floating-point buffers that learn. A round sets them to their average."""
+    """The floating-point buffers that a round sets to their average."""
     counters: tuple[str, ...]
     """The integer buffers. A round sets them to their maximum."""
     frozen: tuple[str, ...]
@@ -36,6 +37,12 @@ class SegmentSetup:
     """The ring of the buffers; None where the segment has none."""
     keeper: bool
     """Whether this member sends the anchor to the driver, for checkpoints."""
+    taken: tuple[str, ...] = ()
+    """The floating-point buffers that a round sets to the values of the ring's first member."""
+    taken_buffers: RingSpec | None = None
+    """The ring of these; None where the segment has none."""
+    local: tuple[str, ...] = ()
+    """The buffers that rounds leave alone. Checkpoints have the keeper's."""
     copies: int = 1
     """The number of stages of its cluster that hold the segment, and share the weight of the cluster's samples."""
 
@@ -45,9 +52,14 @@ class SegmentSetup:
         return self.progress.members
 
     @property
+    def rings(self) -> tuple[RingSpec, ...]:
+        """Every ring of the segment, that of progress first."""
+        return tuple(ring for ring in (self.progress, self.averaged_buffers, self.taken_buffers) if ring is not None)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every weight and buffer of the segment that is saved."""
-        return (*self.parameters, *self.buffers, *self.counters, *self.frozen)
+        return (*self.parameters, *self.buffers, *self.taken, *self.counters, *self.local, *self.frozen)
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class EvaluationSetup:
 
 @dataclass(frozen=True)
 class UserCode:
-    """Where the job file and the user's code are found: `search_dirs` are the folders that are searched."""
+    """The places of the job file and the user's code: `search_dirs` are the folders that are searched."""
 
     job_file: str
     search_dirs: tuple[str, ...]
@@ -114,6 +126,11 @@ class TransportSetup:
     """The keys of an encrypted run; None for one that is not."""
     in_flight_bytes: Mapping[str, int] = field(default_factory=dict)
     """What the link to each stage of another node holds in flight, in bytes, by transport name."""
+    joins: bool = False
+    """Whether the run is under way when the stage begins."""
+    epoch: int = 0
+    """The epoch of membership in which the stage's process began. Messages of an older one are of a process that had
+    its name before, and are dropped."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,13 @@ class StageSetup:
     tied: TiedSetup = field(default_factory=TiedSetup)
     timeline: bool = False
     """Whether to record what is done and when, for trace.json."""
+    initial: tuple[Initialization, ...] = ()
+    """How the stage makes initial weights itself; empty where all are sent."""
+
+    @property
+    def made_names(self) -> frozenset[str]:
+        """The weights and buffers that the stage makes itself."""
+        return frozenset(name for each in self.initial for name in each.results)
 
     @property
     def cluster(self) -> str:
@@ -210,7 +234,7 @@ class StageSetup:
 
 @dataclass(frozen=True)
 class StageAddress:
-    """Where a placed stage listens, and where it runs."""
+    """The address at which a placed stage listens, and the node on which it runs."""
 
     peer: PeerAddress
     hostname: str

@@ -156,8 +156,7 @@ class TiedParameters:
     # Called by the computing thread, except `staleness`.
 
     def adopt(self, micro_batch: int | None = None) -> None:
-        """Use the newest weights that have arrived. To be called before each forward; `micro_batch` is given in
-        training."""
+        """Use the newest weights that have arrived. Called before each forward; in training with `micro_batch`."""
         if not self._setup.borrowed:
             return
         with self._lock:

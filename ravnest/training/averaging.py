@@ -4,12 +4,15 @@ In: the section. Out: what each choice means to ring_allreduce, and what it cost
 opens, and which stages are in a ring, is decided elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+import torch
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
+from ravnest.errors import InvalidInput
 from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
 from ravnest.training.precision import WireName, bytes_per_float32_byte, ring_wire
 from ring_allreduce.ring import Wire
@@ -17,6 +20,16 @@ from ring_allreduce.rounds import Nesterov
 
 OUTER_PREFIX = "outer_"
 """The prefix of the outer optimizer's keys in a stage's optimizer state. torch's optimizers use no such key."""
+
+
+BufferRule = Literal["average", "first", "local"]
+"""What a round does with a buffer: all members get the average, or the values of the ring's first member, or each keeps
+its own."""
+
+_STATISTICS = ("running_", "moving_")
+"""How the names of buffers begin that are running means of what has been seen, as torch's norms call them. The mean of
+two such buffers is one again. Of other buffers it may not be: the mean of two vectors of norm 1, such as those of
+spectral_norm, is shorter."""
 
 
 class NesterovConfig(Section):
@@ -53,6 +66,35 @@ class AveragingConfig(Section):
     wire: WireName = "float32"
     """The form in which progress travels. What a shorter form loses is fed back in the next round."""
 
+    buffers: dict[str, BufferRule] = Field(default_factory=dict)
+    """Patterns of buffers (`codebook.*`) and what a round does with them; the first that matches counts. Without one,
+    running statistics of norms are averaged, and of any other buffer all get the values of one cluster."""
+
+    def rule_of(self, buffer: str) -> BufferRule:
+        """What a round does with the floating-point buffer of this name."""
+        for pattern, rule in self.buffers.items():
+            if fnmatchcase(buffer, pattern):
+                return rule
+        return "average" if buffer.rpartition(".")[2].startswith(_STATISTICS) else "first"
+
+    def keeps_own(self, counter: str) -> bool:
+        """Whether each member keeps its own value of the integer buffer of this name, where others get the largest."""
+        return next((rule for p, rule in self.buffers.items() if fnmatchcase(counter, p)), None) == "local"
+
+    def check_buffers(self, floating: Iterable[str], integers: Iterable[str]) -> None:
+        """Raises InvalidInput at a pattern that none of the model's saved buffers has, or that asks of an integer one
+        what is not possible."""
+        names, counters = tuple(floating), tuple(integers)
+        for pattern, rule in self.buffers.items():
+            key = f"averaging.buffers.{pattern}"
+            if not any(fnmatchcase(name, pattern) for name in (*names, *counters)):
+                raise InvalidInput("matches no buffer that the model saves", key=key)
+            whole = next((name for name in counters if fnmatchcase(name, pattern)), None)
+            if whole is not None and rule != "local":
+                raise InvalidInput(
+                    f"{whole!r} holds integers: a round takes their maximum, or leaves them local", key=key
+                )
+
     @property
     def ring_wire(self) -> Wire:
         """The name that ring_allreduce has for the form."""
@@ -85,6 +127,15 @@ class AveragingConfig(Section):
         before the rounds under way, and one for each of these (at most `max_lag`).
         """
         return float(self.outer != "none") + (0.0 if self.wire == "float32" else 1.0 + max_lag)
+
+
+def keeping_progress(average: Tensor, given: Tensor, now: Tensor) -> Tensor:
+    """Running statistics after a round: the average, and what this member has learned since it gave its own.
+
+    `given` is what the member gave to the round and `now` what it has at the merge. Each element of the result lies
+    between the average and `now`, so that a variance stays one. Where nothing was learned since, it is the average.
+    """
+    return torch.clamp(average + (now - given), torch.minimum(average, now), torch.maximum(average, now))
 
 
 def split_outer(

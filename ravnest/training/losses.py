@@ -1,43 +1,37 @@
 """Losses and metrics: the number that training minimises, and those that evaluation reports.
 
-In: a job's choice of loss and metrics, and a batch's output and target. Out: a mean to differentiate, and sums that add
-up correctly over several batches when the last is short. Shapes: B samples, T positions, C classes or V words.
+In: a job's choice of loss and metrics, and a batch's output and target: what the model returns for it, and what the
+data set has as its target. Out: a mean to differentiate, and sums that add up correctly over several batches when the
+last is short. The named ones are in named_measures.py; the others are the user's own.
+
+A loss of the user's own is called with (output, target), both as they are: a tensor, or the dict, tuple or ModelOutput
+of tensors that the model or the data set has. It returns one number in a tensor, the mean over the samples. It may be
+a torch.nn.Module with parameters. These are trained with the last stage, of which the module is a part then.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, call, resolve
-
-LOSSES = ("cross_entropy", "mse")
-METRICS = ("accuracy", "perplexity")
-IGNORED_TARGET = -100
-"""A class target of this value counts nowhere (torch's own default)."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A sum over `count` samples or targets. The measures of batches add up to the measure of all of them."""
-
-    total: float
-    count: int
-
-    def __add__(self, other: "Measure") -> "Measure":
-        return Measure(self.total + other.total, self.count + other.count)
-
-    @property
-    def mean(self) -> float:
-        """The mean; NaN when nothing was counted."""
-        return self.total / self.count if self.count else math.nan
+from ravnest.splitting.output_structure import tensors_by_path
+from ravnest.training.named_measures import (
+    LOSSES,
+    METRICS,
+    Measure,
+    MeasureConfig,
+    Measured,
+    check_name,
+    chosen_output,
+    mean_of,
+    measure_of,
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,10 @@ class Loss:
     """A loss. `mean`: a 0-dim tensor to differentiate, the mean over the micro-batch. `measure`: for evaluation."""
 
     name: str
-    mean: Callable[[Tensor, Tensor], Tensor]
-    measure: Callable[[Tensor, Tensor], Measure]
+    mean: Callable[[Any, Any], Tensor]
+    measure: Measured
+    module: nn.Module | None = None
+    """The user's module, where the loss is one."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +50,12 @@ class Metric:
     """A metric. `finish` turns the mean over the whole evaluation into the number that is shown."""
 
     name: str
-    measure: Callable[[Tensor, Tensor], Measure]
+    measure: Measured
     finish: Callable[[float], float]
 
 
-Spec = str | FactoryConfig | FunctionConfig
-"""How a job writes a loss or a metric: a known name, a factory of a callable, or the callable itself."""
+Spec = str | MeasureConfig | FactoryConfig | FunctionConfig
+"""How a job writes a loss or a metric: a known name, also with choices, a factory of a callable, or the callable."""
 
 
 def build_loss(spec: Spec, search_dirs: Sequence[Path] = (), device: str = "cpu") -> Loss:
@@ -69,13 +65,11 @@ def build_loss(spec: Spec, search_dirs: Sequence[Path] = (), device: str = "cpu"
     Tensors of a module (weights of classes) are moved to `device`.
     Raises InvalidInput for an unknown name, and when first used for shapes that do not fit.
     """
-    if not isinstance(spec, str):
-        mean = _callable_from(spec, search_dirs, "loss", device)
-        return Loss(spec.reference, mean, _weighted_by_samples(mean))
-    check_name(spec, LOSSES, "loss")
-    if spec == "mse":
-        return Loss(spec, _mean_squared_error, _measure_squared_error)
-    return Loss(spec, _cross_entropy, _measure_cross_entropy)
+    if isinstance(spec, FactoryConfig | FunctionConfig):
+        made = _Made(spec, search_dirs, "loss", device)
+        return Loss(spec.reference, made.mean, made.measure, made.module)
+    config = _named(spec, LOSSES, "loss")
+    return Loss(config.name, mean_of(config), measure_of(config, "loss"))
 
 
 def build_metrics(specs: Sequence[Spec], search_dirs: Sequence[Path] = (), device: str = "cpu") -> tuple[Metric, ...]:
@@ -83,56 +77,78 @@ def build_metrics(specs: Sequence[Spec], search_dirs: Sequence[Path] = (), devic
     return tuple(_build_metric(spec, search_dirs, device) for spec in specs)
 
 
-def check_name(name: str, known: Sequence[str], kind: str) -> None:
-    """Raises InvalidInput, with the nearest known name or the way to write a factory, unless `name` is known."""
-    if name in known:
-        return
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    if ":" in name:
-        hint = f"a factory is written as {{factory: {name}}}"
-    raise InvalidInput(f"no {kind} is called {name!r}; {hint}")
+def outputs_read(loss: Spec, metrics: Sequence[Spec]) -> Callable[[tuple[str, ...]], tuple[str, ...]] | None:
+    """A function that chooses, from the paths of all tensors that a model returns, those that a job's loss and metrics
+    take; None where one of these is the user's own, which is given the whole output.
+
+    The function raises InvalidInput, at `loss` or `metrics`, where the choice is not clear.
+    """
+    if any(isinstance(spec, FactoryConfig | FunctionConfig) for spec in (loss, *metrics)):
+        return None
+
+    def select(names: tuple[str, ...]) -> tuple[str, ...]:
+        chosen = [chosen_output(_named(loss, LOSSES, "loss"), names, "loss")]
+        chosen += [chosen_output(_named(metric, METRICS, "metric"), names, "metrics") for metric in metrics]
+        return tuple(dict.fromkeys(chosen))
+
+    return select
+
+
+def _named(spec: Spec, known: Sequence[str], kind: str) -> MeasureConfig:
+    assert isinstance(spec, str | MeasureConfig)
+    config = MeasureConfig(name=spec) if isinstance(spec, str) else spec
+    check_name(config.name, known, kind)
+    return config
 
 
 def _build_metric(spec: Spec, search_dirs: Sequence[Path], device: str) -> Metric:
-    if not isinstance(spec, str):
-        measure = _weighted_by_samples(_callable_from(spec, search_dirs, "metrics", device))
-        return Metric(spec.reference, measure, _as_is)
-    check_name(spec, METRICS, "metric")
-    if spec == "accuracy":
-        return Metric(spec, _measure_accuracy, _as_is)
-    return Metric(spec, _measure_cross_entropy, _exponential)
+    if isinstance(spec, FactoryConfig | FunctionConfig):
+        return Metric(spec.reference, _Made(spec, search_dirs, "metrics", device).measure, _as_is)
+    config = _named(spec, METRICS, "metric")
+    return Metric(config.name, measure_of(config, "metrics"), _as_is if config.name == "accuracy" else _exponential)
 
 
-def _callable_from(
-    spec: FactoryConfig | FunctionConfig, search_dirs: Sequence[Path], key: str, device: str
-) -> Callable[[Tensor, Tensor], Tensor]:
-    made: object
-    if isinstance(spec, FunctionConfig):
-        made = partial(resolve(spec.function, search_dirs, key=key), **spec.args)
-    else:
-        made = call(spec, search_dirs, key=key)
-    if not callable(made):
-        raise InvalidInput(f"{spec.reference!r} returned {type(made).__name__}, expected a callable", key=key)
-    if isinstance(made, nn.Module):
-        made.to(device)
+class _Made:
+    """A loss or metric of the user's own."""
 
-    def checked(output: Tensor, target: Tensor) -> Tensor:
-        value = made(output, target)
+    def __init__(
+        self, spec: FactoryConfig | FunctionConfig, search_dirs: Sequence[Path], key: str, device: str
+    ) -> None:
+        made: object
+        if isinstance(spec, FunctionConfig):
+            made = partial(resolve(spec.function, search_dirs, key=key), **spec.args)
+        else:
+            made = call(spec, search_dirs, key=key)
+        if not callable(made):
+            raise InvalidInput(f"{spec.reference!r} returned {type(made).__name__}, expected a callable", key=key)
+        self._call: Callable[[Any, Any], object] = made
+        self._name = spec.reference
+        self._key = key
+        self.module = made.to(device) if isinstance(made, nn.Module) else None
+
+    def mean(self, output: Any, target: Any) -> Tensor:
+        """The mean over the samples, in training."""
+        return self._value(output, target, training=True)
+
+    def measure(self, output: Any, target: Any) -> Measure:
+        """The mean in evaluation, weighted by the samples."""
+        samples = _samples(target, output)
+        return Measure(float(self._value(output, target, training=False).detach()) * samples, samples)
+
+    def _value(self, output: Any, target: Any, *, training: bool) -> Tensor:
+        if self.module is not None and self.module.training != training:
+            self.module.train(training)
+        value = self._call(output, target)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InvalidInput(f"{spec.reference!r} gave {shape}, expected one number in a tensor", key=key)
+            raise InvalidInput(f"{self._name!r} gave {shape}, expected one number in a tensor", key=self._key)
         return value.reshape(())
 
-    return checked
 
-
-def _weighted_by_samples(mean: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Measure]:
-    def measure(output: Tensor, target: Tensor) -> Measure:
-        samples = target.shape[0]
-        return Measure(float(mean(output, target)) * samples, samples)
-
-    return measure
+def _samples(target: Any, output: Any) -> int:
+    """The number of samples of a batch: the length of the first tensor in its target or, without any, in its output."""
+    tensors = (*tensors_by_path(target).values(), *tensors_by_path(output).values())
+    return next((tensor.shape[0] for tensor in tensors if tensor.dim()), 1)
 
 
 def _as_is(mean: float) -> float:
@@ -144,47 +160,3 @@ def _exponential(mean: float) -> float:
         return math.exp(mean)
     except OverflowError:
         return math.inf
-
-
-def _rows(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Output (B,C) and target (B,) as they are; (B,T,V) and (B,T) as (B·T,V) and (B·T,)."""
-    if output.dim() < 2 or output.shape[:-1] != target.shape or target.is_floating_point():
-        raise InvalidInput(
-            f"class targets must be whole numbers of the output's shape without its last dimension; the output is"
-            f" {tuple(output.shape)}, the target {tuple(target.shape)} of {target.dtype}",
-            key="loss",
-        )
-    return output.flatten(0, -2), target.flatten().long()
-
-
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(*_rows(output, target), ignore_index=IGNORED_TARGET)
-
-
-def _measure_cross_entropy(output: Tensor, target: Tensor) -> Measure:
-    logits, classes = _rows(output, target)
-    each = functional.cross_entropy(logits, classes, ignore_index=IGNORED_TARGET, reduction="none")
-    return Measure(float(each.sum(dtype=torch.float64)), int((classes != IGNORED_TARGET).sum()))
-
-
-def _measure_accuracy(output: Tensor, target: Tensor) -> Measure:
-    logits, classes = _rows(output, target)
-    counted = classes != IGNORED_TARGET
-    return Measure(float(((logits.argmax(-1) == classes) & counted).sum()), int(counted.sum()))
-
-
-def _same_shape(output: Tensor, target: Tensor) -> None:
-    # torch would broadcast (B, 1) against (B,) into (B, B) and train on nonsense.
-    if output.shape != target.shape:
-        message = f"mse needs equal shapes; the output is {tuple(output.shape)}, the target {tuple(target.shape)}"
-        raise InvalidInput(message, key="loss")
-
-
-def _mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    _same_shape(output, target)
-    return functional.mse_loss(output, target.to(output.dtype))
-
-
-def _measure_squared_error(output: Tensor, target: Tensor) -> Measure:
-    _same_shape(output, target)
-    return Measure(float((output.double() - target.double()).square().sum()), target.numel())

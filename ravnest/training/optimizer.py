@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job_sections import Fraction, NonNegativeInt, PositiveFloat, Section
 from ravnest.training.corrections import CorrectionName, corrected
+from ravnest.training.parameter_groups import GroupConfig, group_of
 from ravnest.training.soap import SOAP
 
 DEFAULT_FINAL_LR_RATIO = 0.1
@@ -119,16 +120,36 @@ class OptimizerConfig(Section):
     correction: CorrectionName | None = None
     """What an update does about stale gradients. null: look_ahead for a momentum that it knows, else none."""
 
+    groups: tuple[GroupConfig, ...] = ()
+    """Parameters for which something is different; the first group that matches a name counts."""
+
     @property
     def arguments(self) -> dict[str, object]:
         """The keys that are passed on to the torch.optim class."""
         return dict(self.model_extra or {})
+
+    def of_group(self, group: GroupConfig) -> "OptimizerConfig":
+        """The section as it is for one group's parameters. Raises ValidationError where that is not possible."""
+        same = group.name is None or group.name.lower() == self.name.lower()
+        whole: dict[str, Any] = {
+            **(self.arguments if same else {}),
+            **group.arguments,
+            "name": group.name or self.name,
+            "lr": group.lr or self.lr,
+            "schedule": self.schedule,
+            "clip_norm": self.clip_norm,
+            "correction": self.correction,
+        }
+        return OptimizerConfig.model_validate(whole)
 
     @model_validator(mode="before")
     @classmethod
     def _check_arguments(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
+        unnamed = [key for key in data if not isinstance(key, str)]
+        if unnamed:
+            raise ValueError(f"keys must be text, not {unnamed[0]!r}")
         try:
             chosen = _class_named(data.get("name", "adamw"))
         except ValueError as error:
@@ -144,11 +165,27 @@ class OptimizerConfig(Section):
         optimizer = _construct(self, [torch.nn.Parameter(torch.zeros(2, 2))])
         if self.correction is not None:
             corrected(self.correction, optimizer)
+        for place, group in enumerate(self.groups):
+            try:
+                self.of_group(group)
+            except ValidationError as error:
+                raise _within(error, ("groups", place)) from None
         return self
 
 
+def partition(config: OptimizerConfig, names: Iterable[str]) -> list[tuple[OptimizerConfig, list[str]]]:
+    """The parameters `names` by groups: each with the section as it is for it, without those that are empty. The
+    parameters of no group come last."""
+    members: dict[int, list[str]] = {}
+    for name in names:
+        members.setdefault(group_of(config.groups, name), []).append(name)
+    rest = config.model_copy(update={"groups": ()})
+    every = [*map(config.of_group, config.groups), rest]
+    return [(every[place], members[place]) for place in sorted(members)]
+
+
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Optimizer:
-    """The optimizer over the named parameters (at least one), at the peak rate.
+    """The optimizer over the named parameters (at least one), all of one group, at the peak rate.
 
     Raises InvalidInput, in torch's own words, for a parameter that the class cannot train (Muon takes matrices only).
     """
@@ -159,11 +196,15 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, tor
 
 
 def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
-    """Bytes of optimizer state for each byte of parameters, found by one step on a matrix of 8 × 32.
+    """Bytes of optimizer state for each byte of parameters, found by one step on a matrix of 8 × 32. Of several groups,
+    the one with most counts.
 
     Scalars and factored moments (Adafactor's) are negligible and left out. SOAP's square matrices are not; among the
     matrices of ordinary blocks, they are largest at this ratio of sides.
     """
+    if config.groups:
+        every = [*map(config.of_group, config.groups), config.model_copy(update={"groups": ()})]
+        return max(map(state_bytes_per_parameter_byte, every))
     probe = torch.nn.Parameter(torch.zeros(8, 32))
     optimizer = build_optimizer(config, [("probe", probe)])
     probe.grad = torch.ones_like(probe)
@@ -182,11 +223,6 @@ def uncompiled(chosen: type[Optimizer]) -> type[Optimizer]:
     hashable: Any = chosen  # every class is; typeshed says that Optimizer's is not
     made: type[Optimizer] = _made(hashable)
     return made
-
-
-def global_norm(stage_norms_sq: Iterable[float]) -> float:
-    """The L2 norm of a gradient, from the squared norms of its parts, one for each stage."""
-    return math.sqrt(math.fsum(stage_norms_sq))
 
 
 def norm_to_clip_by(own_norm_sq: float, last_known_norm: float | None) -> float:
@@ -239,6 +275,19 @@ def _mistakes(found: Mapping[str, tuple[str, object]]) -> ValidationError:
     details = [
         InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": what}), loc=(key,), input=value)
         for key, (what, value) in found.items()
+    ]
+    return ValidationError.from_exception_data("OptimizerConfig", details)
+
+
+def _within(error: ValidationError, place: tuple[int | str, ...]) -> ValidationError:
+    """The same mistakes, at keys within `place`."""
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("value_error", "{error}", {"error": found["msg"].removeprefix("Value error, ")}),
+            loc=(*place, *found["loc"]),
+            input=found["input"],
+        )
+        for found in error.errors(include_url=False)
     ]
     return ValidationError.from_exception_data("OptimizerConfig", details)
 

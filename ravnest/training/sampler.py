@@ -5,33 +5,78 @@ first and the last stage of a cluster agree without talking, clusters never read
 a resumed run needs one number. The shuffle is spelled out here rather than taken from a library, whose streams may
 differ between versions on unequal machines. Seeds depend on what is computed (which micro-batch, in which stage, for
 what purpose) and never on when, so that dropout is the same under any schedule.
+
+**The order of an epoch** is a keyed permutation, each value of which is computed by itself, so that memory does not
+grow with the data set. It is a generalised Feistel network (Black & Rogaway, "Ciphers with arbitrary finite domains",
+CT-RSA 2002). With a = ceil(sqrt(n)) and b = ceil(n / a), a number x < a·b is a pair (l, r) = (x mod a, x div a), and
+ROUNDS times, in turn,
+
+    l ← (l + F(r)) mod a        r ← (r + F(l)) mod b
+
+where F is SplitMix64's output function, keyed by seed, epoch and round. Each step can be undone, so the whole is a
+permutation of range(a·b). Where a value is n or more, of which there are less than a, the network is applied again
+until it is below n (cycle walking), which makes it a permutation of range(n).
 """
 
 import hashlib
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ravnest.errors import InvalidInput
 
+ORDER = "feistel"
+"""The name of the permutation, for checkpoints: a run that goes on in another order reads other samples."""
+
+ROUNDS = 12
+"""Half of them change l, half of them r. Four are enough for large sets; more cost little and mix small ones."""
+
+MOST_SAMPLES = 2**62
+"""The largest data set. Sums of two halves then stay within 64 bits."""
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
+_BLOCK = 4096
 
 
-def epoch_permutation(dataset_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of range(dataset_size), the same everywhere for the same arguments.
+def shuffled(positions: NDArray[np.int64], dataset_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The samples at these positions of an epoch's order, the same everywhere for the same arguments.
 
-    Sample i gets the i-th output of a SplitMix64 stream keyed by (seed, epoch); the order is that of the outputs.
+    `positions` lie in range(dataset_size). Over all of them the samples are a permutation of range(dataset_size).
     """
+    a = math.isqrt(max(dataset_size - 1, 0)) + 1
+    b = max(1, -(-dataset_size // a))
     key = _mix_int(_mix_int(seed & _MASK) ^ (epoch & _MASK))
+    keys = [np.uint64(_mix_int(key ^ number)) for number in range(ROUNDS)]
+    values = positions.astype(np.uint64)
+    outside: NDArray[np.intp] | slice = slice(None)
+    while values[outside].size:
+        values[outside] = _encrypted(values[outside], np.uint64(a), np.uint64(b), keys)
+        outside = np.flatnonzero(values >= np.uint64(dataset_size))
+    return values.astype(np.int64)
+
+
+def _encrypted(x: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: Sequence[np.uint64]) -> NDArray[np.uint64]:
+    r, left = np.divmod(x, a)
+    for number, key in enumerate(keys):
+        if number % 2 == 0:
+            left = (left + _mixed(r, key) % a) % a
+        else:
+            r = (r + _mixed(left, key) % b) % b
+    return r * a + left
+
+
+def _mixed(x: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """SplitMix64's output for the state key + x·golden."""
     with np.errstate(over="ignore"):
-        z = np.uint64(key) + np.uint64(_GOLDEN) * np.arange(1, dataset_size + 1, dtype=np.uint64)
+        z = key + x * np.uint64(_GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return np.argsort(z, kind="stable").astype(np.int64, copy=False)
+        return z ^ (z >> np.uint64(31))
 
 
 class Sampler:
@@ -39,7 +84,8 @@ class Sampler:
 
     Each epoch is shuffled anew over the whole dataset, and this cluster reads the positions from
     floor(share[0]·size) up to floor(share[1]·size) of it. Samples beyond the last whole micro-batch are dropped; in
-    the next epoch they are others. Clusters whose shares touch must pass the very same boundary number.
+    the next epoch they are others. Clusters whose shares touch must pass the very same boundary number. Memory does
+    not depend on the size.
     """
 
     def __init__(self, dataset_size: int, seed: int, share: tuple[float, float], micro_batch: int) -> None:
@@ -47,6 +93,8 @@ class Sampler:
         start, end = share
         if not 0.0 <= start < end <= 1.0:
             raise ValueError(f"a share must satisfy 0 <= start < end <= 1, not {share}")
+        if dataset_size > MOST_SAMPLES:
+            raise InvalidInput(f"`train` has {dataset_size:,} samples; the most is 2**62", key="data.factory")
         self._start, self._end = math.floor(start * dataset_size), math.floor(end * dataset_size)
         self.dataset_size = dataset_size
         self.micro_batch = micro_batch
@@ -58,29 +106,57 @@ class Sampler:
                 f" micro-batch of {micro_batch}: lower micro_batch, bring more samples, or plan fewer clusters",
                 key="micro_batch",
             )
-        # An epoch's permutation costs a sort: keep the one in use and, at the turn, the next.
-        self._epoch = lru_cache(maxsize=2)(
-            lambda epoch: epoch_permutation(dataset_size, seed, epoch)[self._start : self._end].copy()
-        )
+        # Many micro-batches are computed at once, which takes little longer than one: keep those in use.
+        in_block = max(1, _BLOCK // micro_batch)
+
+        def block(epoch: int, number: int) -> NDArray[np.int64]:
+            first = number * in_block
+            count = min(in_block, self.per_epoch - first)
+            begin = self._start + first * micro_batch
+            positions = np.arange(begin, begin + count * micro_batch, dtype=np.int64)
+            return shuffled(positions, dataset_size, seed, epoch).reshape(count, micro_batch)
+
+        self._in_block = in_block
+        self._block = lru_cache(maxsize=2)(block)
+
+    def epoch(self, k: int) -> int:
+        """The epoch of micro-batch `k`, from 0."""
+        return k // self.per_epoch
 
     def batch(self, k: int) -> list[int]:
         """The indices into the dataset of micro-batch `k`, which counts from 0 over all epochs."""
         if k < 0:
             raise ValueError(f"micro-batches count from 0, not {k}")
         epoch, place = divmod(k, self.per_epoch)
-        first = place * self.micro_batch
-        chosen: list[int] = self._epoch(epoch)[first : first + self.micro_batch].tolist()
+        number, row = divmod(place, self._in_block)
+        chosen: list[int] = self._block(epoch, number)[row].tolist()
         return chosen
 
 
-def evaluation_batches(dataset_size: int, micro_batch: int, *, short_last: bool = True) -> list[range]:
-    """Consecutive spans of `micro_batch` indices that cover the held-out samples in order.
+class EvaluationBatches(Sequence[range]):
+    """Consecutive spans of `micro_batch` indices that cover the held-out samples in order, computed when asked for."""
 
-    The last may be short; with `short_last` False (a model whose batch size is fixed) it is left out instead.
-    """
-    starts = range(0, dataset_size, micro_batch)
-    spans = [range(start, min(start + micro_batch, dataset_size)) for start in starts]
-    return spans if short_last else [span for span in spans if len(span) == micro_batch]
+    def __init__(self, dataset_size: int, micro_batch: int, *, short_last: bool = True) -> None:
+        """The last may be short; with `short_last` False (a model whose batch size is fixed) it is left out instead."""
+        self._size, self._batch = dataset_size, micro_batch
+        self._count = -(-dataset_size // micro_batch) if short_last else dataset_size // micro_batch
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, which: int) -> range: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> list[range]: ...
+
+    def __getitem__(self, which: int | slice) -> range | list[range]:
+        if isinstance(which, slice):
+            return [self[number] for number in range(*which.indices(self._count))]
+        number = which + self._count if which < 0 else which
+        if not 0 <= number < self._count:
+            raise IndexError(which)
+        return range(number * self._batch, min((number + 1) * self._batch, self._size))
 
 
 def derive_seed(job_seed: int, cluster: str, stage: int, micro_batch: int, purpose: str) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
 from ravnest.training.corrections import corrected, default_correction
-from ravnest.training.optimizer import OptimizerConfig, build_optimizer
+from ravnest.training.optimizer import OptimizerConfig, build_optimizer, partition
 
 
 class VersionedModule(Protocol):
@@ -74,9 +74,10 @@ class VersionedWeights:
         shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
         self._shells = {name: shell for name, shell in shells.items() if name not in borrowed}
         self._borrowed = {name: shell for name, shell in shells.items() if name in borrowed}
-        self._optimizer = build_optimizer(config, self._shells.items()) if self._shells else None
-        if self._optimizer is not None:
-            self._step = corrected(config.correction or default_correction(self._optimizer), self._optimizer)
+        self._groups = [
+            _Group(group, config.lr, {name: self._shells[name] for name in names})
+            for group, names in partition(config, self._shells)
+        ]
         self._alive: weakref.WeakSet[ParameterSet] = weakref.WeakSet([self._current])
 
     # Gradients
@@ -121,16 +122,18 @@ class VersionedWeights:
     def step(self, lr: float, clip_scale: float | None = None, *, staleness: float = 0.0, copy: bool = True) -> None:
         """Make one update with the accumulated gradient, times `clip_scale` if given, and empty the gradient.
 
-        `lr`: the learning rate. `staleness`: of that gradient, in updates, the mean over its micro-batches.
+        `lr`: the learning rate; a parameter group with another peak rate has its own in proportion. `staleness`: of
+        that gradient, in updates, the mean over its micro-batches.
         `copy` may be False only when no graph is alive that a forward recorded with the current parameters.
         """
-        if self._optimizer is not None:
+        if self._groups:
             if clip_scale is not None:
                 for shell in self._shells.values():
                     if shell.grad is not None:
                         shell.grad.mul_(clip_scale)
             self._own(self._shells, copy=copy)
-            self._step(lr, staleness, self.version)
+            for group in self._groups:
+                group.step(lr * group.lr_ratio, staleness, self.version)
             for shell in self._shells.values():
                 shell.grad = None
             self._publish(self._shells, copy=copy)
@@ -200,6 +203,10 @@ class VersionedWeights:
         """The shapes of the weights of `names`."""
         return {name: self._shells[name].shape for name in names}
 
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype of a trainable parameter that this stage owns."""
+        return self._shells[name].dtype
+
     def frozen(self, name: str) -> Tensor:
         """The value of a parameter that is not trained."""
         return self._frozen[name].data
@@ -232,42 +239,42 @@ class VersionedWeights:
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
         """Copies of the optimizer's state, as (parameter name, key) → tensor. Most have none before the first step."""
-        if self._optimizer is None:
-            return {}
         return {
             (name, key): value.to("cpu", copy=True)
             for name, shell in self._shells.items()
-            for key, value in self._optimizer.state.get(shell, {}).items()
-            if isinstance(value, Tensor)
+            for key, value in self._state_of(name, shell).items()
         }
+
+    def state_of(self, name: str) -> dict[str, Tensor]:
+        """The optimizer's state of one parameter, by the optimizer's key. It is the state itself, which each step
+        changes."""
+        return self._state_of(name, self._shells[name])
 
     def load_optimizer_state(self, state: Mapping[tuple[str, str], Tensor]) -> None:
         """Set the state that `optimizer_state` gave. Raises InvalidInput for a tensor that fits no parameter here."""
-        if self._optimizer is None:
-            if state:
-                raise InvalidInput("optimizer state for a stage that trains nothing")
-            return
-        places = {name: place for place, name in enumerate(self._shells)}
-        by_place: dict[int, dict[str, Tensor]] = {}
+        if state and not self._groups:
+            raise InvalidInput("optimizer state for a stage that trains nothing")
         for (name, key), value in state.items():
-            if name not in places:
+            if name not in self._shells:
                 raise InvalidInput(f"optimizer state {key!r} is of {name!r}, which this stage does not train")
             shape = self._shells[name].shape
             if not _fits(value.shape, shape):
                 raise InvalidInput(
                     f"optimizer state {key!r} of {name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
                 )
-            by_place.setdefault(places[name], {})[key] = value.clone()
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": by_place, "param_groups": groups})
+        for group in self._groups:
+            group.load({(name, key): value for (name, key), value in state.items() if name in group.parameters})
 
     def _shell(self, name: str) -> nn.Parameter:
         return self._shells[name] if name in self._shells else self._borrowed[name]
 
+    def _state_of(self, name: str, shell: nn.Parameter) -> dict[str, Tensor]:
+        optimizer = next(group.optimizer for group in self._groups if name in group.parameters)
+        return {key: value for key, value in optimizer.state.get(shell, {}).items() if isinstance(value, Tensor)}
+
     def _state(self) -> Iterator[Tensor]:
-        if self._optimizer is not None:
-            for state in self._optimizer.state.values():
-                yield from (value for value in state.values() if isinstance(value, Tensor))
+        for name, shell in self._shells.items():
+            yield from self._state_of(name, shell).values()
 
     def _own(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
         """Separate the data of the shells from what live graphs hold."""
@@ -300,6 +307,25 @@ class VersionedWeights:
             raise ValueError(f"{len(names)} parameters need {sum(sizes)} elements, not {tuple(vector.shape)}")
         parts = torch.split(vector, sizes) if sizes else ()
         return [part.reshape(shape) for part, shape in zip(parts, shapes.values(), strict=True)]
+
+
+class _Group:
+    """The parameters of one group, with an optimizer of their own: corrections differ by momentum and weight decay."""
+
+    def __init__(self, config: OptimizerConfig, section_lr: float, parameters: Mapping[str, nn.Parameter]) -> None:
+        """`section_lr`: the peak rate of the job's section, of which the rates of steps are parts."""
+        self.parameters = parameters
+        self.lr_ratio = config.lr / section_lr
+        self.optimizer = build_optimizer(config, parameters.items())
+        self.step = corrected(config.correction or default_correction(self.optimizer), self.optimizer)
+
+    def load(self, state: Mapping[tuple[str, str], Tensor]) -> None:
+        places = {name: place for place, name in enumerate(self.parameters)}
+        by_place: dict[int, dict[str, Tensor]] = {}
+        for (name, key), value in state.items():
+            by_place.setdefault(places[name], {})[key] = value.clone()
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": by_place, "param_groups": groups})
 
 
 def _fits(state: torch.Size, shape: torch.Size) -> bool:

@@ -10,13 +10,15 @@ import math
 import socket
 import struct
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput, InvalidMessage, LeftOut, MessageTooLarge, PeerLost
 from ring_allreduce.group.liveness import Report
 from ring_allreduce.rounds.events import CommitRound, Reform, Resume
-from ring_allreduce.transport import Codec, DropCause, Message, PeerAddress
+from ring_allreduce.transport import Codec, Count, DropCause, Message, Name, PeerAddress, Seconds, Text
+from ring_allreduce.transport.envelope import TOKEN_BYTES
 
 RENDEZVOUS = "rendezvous"
 """The rendezvous's own name, in errors and in allow-lists."""
@@ -34,6 +36,10 @@ KEY_DIGITS = 16
 """The number of digits of each public key by which two allow-lists are compared."""
 
 MAX_REASON_CHARACTERS = 400
+"""The longest reason that is sent. What is received may be a Text."""
+
+FIRST_FRAME_BYTES = 4096
+"""The largest frame of one who has not joined yet and whose key nobody has seen."""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """TCP keepalive in seconds, seconds and times: the kernel notices a vanished machine after a minute."""
@@ -44,12 +50,22 @@ GREETING = b"\xff"
 _LENGTH = struct.Struct(">I")
 
 
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Rounds = Annotated[list[Count], msgspec.Meta(max_length=MOST_MEMBERS)]
+_Names = Annotated[list[Name], msgspec.Meta(max_length=MOST_MEMBERS)]
+_AllowList = Annotated[dict[Name, Name], msgspec.Meta(max_length=MOST_MEMBERS + 1)]
+_Token = Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
 class MemberAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where one member's endpoint listens."""
 
-    host: str
-    pipeline_port: int
-    bulk_port: int
+    host: Name
+    pipeline_port: _Port
+    bulk_port: _Port
+
+
+_Members = Annotated[dict[Name, MemberAddress], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 # From a member.
@@ -62,11 +78,11 @@ class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
     `allowed` has the names of its allow-list, each with the first KEY_DIGITS of its key; it is empty without keys.
     """
 
-    name: str
-    size: int
+    name: Name
+    size: Count
     address: MemberAddress
-    comes_from: str = ""
-    allowed: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+    comes_from: Name = ""
+    allowed: _AllowList = {}  # noqa: RUF012 - msgspec copies it
 
 
 class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
@@ -75,25 +91,25 @@ class HeldMessage(Message, frozen=True, kw_only=True, tag="held"):
     `rounds` are those whose average it holds. `form` says in words what it averages.
     """
 
-    epoch: int
-    rounds: list[int]
-    form: str
+    epoch: Count
+    rounds: _Rounds
+    form: Text
 
 
 class FinishedMessage(Message, frozen=True, kw_only=True, tag="finished"):
     """The member holds the average of `round`. `form` says in words what it averages there."""
 
-    epoch: int
-    round: int
-    form: str = ""
+    epoch: Count
+    round: Count
+    form: Text = ""
 
 
 class SuspectedMessage(Message, frozen=True, kw_only=True, tag="suspected"):
     """What `member` sent to the sender of this message cannot be averaged."""
 
-    epoch: int
-    member: str
-    reason: str
+    epoch: Count
+    member: Name
+    reason: Text
 
 
 class OverdueMessage(Message, frozen=True, kw_only=True, tag="overdue"):
@@ -102,8 +118,8 @@ class OverdueMessage(Message, frozen=True, kw_only=True, tag="overdue"):
     The rendezvous measures that time itself.
     """
 
-    round: int
-    waited_s: float
+    round: Count
+    waited_s: Seconds
 
 
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
@@ -115,7 +131,7 @@ class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
 class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
     """The member leaves, and says why."""
 
-    reason: str
+    reason: Text
 
 
 # From the rendezvous.
@@ -124,8 +140,8 @@ class LeavingMessage(Message, frozen=True, kw_only=True, tag="leaving"):
 class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
     """A new connection is told the token of this group's transport, and how often to give a sign of life."""
 
-    token: bytes
-    alive_every_s: float
+    token: _Token
+    alive_every_s: Seconds
 
 
 class HeardMessage(Message, frozen=True, kw_only=True, tag="heard"):
@@ -135,7 +151,7 @@ class HeardMessage(Message, frozen=True, kw_only=True, tag="heard"):
 class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
     """One that asked to join is told that it cannot."""
 
-    reason: str
+    reason: Text
 
 
 class ReformedMessage(Message, frozen=True, kw_only=True, tag="reformed"):
@@ -144,18 +160,18 @@ class ReformedMessage(Message, frozen=True, kw_only=True, tag="reformed"):
     `epoch` begins with these members, in passing order.
     """
 
-    epoch: int
-    members: dict[str, MemberAddress]
-    committed: int
-    lost: dict[str, str]
+    epoch: Count
+    members: _Members
+    committed: Count
+    lost: Annotated[dict[Name, Text], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 class HandingOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`holder` sends the average of `round` to the members `to`."""
 
-    round: int
-    holder: str
-    to: list[str]
+    round: Count
+    holder: Name
+    to: _Names
 
 
 class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
@@ -164,24 +180,24 @@ class ResumedMessage(Message, frozen=True, kw_only=True, tag="resumed"):
     What is not `kept` starts again. `first_round` is the receiver's first.
     """
 
-    epoch: int
-    kept: list[int]
-    hand_on: list[HandingOn]
-    first_round: int
+    epoch: Count
+    kept: _Rounds
+    hand_on: Annotated[list[HandingOn], msgspec.Meta(max_length=MOST_MEMBERS)]
+    first_round: Count
 
 
 class CommittedMessage(Message, frozen=True, kw_only=True, tag="committed"):
     """All members are told that everyone holds the average of `round`."""
 
-    epoch: int
-    round: int
+    epoch: Count
+    round: Count
 
 
 class PutOutMessage(Message, frozen=True, kw_only=True, tag="put_out"):
     """A member is told that `epoch` begins without it. `refused` is true if that is because of what it contributed."""
 
-    epoch: int
-    reason: str
+    epoch: Count
+    reason: Text
     refused: bool
 
 
@@ -234,7 +250,9 @@ def keep_alive(connection: socket.socket) -> None:
 class FrameReader:
     """A reader cuts the bytes of a connection into messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MAX_FRAME_BYTES) -> None:
+        """`most_bytes`: the largest frame that it reads from now on."""
+        self.most_bytes = most_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
@@ -245,7 +263,7 @@ class FrameReader:
             raise InvalidMessage(DropCause.MALFORMED, "the other side encrypts, and this one was given no keys")
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
+            if length > self.most_bytes:
                 raise InvalidMessage(DropCause.TOO_LARGE, f"a control frame of {length} bytes")
             end = _LENGTH.size + length
             if len(self._buffer) < end:

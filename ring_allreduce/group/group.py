@@ -18,6 +18,7 @@ from ring_allreduce.group.admission import MAX_NAME_CHARACTERS, require_size
 from ring_allreduce.group.calls import Call, flatten, listed
 from ring_allreduce.group.control_messages import RING
 from ring_allreduce.group.member import GroupMember, GroupOptions, OnLoss
+from ring_allreduce.ring.events import LEAST_WEIGHT, MOST_WEIGHT, weight_fits
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import WIRES, Wire, check_wire
 from ring_allreduce.transport.endpoint import PeerAddress
@@ -137,14 +138,14 @@ def host_and_port(rendezvous: object) -> tuple[str, int]:
 def weight_of(weight: object) -> float:
     """Return a plain float of any kind of number: a bool, numpy's scalars and a tensor of one number are numbers, too.
 
-    Raises InvalidInput for anything else, and for what is not finite or below 0.
+    Raises InvalidInput for anything else, and for what is out of bounds.
     """
     try:
         number = math.nan if isinstance(weight, str) else float(weight)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InvalidInput(f"a weight is a finite number of at least 0, got {weight!r}")
+    if not weight_fits(number):
+        raise InvalidInput(f"a weight is 0, or a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight!r}")
     return number
 
 

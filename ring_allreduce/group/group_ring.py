@@ -9,16 +9,16 @@ from collections.abc import Collection
 
 import torch
 
-from ring_allreduce.errors import InvalidInput
+from ring_allreduce.errors import ContributionRefused, InvalidInput
 from ring_allreduce.group.calls import Call
 from ring_allreduce.group.control_messages import RING
 from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.ring.reducer import RingProgress, RingReducer
-from ring_allreduce.ring.statistics import RingStatistics, added
+from ring_allreduce.ring.reducer import RingReducer
+from ring_allreduce.ring.statistics import RingProgress, RingStatistics, added
 from ring_allreduce.ring.uncommitted_rounds import RingResult
 from ring_allreduce.ring.wire_forms import Wire, bytes_per_element
-from ring_allreduce.transport import Delivery, Endpoint
+from ring_allreduce.transport import Delivery, Endpoint, Unacceptable
 from ring_timing import chunk_elements_for, direct_is_faster
 
 MOST_FORMS = 4
@@ -157,6 +157,8 @@ class GroupRing:
             self._early.keep(delivery, message, rounds, self.members, others * call.vector.nbytes)
         elif reducer is not None:
             reducer.on_delivery(delivery)
+        elif isinstance(message, Unacceptable):
+            raise ContributionRefused(delivery.sender, RING, current + 1, message.reason)
 
     def pump(self) -> None:
         """Send what the endpoint had no room for."""

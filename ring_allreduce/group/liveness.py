@@ -22,8 +22,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from ring_allreduce.rounds.deadlines import Patience, SilenceDeadline
+from ring_allreduce.rounds.deadlines import AwakeTime, Patience, SilenceDeadline
 from ring_allreduce.rounds.events import MemberLost, MemberSuspected
+from ring_allreduce.transport.message import Count, Name
 
 LATE_SIGNS = 3
 """A member is late if this many signs of life do not come once another's time is up.
@@ -36,12 +37,12 @@ for as long stood still itself.
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a member says of itself: the round for which it is inside average() (0 if it is not), and its ring."""
 
-    epoch: int = 0
-    round: int = 0
-    received: int = 0
+    epoch: Count = 0
+    round: Count = 0
+    received: Count = 0
     """The number of chunks that have arrived in this round."""
-    sent: int = 0
-    waits_for: str = ""
+    sent: Count = 0
+    waits_for: Name = ""
     """The member whose chunks are missing; it is empty if nobody's are."""
     whole: bool = False
     """The average is whole here, which means that everything was sent, too."""
@@ -70,12 +71,11 @@ class Watch:
         self._members: dict[str, _Watched] = {}
         self._overdue: dict[str, tuple[int, float, float]] = {}  # member → round, time-out, when it said so
         self._epoch_began_s = 0.0
-        self._looked_s: float | None = None
-        self._away_s = 0.0
+        self._awake = AwakeTime(LATE_SIGNS * patience.alive_every_s, patience.alive_every_s)
 
     def welcome(self, member: str, now_s: float) -> None:
         """Watch a new member."""
-        self._members[member] = _Watched(self._patience, self._awake_s(now_s))
+        self._members[member] = _Watched(self._patience, self._awake.at(now_s))
 
     def forget(self, member: str) -> None:
         """Stop watching one that is no member any more."""
@@ -84,15 +84,15 @@ class Watch:
 
     def epoch_began(self, now_s: float) -> None:
         """Take note that everybody has been told to stop and answer."""
-        self._epoch_began_s = self._awake_s(now_s)
+        self._epoch_began_s = self._awake.at(now_s)
 
     def heard(self, member: str, now_s: float) -> None:
         """Take note that something, whatever it is, came from `member`."""
-        self._members[member].life.heard(self._awake_s(now_s))
+        self._members[member].life.heard(self._awake.at(now_s))
 
     def reported(self, member: str, report: Report, now_s: float) -> None:
         """Take a sign of life and the report in it."""
-        now_s, watched = self._awake_s(now_s), self._members[member]
+        now_s, watched = self._awake.at(now_s), self._members[member]
         before, watched.report, watched.reported_s = watched.report, report, now_s
         if report.round != before.round:
             watched.called_s = now_s
@@ -105,7 +105,7 @@ class Watch:
         """Take note that `member` says that it has waited in average() for `waited_s`, which is as long as it was told
         to.
         """
-        self._overdue[member] = round, waited_s, self._awake_s(now_s)
+        self._overdue[member] = round, waited_s, self._awake.at(now_s)
 
     def committed(self, round: int) -> None:  # noqa: A002 - our word
         """Take note that nobody waits for rounds up to this one any more."""
@@ -117,7 +117,7 @@ class Watch:
         `forming` are the members that have not answered the beginning of `epoch`. Call this at least once for each sign
         of life of a member.
         """
-        now_s = self._awake_s(now_s)
+        now_s = self._awake.at(now_s)
         lost = {**self._stuck(now_s, forming), **self._late(now_s), **self._silent(now_s)}
         if lost:
             return [MemberLost(member, reason) for member, reason in lost.items()]
@@ -176,10 +176,3 @@ class Watch:
         suspect = max([*(link[1] for link in dead), *(link[0] for link in dead)], key=lambda end: ends[end])
         reason = next(reason for link, reason in dead.items() if suspect in link)
         return [MemberSuspected(epoch, suspect, reason)]
-
-    def _awake_s(self, now_s: float) -> float:
-        """Return `now_s` less all the time during which nobody looked."""
-        if self._looked_s is not None and now_s - self._looked_s > LATE_SIGNS * self._patience.alive_every_s:
-            self._away_s += now_s - self._looked_s - self._patience.alive_every_s
-        self._looked_s = now_s
-        return now_s - self._away_s

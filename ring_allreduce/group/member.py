@@ -7,6 +7,7 @@ with which memory, is group_ring.py's.
 """
 
 import contextlib
+import logging
 import math
 import socket
 import time
@@ -38,8 +39,11 @@ from ring_allreduce.ring.messages import RING_KINDS
 from ring_allreduce.ring.statistics import RingStatistics
 from ring_allreduce.ring.wire_forms import Wire
 from ring_allreduce.rounds import events as ev
+from ring_allreduce.rounds.deadlines import AwakeTime
 from ring_allreduce.rounds.member import EpochMember
-from ring_allreduce.transport import Codec, Delivery, Keys, Message, ZmqEndpoint
+from ring_allreduce.transport import Codec, Delivery, Keys, Message, ZmqEndpoint, strangers_in_words
+
+_LOG = logging.getLogger(__name__)
 
 OnLoss = Literal["continue", "fail"]
 
@@ -131,6 +135,7 @@ class GroupMember:
         deadline_s = time.monotonic() + options.timeout_s
         entry = enter(options, rendezvous, deadline_s)
         self._line, self._alive_every_s = entry.line, entry.alive_every_s
+        self._awake = AwakeTime(LATE_SIGNS * entry.alive_every_s, entry.alive_every_s)
         self._endpoint: ZmqEndpoint | None = entry.endpoint
         self._ring = GroupRing(entry.endpoint, options.wire)
         try:
@@ -172,7 +177,7 @@ class GroupMember:
 
         Raises what `Group.average` raises; the member is closed then.
         """
-        call.begin(time.monotonic(), patient=self._options.patient, alive_every_s=self._alive_every_s)
+        call.begin(self._awake.at(time.monotonic()), patient=self._options.patient, alive_every_s=self._alive_every_s)
         self._call = call
         self._line.report = Report(epoch=self.epoch, round=self._machine.committed + 1)
         try:
@@ -221,16 +226,18 @@ class GroupMember:
         assert self._endpoint is not None
         if self._hear():
             return
-        now_s = time.monotonic()
+        now_s = self._awake.at(time.monotonic())
         if now_s >= self._report_at_s:
             self._report_at_s = now_s + self._alive_every_s
             self._line.report = self._report()
         if now_s >= call.deadline_s:
-            raise DeadlinePassed(self._missing(now_s), call.most_s)
+            raise DeadlinePassed(self._missing(), call.most_s)
         if now_s >= call.overdue_at_s:
             call.overdue_at_s = math.inf
             self._tell(c.OverdueMessage(round=self._machine.committed + 1, waited_s=call.limit_s))
         until_s = min(call.deadline_s, call.overdue_at_s, self._report_at_s)
+        for address, count in self._endpoint.stats.strangers.news(now_s).items():
+            _LOG.warning("%s has %s", self._options.name, strangers_in_words(address, count))
         for delivery in self._endpoint.poll(max(0.0, until_s - now_s)):
             self._deliver(call, delivery)
         self._ring.pump()
@@ -249,7 +256,8 @@ class GroupMember:
             if error.member == self._options.name:
                 raise
             # It may be this member that is wrong: the rendezvous asks all.
-            self._tell(c.SuspectedMessage(epoch=self.epoch, member=error.member, reason=error.reason))
+            reason = error.reason[: c.MAX_REASON_CHARACTERS]
+            self._tell(c.SuspectedMessage(epoch=self.epoch, member=error.member, reason=reason))
 
     def _report(self) -> Report:
         number = self._machine.committed + 1
@@ -259,8 +267,8 @@ class GroupMember:
             return Report(epoch=self.epoch, round=number, whole=whole)
         return Report(self.epoch, number, at.received, at.sent, at.waits_for or "")
 
-    def _missing(self, now_s: float) -> str:
-        silent_s = now_s - self._line.heard_s
+    def _missing(self) -> str:
+        silent_s = time.monotonic() - self._line.heard_s
         if silent_s > LATE_SIGNS * self._alive_every_s:
             return f"a sign of life of the rendezvous, which has said nothing for {silent_s:.1f} s,"
         if self._machine.paused:

@@ -148,8 +148,9 @@ class GroupOwner:
             match order:
                 case LeaveOut():
                     self._forget(order.member)
+                    reason = order.reason[:MAX_REASON_CHARACTERS]
                     said.append(
-                        ([order.member], PutOutMessage(epoch=order.epoch, reason=order.reason, refused=order.refused))
+                        ([order.member], PutOutMessage(epoch=order.epoch, reason=reason, refused=order.refused))
                     )
                 case Reform():
                     self._watch.epoch_began(now_s)

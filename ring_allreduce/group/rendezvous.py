@@ -7,6 +7,7 @@ trusted network, or give keys.
 """
 
 import contextlib
+import logging
 import secrets
 import selectors
 import socket
@@ -19,6 +20,8 @@ from types import TracebackType
 from ring_allreduce.errors import InvalidInput, InvalidMessage, TransportError
 from ring_allreduce.group.admission import COMPLETE, require_size
 from ring_allreduce.group.control_messages import (
+    FIRST_FRAME_BYTES,
+    MAX_FRAME_BYTES,
     RENDEZVOUS,
     FrameReader,
     JoinMessage,
@@ -34,6 +37,8 @@ from ring_allreduce.rounds.deadlines import Patience
 from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.message import Message
 from ring_allreduce.transport.security.keys import Keys
+from ring_allreduce.transport.security.waiting_room import WaitingRoom
+from ring_allreduce.transport.stats import Strangers, strangers_in_words
 from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener
 
 SEND_TIMEOUT_S = 5.0
@@ -48,14 +53,19 @@ SPARE_CONNECTIONS = 64
 """The number of connections beyond the group's size that may be open at once, for those who have not joined yet."""
 
 
+_LOG = logging.getLogger(__name__)
+
+
 class _Connection:
-    def __init__(self, peer: socket.socket, join_by_s: float) -> None:
+    def __init__(self, peer: socket.socket, join_by_s: float, address: str, proven: str | None) -> None:
+        """`address`: where it comes from. `proven`: whose key opened the connection, when it is encrypted."""
         self.socket = peer
+        self.number = peer.fileno()
         self.join_by_s = join_by_s
-        self.reader = FrameReader()
+        self.address = address
+        self.proven = proven
+        self.reader = FrameReader(FIRST_FRAME_BYTES if proven is None else MAX_FRAME_BYTES)
         self.name: str | None = None
-        self.proven: str | None = None
-        """Whose key opened the connection, when it is encrypted."""
 
 
 class Rendezvous:
@@ -90,6 +100,11 @@ class Rendezvous:
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{self._listener.getsockname()[1]}"
         self._token = secrets.token_bytes(TOKEN_BYTES)
+        listener = self._listener
+        self.strangers = listener.strangers if isinstance(listener, EncryptedListener) else Strangers()
+        """Connections that were turned away, by address; a warning of this module's logger tells of them."""
+        most = size + SPARE_CONNECTIONS
+        self._room = WaitingRoom(most_of_address=most, most_in_all=most)
         self._connections: dict[socket.socket, _Connection] = {}
         self._named: dict[str, _Connection] = {}
         self._to_say: deque[Said] = deque()
@@ -153,7 +168,9 @@ class Rendezvous:
         """Do what is due by the clock."""
         for connection in self._silent():
             if now_s >= connection.join_by_s:
-                self._drop(connection, "it did not join")
+                self._turn_away(connection, "it did not join")
+        for address, count in self.strangers.news(now_s).items():
+            _LOG.warning("the rendezvous at %s has %s", self.address, strangers_in_words(address, count))
         if self._accept_again_s is not None and now_s >= self._accept_again_s:
             self._accept_again_s = None
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -171,13 +188,17 @@ class Rendezvous:
             self._selector.unregister(self._listener)
             self._accept_again_s = now_s + TICK_S
             return
-        if len(self._connections) >= self._size + SPARE_CONNECTIONS:
-            self._drop_oldest_silent()
         peer.setblocking(False)
         keep_alive(peer)
-        connection = self._connections[peer] = _Connection(peer, now_s + JOIN_DEADLINE_S)
-        connection.proven = who if isinstance(self._listener, EncryptedListener) else None
+        proven = who if isinstance(self._listener, EncryptedListener) else None
+        address = who if proven is not None else who[0]
+        connection = self._connections[peer] = _Connection(peer, now_s + JOIN_DEADLINE_S, address, proven)
         self._selector.register(peer, selectors.EVENT_READ)
+        away = self._room.enter(connection.number, address, lambda _: False)
+        for each in [one for one in self._silent() if one.number in away]:
+            self._turn_away(each, "others came that may have more to say")
+        if peer not in self._connections:
+            return
         self._read_closed()
         if self._owner.full:
             self._refuse(connection, COMPLETE)
@@ -192,7 +213,7 @@ class Rendezvous:
 
     def _drop_oldest_silent(self) -> None:
         for connection in self._silent()[:1]:
-            self._drop(connection, "others came that may have more to say")
+            self._turn_away(connection, "others came that may have more to say")
 
     def _read(self, peer: socket.socket) -> None:
         connection = self._connections.get(peer)
@@ -207,7 +228,7 @@ class Rendezvous:
             self._drop(connection, f"its connection broke ({error})")
             return
         except InvalidMessage as error:
-            self._drop(connection, f"it sent what is no message ({error})")
+            self._turn_away(connection, f"it sent what is no message ({error})")
             return
         if not data:
             self._drop(connection, "it left, or its process died")
@@ -229,6 +250,8 @@ class Rendezvous:
                 self._refuse(connection, reason)
                 return
             connection.name = message.name
+            connection.reader.most_bytes = MAX_FRAME_BYTES
+            self._room.leave(connection.number)
             self._named[message.name] = connection
         else:
             said = None
@@ -241,9 +264,15 @@ class Rendezvous:
         self._send(connection, RefusedMessage(reason=reason))
         self._drop(connection, reason)
 
+    def _turn_away(self, connection: _Connection, reason: str) -> None:
+        if connection.name is None:
+            self.strangers.came(connection.address)
+        self._drop(connection, reason)
+
     def _drop(self, connection: _Connection, reason: str) -> None:
         if self._connections.pop(connection.socket, None) is None:
             return
+        self._room.leave(connection.number)
         self._selector.unregister(connection.socket)
         connection.socket.close()
         if connection.name is not None:

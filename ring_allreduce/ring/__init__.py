@@ -17,9 +17,9 @@ from ring_allreduce.ring.events import (
 )
 from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
-from ring_allreduce.ring.reducer import RingProgress, RingReducer
+from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.ring.ring_machine import RingMachine
-from ring_allreduce.ring.statistics import RingStatistics
+from ring_allreduce.ring.statistics import RingProgress, RingStatistics
 from ring_allreduce.ring.uncommitted_rounds import RingResult
 from ring_allreduce.ring.wire_forms import BLOCK, WIRES, Wire, bytes_per_element, decode, encode
 

@@ -23,6 +23,20 @@ T = TypeVar("T", bound="DataclassInstance")
 
 Phase = Literal["reduce", "gather", "direct"]
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
+"""The bounds of one member's weight, if it is not 0. So no sum and no quotient of a round leaves float32's range."""
+
+
+def weight_fits(weight: float, members: int = 1) -> bool:
+    """Say whether `weight` can be that of `members` members together."""
+    return weight == 0.0 or LEAST_WEIGHT <= weight <= members * MOST_WEIGHT * (1 + 1e-9)  # NaN fails
+
+
+def require_weight(weight: float) -> None:
+    """Raise InvalidInput for what cannot be the weight of one member."""
+    if not weight_fits(weight):
+        raise InvalidInput(f"a weight must be 0, or from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight}")
+
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[R]) -> type[R]:

@@ -9,6 +9,7 @@ where their average will be, and sent from there: the average comes only after e
 read what was there before.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,12 @@ from ring_allreduce.ring.events import (
     StoreOwn,
     SumChunks,
     TakeHeld,
+    weight_fits,
 )
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import Burst
-from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode
+from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode, most_arriving
 from ring_allreduce.transport.endpoint import Delivery
 
 Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
@@ -124,14 +126,21 @@ class Payload:
     encoded: Sequence[Tensor] | None
 
 
-def checked(delivery: Delivery, message: Chunk | HandedOn, wire: Wire, dtype: torch.dtype, weight: float) -> Payload:
-    """Return the numbers of the span [start, stop) that `delivery` brought, in `dtype`, with `weight` behind them.
+def checked(delivery: Delivery, message: Chunk | HandedOn, spec: RingSpec) -> Payload:
+    """Return the numbers of the span [start, stop) of the ring `spec` that `delivery` brought.
 
-    Raises ContributionRefused, which names the sender, unless they have the form of `wire`, that length, and are
-    finite.
+    Raises ContributionRefused, which names the sender, unless they have the form that they should have and that
+    length, are finite, and so large at most that what this member computes with them is finite, too.
     """
+    wire: Wire = spec.wire if isinstance(message, Chunk) else "exact"
+    weight, most = 1.0, math.inf
     try:
-        numbers = decode(wire, delivery.tensors, message.stop - message.start, weight, dtype)
+        if isinstance(message, Chunk) and message.phase != "gather":
+            members, weight = len(spec.members), message.weight
+            if not weight_fits(weight, members):
+                raise InvalidInput(f"weight {weight}")
+            most = most_arriving(spec.dtype, members, weight, whole=message.phase == "reduce")
+        numbers = decode(wire, delivery.tensors, message.stop - message.start, weight, spec.dtype, most)
     except InvalidInput as error:
         raise ContributionRefused(delivery.sender, message.ring, message.round, str(error)) from None
     return Payload(numbers, delivery.tensors)

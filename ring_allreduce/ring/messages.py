@@ -3,8 +3,22 @@
 An endpoint on which a RingReducer works has them in its codec. Their tensors travel beside them, see the transport.
 """
 
-from ring_allreduce.ring.events import Phase
-from ring_allreduce.transport.message import Message
+from typing import Annotated
+
+import msgspec
+
+from ring_allreduce.ring.events import MOST_WEIGHT, Phase
+from ring_allreduce.transport.message import Count, Message, Name
+
+MOST_COUNTERS = 1 << 22
+"""The most counters that travel with a ring: all whole numbers in the buffers of a segment."""
+
+Weight = Annotated[float, msgspec.Meta(ge=0.0, le=1e6 * MOST_WEIGHT)]
+"""The weight of a million members at most. The machines, which know how many there are, bound it closer."""
+
+Counters = Annotated[
+    tuple[Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)], ...], msgspec.Meta(max_length=MOST_COUNTERS)
+]
 
 
 class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
@@ -15,25 +29,25 @@ class Chunk(Message, frozen=True, kw_only=True, tag="ring_chunk"):
     sender's own in phase `direct`.
     """
 
-    ring: str
-    round: int
+    ring: Name
+    round: Count
     phase: Phase
-    block: int
-    start: int
-    stop: int
-    weight: float
-    counters: tuple[int, ...] = ()
+    block: Count
+    start: Count
+    stop: Count
+    weight: Weight
+    counters: Counters = ()
 
 
 class HandedOn(Message, frozen=True, kw_only=True, tag="ring_handed_on"):
     """One chunk of a whole average, from a member that holds it; its one tensor is the span [start, stop)."""
 
-    ring: str
-    round: int
-    start: int
-    stop: int
-    total_weight: float
-    counters: tuple[int, ...] = ()
+    ring: Name
+    round: Count
+    start: Count
+    stop: Count
+    total_weight: Weight
+    counters: Counters = ()
 
 
 RING_KINDS: tuple[type[Message], ...] = (Chunk, HandedOn)

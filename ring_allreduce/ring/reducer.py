@@ -6,11 +6,9 @@ when they are merged) or members (who is lost, what starts again): rounds/ does.
 endpoint polls it, hands in what arrived, and calls pump() after each poll.
 """
 
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -23,6 +21,8 @@ from ring_allreduce.ring.events import (
     RefuseChunk,
     RingInstruction,
     SendChunk,
+    TakeHeld,
+    require_weight,
 )
 from ring_allreduce.ring.executor import (
     Arithmetic,
@@ -34,23 +34,13 @@ from ring_allreduce.ring.executor import (
     require_usable,
 )
 from ring_allreduce.ring.messages import Chunk, HandedOn
-from ring_allreduce.ring.statistics import Burst, RingStatistics
+from ring_allreduce.ring.statistics import Burst, RingProgress, RingStatistics
 from ring_allreduce.ring.uncommitted_rounds import Handovers, RingResult, UncommittedRounds, pieces
 from ring_allreduce.ring.wire_forms import why_not_summed
 from ring_allreduce.rounds.events import RoundKey
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
+from ring_allreduce.transport.message import Unacceptable
 from ring_allreduce.transport.outbox import Outbox
-
-
-@dataclass(frozen=True)
-class RingProgress:
-    """How far one ring is in one round, in chunks."""
-
-    received: int
-    expected: int
-    sent: int
-    waits_for: str | None
-    """The member whose chunks are missing; None for nobody's."""
 
 
 class RingReducer:
@@ -107,8 +97,7 @@ class RingReducer:
             raise InvalidInput(f"ring {ring!r} expects {expected}, got {vector.dtype} {tuple(vector.shape)}")
         if (ring, round) in self._kept.contributions:
             raise InvalidInput(f"a member contributes once to round {round} of ring {ring!r}")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise InvalidInput(f"a weight must be finite and at least 0, got {weight}")
+        require_weight(weight)
         reason = why_not_summed(vector, weight, len(spec.members))
         if reason:
             raise ContributionRefused(self._endpoint.name, ring, round, reason)
@@ -127,6 +116,8 @@ class RingReducer:
                 self._take_chunk(key, delivery, message)
         elif isinstance(message, HandedOn):
             self._take_piece(delivery, message)
+        elif isinstance(message, Unacceptable):
+            return self._refuse(delivery, message)
         else:
             return False
         self.pump()
@@ -245,21 +236,17 @@ class RingReducer:
             contribution.carry = self._kept.take_carry(key[0])
             self._kept.contributions[key] = contribution
         executor.begin(contribution)
-        self._follow(key, executor, instructions)
+        self._follow(key, executor, instructions, self._endpoint.name)
         self.pump()
 
     def _take_chunk(self, key: RoundKey, delivery: Delivery, chunk: Chunk) -> None:
-        spec = self._specs[chunk.ring]
-        weight = 1.0 if chunk.phase == "gather" else chunk.weight
-        payload = checked(delivery, chunk, spec.wire, spec.dtype, weight)
+        payload = checked(delivery, chunk, self._specs[chunk.ring])
         executor = self._executor(key)
-        span = chunk.block, chunk.start, chunk.stop
-        event = ChunkArrived(
-            delivery.sender, delivery.epoch, chunk.round, chunk.phase, *span, chunk.weight, chunk.counters
-        )
+        where = chunk.round, chunk.phase, chunk.block, chunk.start, chunk.stop
+        event = ChunkArrived(delivery.sender, delivery.epoch, *where, chunk.weight, chunk.counters)
         executor.arrive(payload)
         now_s, before = self._now(), executor.machine.received
-        self._follow(key, executor, executor.machine.handle(event, now_s))
+        self._follow(key, executor, executor.machine.handle(event, now_s), delivery.sender)
         if executor.machine.received > before:
             self._count(executor, delivery, chunk, now_s)
 
@@ -271,11 +258,11 @@ class RingReducer:
             executor = self._in_flight[key] = RingExecutor(spec, machine, self._pool)
         return executor
 
-    def _follow(self, key: RoundKey, executor: RingExecutor, instructions: Sequence[RingInstruction]) -> None:
-        """Do what the machine says. Raises ContributionRefused, which names the sender, once all of it is done."""
+    def _follow(self, key: RoundKey, executor: RingExecutor, todo: Sequence[RingInstruction], whose: str) -> None:
+        """Do what the machine says about numbers of `whose`. Raises ContributionRefused once all of it is done."""
         result: RingResult | None = None
         refused: RefuseChunk | None = None
-        for instruction in instructions:
+        for instruction in todo:
             if isinstance(instruction, FinishRing):
                 result = self._whole(key, executor, instruction)
             elif isinstance(instruction, DropChunk):
@@ -283,21 +270,22 @@ class RingReducer:
             elif isinstance(instruction, RefuseChunk):
                 refused = instruction
             else:
-                self._do(key, executor, instruction)
+                whose = instruction.sender if isinstance(instruction, TakeHeld) else whose
+                self._do(key, executor, instruction, whose)
         if refused:
             raise ContributionRefused(refused.sender, *key, refused.reason)
         if result:
             self._finish(result)
 
-    def _do(self, key: RoundKey, executor: RingExecutor, instruction: Arithmetic | SendChunk) -> None:
+    def _do(self, key: RoundKey, executor: RingExecutor, instruction: Arithmetic | SendChunk, whose: str) -> None:
         try:
             if isinstance(instruction, SendChunk):
                 self._send(key, executor, instruction)
             else:
                 executor.compute(instruction)
         except InvalidInput as error:
-            # What came was checked, so these are numbers of this member that the wire cannot carry.
-            raise ContributionRefused(self._endpoint.name, *key, str(error)) from None
+            # The wire cannot carry these numbers: this member's own, or what they became with those that came.
+            raise ContributionRefused(whose, *key, str(error)) from None
 
     def _send(self, key: RoundKey, executor: RingExecutor, send: SendChunk) -> None:
         header = Chunk(
@@ -362,15 +350,25 @@ class RingReducer:
             raise ContributionRefused(sender, *key, reason)
         return key
 
+    def _refuse(self, delivery: Delivery, lie: Unacceptable) -> bool:
+        """Hold it against a member of a ring, unless its epoch is over. Returns whether it is of a ring's member."""
+        rings = [name for name, spec in self._specs.items() if delivery.sender in spec.members]
+        if not rings:
+            return False
+        if delivery.epoch < self._endpoint.epoch:
+            self.drops[f"epoch {delivery.epoch}, not {self._endpoint.epoch}"] += 1
+            return True
+        raise ContributionRefused(delivery.sender, ", ".join(rings), self._kept.committed + 1, lie.reason)
+
     def _take_piece(self, delivery: Delivery, piece: HandedOn) -> None:
         sender, key = delivery.sender, self._admitted(delivery, piece)
         if key is None:
             return
         spec = self._specs[piece.ring]
-        reason = self._handovers.why_not(spec, sender, piece)
+        reason = self._handovers.why_not(spec, sender, piece) or self._kept.why_not_counted(key, piece.counters)
         if reason:
             raise ContributionRefused(sender, *key, reason)
-        span = checked(delivery, piece, "exact", spec.dtype, 1.0).numbers
+        span = checked(delivery, piece, spec).numbers
         new, result = self._handovers.take(spec, sender, piece, span)
         if not new:
             self.drops["a chunk that was there before"] += 1

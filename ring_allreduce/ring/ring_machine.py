@@ -11,10 +11,8 @@ The member before may be ahead of this one. Until this member's contribution is 
 are held as they arrived: every block but this member's own, at most.
 """
 
-import math
 from collections.abc import Sequence
 
-from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.events import (
     AddOwn,
     ChunkArrived,
@@ -25,18 +23,17 @@ from ring_allreduce.ring.events import (
     HoldChunk,
     Phase,
     RefuseChunk,
-    RingEvent,
     RingInstruction,
     ScaleOwn,
     SendChunk,
     StoreChunk,
-    StoreOwn,
     TakeHeld,
 )
+from ring_allreduce.ring.round_part import RoundPart
 from ring_timing import layout_of
 
 
-class RingMachine:
+class RingMachine(RoundPart):
     """One member of one ring in one round."""
 
     def __init__(
@@ -50,24 +47,15 @@ class RingMachine:
         shares: tuple[float, ...] | None = None,
     ) -> None:
         """`members` in passing order, the same everywhere, as are `elements`, `chunk_elements` and `shares`."""
-        if me not in members or len(set(members)) != len(members):
-            raise InvalidInput(f"{me!r} must be in the ring, and nobody twice: {list(members)}")
-        self.members = tuple(members)
-        self.round = round
-        self.epoch = epoch
-        self.finished = False
+        super().__init__(members, me, layout_of(elements, len(members), chunk_elements, shares), round, epoch)
         self._size = len(members)
         self._me = members.index(me)
         self._before = members[self._me - 1]
         self._after = members[(self._me + 1) % self._size]
-        self._layout = layout_of(elements, self._size, chunk_elements, shares)
-        self._own: ContributionReady | None = None
         self._early: dict[tuple[int, int], ChunkArrived] = {}
         self._reduced: set[tuple[int, int]] = set()
         self._final: set[tuple[int, int]] = set()
         self._missing = self._layout.chunk_count()
-        self.received = 0
-        """Chunks that arrived and had an effect."""
         self._total: tuple[float, tuple[int, ...]] = (0.0, ())
 
     @property
@@ -86,37 +74,22 @@ class RingMachine:
         """Whose chunks are missing: the member before me; None when it finished or I have not contributed."""
         return None if self.finished or self._own is None else self._before
 
-    def handle(self, event: RingEvent, now_s: float) -> list[RingInstruction]:
-        """Return what to do about `event`, in order. Duplicated, stale or wrong chunks change nothing."""
-        if isinstance(event, ContributionReady):
-            return self._contribute(event)
-        verdict = self._judge(event)
-        if verdict:
-            return [verdict]
-        self.received += 1
+    def _take(self, chunk: ChunkArrived) -> list[RingInstruction]:
         if self._own is None:
-            self._early[event.block, event.start] = event
-            return [HoldChunk(event.sender, event.block, event.start, event.stop)]
-        if event.phase == "reduce":
-            return self._reduce(event, self._own)
-        return self._gather(event)
+            self._early[chunk.block, chunk.start] = chunk
+            return [HoldChunk(chunk.sender, chunk.block, chunk.start, chunk.stop)]
+        if chunk.phase == "reduce":
+            return self._reduce(chunk, self._own)
+        return self._gather(chunk)
 
-    def _contribute(self, own: ContributionReady) -> list[RingInstruction]:
-        if self._own is not None:
-            raise InvalidInput(f"a member contributes once to round {self.round}")
-        if not (math.isfinite(own.weight) and own.weight >= 0):
-            raise InvalidInput(f"a weight must be finite and at least 0, got {own.weight}")
-        self._own = own
-        if self._size == 1:
-            self.finished = True
-            return [StoreOwn(), FinishRing(own.weight, own.counters)]
+    def _begin(self, own: ContributionReady) -> list[RingInstruction]:
         instructions: list[RingInstruction] = []
         for start, stop in self._layout.chunks(self._me):
             instructions.append(ScaleOwn(start, stop))
             instructions.append(self._send("reduce", self._me, start, stop, own.weight, own.counters))
         for chunk in self._early.values():
-            if len(chunk.counters) != len(own.counters):
-                instructions.append(RefuseChunk(chunk.sender, _counters_differ(chunk, own)))
+            if refusal := self.refuses_counters(chunk.sender, chunk.counters, own):
+                instructions.append(refusal)
                 continue
             instructions.append(TakeHeld(chunk.sender, chunk.block, chunk.start, chunk.stop))
             instructions += self._reduce(chunk, own)
@@ -163,21 +136,9 @@ class RingMachine:
         return SendChunk(self._after, phase, block, start, stop, weight, counters)
 
     def _judge(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
-        """Return why a chunk has no effect, or None when it is the one that was waited for."""
-        if chunk.epoch != self.epoch:
-            return DropChunk(chunk.sender, f"epoch {chunk.epoch}, not {self.epoch}")
-        if chunk.round != self.round:
-            return DropChunk(chunk.sender, f"round {chunk.round}, not {self.round}")
         if self._size == 1 or chunk.sender != self._before:
             return RefuseChunk(chunk.sender, "not the member before this one")
-        if not self._layout.has_chunk(chunk.block, chunk.start, chunk.stop):
-            span = f"block {chunk.block} [{chunk.start}, {chunk.stop})"
-            return RefuseChunk(chunk.sender, f"{span} is no chunk of {self._layout}")
-        if not (math.isfinite(chunk.weight) and chunk.weight >= 0):
-            return RefuseChunk(chunk.sender, f"weight {chunk.weight}")
-        if self._own is not None and len(chunk.counters) != len(self._own.counters):
-            return RefuseChunk(chunk.sender, _counters_differ(chunk, self._own))
-        return self._judge_order(chunk)
+        return self._judge_content(chunk) or self._judge_order(chunk)
 
     def _judge_order(self, chunk: ChunkArrived) -> DropChunk | RefuseChunk | None:
         key = (chunk.block, chunk.start)
@@ -195,7 +156,3 @@ class RingMachine:
                 return RefuseChunk(chunk.sender, f"block {chunk.block} cannot be complete without this member")
             repeated = key in self._final
         return DropChunk(chunk.sender, "a chunk that was there before") if repeated else None
-
-
-def _counters_differ(chunk: ChunkArrived, own: ContributionReady) -> str:
-    return f"{len(chunk.counters)} counters, not {len(own.counters)}"

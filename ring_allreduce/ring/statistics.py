@@ -1,4 +1,4 @@
-"""What a ring cost one member, and how fast the hops to it are.
+"""What a ring cost one member, how fast the hops to it are, and how far a round is.
 
 In: the chunks that pass, with their times. Out: rounds, seconds, bytes, and the rate of each hop. It is counted where
 chunks pass, without any extra message.
@@ -6,6 +6,17 @@ chunks pass, without any extra message.
 
 import math
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RingProgress:
+    """How far one ring is in one round, in chunks."""
+
+    received: int
+    expected: int
+    sent: int
+    waits_for: str | None
+    """The member whose chunks are missing; None for nobody's."""
 
 
 @dataclass

@@ -5,13 +5,13 @@ that holds an average hands it on, byte for byte and in chunks, to one that miss
 are finished, which are too far ahead, and which handed-on chunks are taken from whom. It sends nothing.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ring_allreduce.ring.events import weight_fits
 from ring_allreduce.ring.executor import RingContribution, RingSpec
 from ring_allreduce.ring.messages import HandedOn
 from ring_allreduce.rounds.events import RoundKey
@@ -92,6 +92,13 @@ class UncommittedRounds:
             return None
         return f"more than {self._max_rounds} rounds ahead of round {finished}"
 
+    def why_not_counted(self, key: RoundKey, counters: tuple[int, ...]) -> str | None:
+        """Return why `counters` are not those of a round's average, or None when they can be."""
+        own = self.contributions.get(key)
+        if own is None or len(own.counters) == len(counters):
+            return None
+        return f"{len(counters)} counters, not {len(own.counters)}"
+
     def commit(self, round: int) -> list[RingResult]:  # noqa: A002 - our word
         """Forget everything of the rounds up to `round`, and return the averages that were kept of them."""
         self.committed = max(self.committed, round)
@@ -145,7 +152,7 @@ class Handover:
         """Return why a piece contradicts the ring or the pieces before it, or None when it fits."""
         if not self._layout.has_chunk(0, piece.start, piece.stop):
             return f"[{piece.start}, {piece.stop}) is no chunk of {self._layout}"
-        if not (math.isfinite(piece.total_weight) and piece.total_weight >= 0):
+        if not weight_fits(piece.total_weight, len(self._spec.members)):
             return f"total weight {piece.total_weight}"
         if self._total not in (None, (piece.total_weight, piece.counters)):
             return f"a total of {piece.total_weight} {piece.counters}, after {self._total}"

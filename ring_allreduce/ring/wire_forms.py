@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
+from ring_allreduce.ring.events import LEAST_WEIGHT
 
 Wire = Literal["exact", "bfloat16", "float16", "int8"]
 
@@ -27,6 +28,9 @@ BLOCK = 256
 """Numbers that share one scale in int8; the last block of a chunk may be shorter."""
 
 NOT_FINITE = "it holds NaN or infinite numbers"
+
+_ROUNDED = 1.0 + 2.0**-6
+"""Compression may make a number larger by this factor at most."""
 
 _LEVELS = 127
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
@@ -74,15 +78,25 @@ def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) 
     return [values]
 
 
-def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, dtype: torch.dtype) -> Tensor:
+def decode(
+    wire: Wire,
+    tensors: Sequence[Tensor],
+    elements: int,
+    weight: float,
+    dtype: torch.dtype,
+    most: float = math.inf,
+) -> Tensor:
     """Return the vector (elements,) of `dtype` that `tensors` carry, a sum with `weight` behind it. exact: the tensor
     itself.
 
-    Raises InvalidInput that names what is wrong: how many tensors, a dtype, a shape, NaN or infinite numbers.
+    Raises InvalidInput that names what is wrong: how many tensors, a dtype, a shape, NaN or infinite numbers, or some
+    beyond `most`.
     """
     check_wire(wire, dtype)
     if wire == "int8":
-        return _decode_int8(tensors, elements)
+        vector = _decode_int8(tensors, elements)
+        _require_within(vector, most)
+        return vector
     sent = dtype if wire == "exact" else _cast(wire)
     _check_form(tensors, [("values", sent, elements)])
     (values,) = tensors
@@ -92,7 +106,29 @@ def decode(wire: Wire, tensors: Sequence[Tensor], elements: int, weight: float, 
         vector *= factor
     if not is_finite(vector):
         raise InvalidInput(NOT_FINITE + (", or some beyond float16" if sent != dtype else ""))
+    _require_within(vector, most)
     return vector
+
+
+def most_of_part(dtype: torch.dtype, members: int) -> float:
+    """Return the largest magnitude that one weighted part of a sum over `members` may have.
+
+    All parts together stay a factor of two within the range of `dtype`. The other half is for what compression adds,
+    and for partial sums that lie: see most_arriving.
+    """
+    return float(torch.finfo(dtype).max) / (2 * members)
+
+
+def most_arriving(dtype: torch.dtype, members: int, weight: float, *, whole: bool) -> float:
+    """Return the largest magnitude that numbers from one of `members` members, with `weight` behind them, may have.
+
+    They are a sum of parts (`whole`), or one part.
+    Whoever adds a part to it, or divides it by the weight, stays within the range of `dtype`; so who is to blame for
+    a number that does not is who sent this sum. A sum without weight, which is what compression left to members
+    without weight, may be divided by the least weight that there is.
+    """
+    most = most_of_part(dtype, 1 if whole else members)
+    return most * _ROUNDED * min(1.0, max(weight, LEAST_WEIGHT))
 
 
 def is_finite(vector: Tensor) -> bool:
@@ -107,16 +143,28 @@ def why_not_summed(vector: Tensor, weight: float, members: int) -> str | None:
     It must be finite, and so far from the end of its dtype's range that `members` such parts do not go beyond it: who
     gave too much is refused then, not who happens to add it to the others'.
     """
-    most = torch.finfo(vector.dtype).max / (members * max(1.0, weight))
-    # No number is larger than the norm, whose square overflows long before a sum does: one pass decides nearly always.
-    if vector.dot(vector).item() <= min(most, torch.finfo(torch.float32).max / 2) ** 2:
+    most = most_of_part(vector.dtype, members) / max(1.0, weight)
+    largest = _beyond(vector, most)
+    if largest is None:
         return None
     if not is_finite(vector):
         return NOT_FINITE
-    largest = max(map(abs, (limit.item() for limit in torch.aminmax(vector))))
-    if largest <= most:
-        return None
     return f"{members} parts with weight {weight:g} and its numbers, up to {largest:.3g}, overflow {vector.dtype}"
+
+
+def _require_within(vector: Tensor, most: float) -> None:
+    largest = None if most == math.inf else _beyond(vector, most)
+    if largest is not None:
+        raise InvalidInput(f"its numbers, up to {largest:.3g}, are beyond {most:.3g}, which no such sum is")
+
+
+def _beyond(vector: Tensor, most: float) -> float | None:
+    """Return the largest magnitude in `vector` where it is more than `most`, or NaN; None where it is not."""
+    # No number is larger than the norm, whose square overflows long before a sum does: one pass decides nearly always.
+    if vector.dot(vector).item() <= min(most, torch.finfo(torch.float32).max / 2) ** 2:
+        return None
+    largest = max(abs(limit.item()) for limit in torch.aminmax(vector))
+    return None if largest <= most else float(largest)
 
 
 def _cast(wire: Wire) -> torch.dtype:

@@ -35,6 +35,35 @@ class Patience:
             raise InvalidInput(f"patience needs 0 < alive_every_s < silence_floor_s, stall_floor_s; got {self}")
 
 
+class AwakeTime:
+    """The time of a clock less the gaps in which nobody read it: its process was frozen, or its machine suspended.
+
+    Such a gap is nobody's silence. What others have said meanwhile waits to be heard, or they stood still themselves.
+    """
+
+    def __init__(self, longest_s: float, usual_s: float) -> None:
+        """
+        Arguments:
+            longest_s: two readings that lie further apart than this have a gap between them.
+            usual_s: how much of such a gap counts all the same. It is more than 0, so that deadlines pass even where
+                every turn of a loop is a gap.
+        """
+        if not 0 < usual_s <= longest_s:
+            raise InvalidInput(f"awake time needs 0 < usual_s <= longest_s; got {usual_s} and {longest_s}")
+        self._longest_s = longest_s
+        self._usual_s = usual_s
+        self._read_s: float | None = None
+        self.away_s = 0.0
+        """The seconds that were left out so far."""
+
+    def at(self, now_s: float) -> float:
+        """Read the clock: return `now_s` less all gaps so far."""
+        if self._read_s is not None and now_s - self._read_s > self._longest_s:
+            self.away_s += now_s - self._read_s - self._usual_s
+        self._read_s = now_s
+        return now_s - self.away_s
+
+
 class SilenceDeadline:
     """Expires when nothing was heard for `factor` × (median + 2·spread) of the usual gap, at least `floor_s`."""
 
@@ -50,7 +79,7 @@ class SilenceDeadline:
         self._last_s = now_s
 
     def rest(self, now_s: float) -> None:
-        """Nothing is waited for: the time up to `now_s` is no silence, and no gap."""
+        """Take note that nothing is waited for, so that the time up to `now_s` is neither silence nor a gap."""
         self._last_s = now_s
 
     def silent_s(self, now_s: float) -> float:

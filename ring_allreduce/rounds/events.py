@@ -32,6 +32,11 @@ class FinishRequested:
 
 
 @dataclass(frozen=True)
+class RoundRequested:
+    """A round is needed now, though the fleet has not made `average_every` samples since the last."""
+
+
+@dataclass(frozen=True)
 class MemberFinished:
     """`member` holds the whole average of `ring` in `round`, made in `epoch` (None if there is only one epoch).
 
@@ -55,7 +60,7 @@ class MemberLost:
 
 @dataclass(frozen=True)
 class MemberSuspected:
-    """In `epoch` nothing came from `member` that should have come, or (`refused`) what came cannot be averaged."""
+    """Nothing came from `member` in `epoch` that should have come, or what came cannot be averaged (`refused`)."""
 
     epoch: int
     member: str
@@ -86,7 +91,7 @@ class ClusterJoined:
 
 
 MembershipEvent = MemberFinished | MemberLost | MemberSuspected | MemberHeld | ClusterJoined
-OwnerEvent = SamplesReported | FinishRequested | MembershipEvent
+OwnerEvent = SamplesReported | FinishRequested | RoundRequested | MembershipEvent
 
 
 # What the owner orders. A member takes Reform, Resume and CommitRound as its events.
@@ -176,16 +181,6 @@ class RingFinished:
 
     ring: str
     round: int
-
-
-@dataclass(frozen=True)
-class RoundCommitted:
-    """The owner has committed `round`."""
-
-    round: int
-
-
-MemberEvent = RingFinished | RoundCommitted
 
 
 # What a member's machines ask for.

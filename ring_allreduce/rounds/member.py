@@ -1,19 +1,14 @@
 """One member's side of rounds: when it may merge one, and what it does when an epoch of membership begins. Sans-I/O.
 
 In: events (a ring has finished, a round was committed, an epoch begins). Out: instructions (merge, report, hand
-on). `RoundMember` serves where membership never changes, as in a run today; `EpochMember` is the other end of
-rounds/membership.py. Both know names and numbers of rounds, and no vector, socket or clock (design §7).
+on). `EpochMember` is the other end of rounds/membership.py. It knows names and numbers of rounds, and no vector, socket
+or clock (design §7).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
-from ring_allreduce.errors import InvalidInput
 from ring_allreduce.rounds.events import (
     AcceptAverage,
     CommitRound,
     EpochInstruction,
-    MemberEvent,
     MergeRound,
     Reform,
     ReformRings,
@@ -22,49 +17,10 @@ from ring_allreduce.rounds.events import (
     RestartRound,
     Resume,
     RingFinished,
-    RoundCommitted,
     RoundContributed,
     RoundKey,
     SendAverage,
 )
-
-
-@dataclass
-class RoundMember:
-    """Says when one stage may merge: a round that is committed and whole here, in round order, each once."""
-
-    rings: Iterable[str]
-    """The rings that this stage belongs to."""
-
-    _finished: dict[int, set[str]] = field(default_factory=dict)
-    _committed: set[int] = field(default_factory=set)
-    _merged: int = 0
-
-    def __post_init__(self) -> None:
-        self.rings = frozenset(self.rings)
-
-    @property
-    def merged(self) -> int:
-        """Return the newest round that this stage was told to merge, 0 before the first."""
-        return self._merged
-
-    def handle(self, event: MemberEvent, now_s: float) -> list[MergeRound]:
-        """Return the rounds to merge now, oldest first. Duplicates and rounds already merged have no effect."""
-        if event.round > self._merged:
-            if isinstance(event, RoundCommitted):
-                self._committed.add(event.round)
-            elif event.ring in self.rings:
-                self._finished.setdefault(event.round, set()).add(event.ring)
-            else:
-                raise InvalidInput(f"ring {event.ring!r} is none of this stage's rings")
-        merges = []
-        while self._merged + 1 in self._committed and self._finished.get(self._merged + 1, set()) == self.rings:
-            self._merged += 1
-            self._committed.discard(self._merged)
-            self._finished.pop(self._merged, None)
-            merges.append(MergeRound(self._merged))
-        return merges
-
 
 Event = RoundContributed | RingFinished | Reform | Resume | CommitRound
 
@@ -76,7 +32,9 @@ class EpochMember:
     older epoch, has no effect.
     """
 
-    def __init__(self, me: str) -> None:
+    def __init__(self, me: str, *, paused: bool = True) -> None:
+        """`paused` says whether the first epoch begins with a Resume, as in a group that has to meet; a run's stages
+        are all there when it begins."""
         self._me = me
         self._contributed: set[int] = set()
         self._holding: set[RoundKey] = set()
@@ -84,8 +42,13 @@ class EpochMember:
         self.epoch = 0
         self.committed = 0
         """The newest round that may be merged, 0 before the first."""
-        self.paused = True
+        self.paused = paused
         """Whether an epoch is beginning: contribute to nothing until it has begun."""
+
+    @property
+    def first_round(self) -> int:
+        """Return the first round that this member takes part in, as the last epoch has said."""
+        return self._first_round
 
     @property
     def next_round(self) -> int | None:
@@ -143,9 +106,7 @@ class EpochMember:
         if up_to <= self.committed:
             return []
         # A newcomer has no part in the rounds before its first.
-        merges: list[EpochInstruction] = [
-            MergeRound(number) for number in range(self.committed + 1, up_to + 1) if number in self._contributed
-        ]
+        merges: list[EpochInstruction] = [MergeRound(number) for number in sorted(self._contributed) if number <= up_to]
         self.committed = up_to
         self._contributed = {number for number in self._contributed if number > up_to}
         self._holding = {key for key in self._holding if key[1] > up_to}

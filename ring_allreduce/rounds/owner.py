@@ -14,6 +14,7 @@ from ring_allreduce.rounds.events import (
     OpenRound,
     OwnerEvent,
     OwnerInstruction,
+    RoundRequested,
     SamplesReported,
 )
 from ring_allreduce.rounds.membership import RoundLossPolicy, RoundMembership
@@ -51,6 +52,7 @@ class RoundOwner:
         self._total = 0
         self._next_open_at = average_every
         self._opened = 0
+        self._requested = False
         self._final = False
 
     @property
@@ -86,6 +88,9 @@ class RoundOwner:
                 return self._open_when_due()
             case FinishRequested():
                 return self._request_finish()
+            case RoundRequested():
+                self._requested = self._total > 0
+                return self._open_when_due()
             case _:
                 out: list[OwnerInstruction] = [*self._membership.handle(event)]
                 return out + self._open_when_due()
@@ -93,8 +98,9 @@ class RoundOwner:
     def _open_when_due(self) -> list[OwnerInstruction]:
         total = self._total
         held_back = self._opened - self.committed > self._max_lag or self._membership.failed
-        if self._final or held_back or total < self._next_open_at:
+        if self._final or held_back or not (self._requested or total >= self._next_open_at):
             return []
+        self._requested = False
         # A leap over several thresholds, or several passed while held back, open one round: it would find
         # nothing new for the others.
         self._next_open_at = (total // self._average_every + 1) * self._average_every

@@ -5,8 +5,21 @@ In: messages for peers whose addresses are known. Out: deliveries, and counts of
 
 from ring_allreduce.transport.emulation.links import EmulatedDownlink, EmulatedUplink, LinkShape, NodeShape
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
+from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.in_process import InProcessEndpoint, InProcessNetwork
-from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.message import (
+    MOST_COUNT,
+    ClockSeconds,
+    Codec,
+    Count,
+    Message,
+    Name,
+    Seconds,
+    Text,
+    Unacceptable,
+    at_most,
+    between,
+)
 from ring_allreduce.transport.outbox import Outbox
 from ring_allreduce.transport.security.keys import (
     KeyPair,
@@ -17,11 +30,23 @@ from ring_allreduce.transport.security.keys import (
     write_allow_list,
     write_key_pair,
 )
-from ring_allreduce.transport.stats import DropCause, Lane, Lateness, Traffic, TransportStats
+from ring_allreduce.transport.stats import (
+    DropCause,
+    Lane,
+    Lateness,
+    Strangers,
+    Traffic,
+    TransportStats,
+    strangers_in_words,
+)
 from ring_allreduce.transport.zmq.zmq_endpoint import ZmqEndpoint
 
 __all__ = [
+    "MOST_COUNT",
+    "TOKEN_BYTES",
+    "ClockSeconds",
     "Codec",
+    "Count",
     "Delivery",
     "DropCause",
     "EmulatedDownlink",
@@ -35,16 +60,24 @@ __all__ = [
     "Lateness",
     "LinkShape",
     "Message",
+    "Name",
     "NodeShape",
     "Outbox",
     "PeerAddress",
+    "Seconds",
+    "Strangers",
+    "Text",
     "Traffic",
     "TransportLimits",
     "TransportStats",
+    "Unacceptable",
     "ZmqEndpoint",
+    "at_most",
+    "between",
     "read_allow_list",
     "read_key_pair",
     "read_keys",
+    "strangers_in_words",
     "write_allow_list",
     "write_key_pair",
 ]

@@ -89,7 +89,8 @@ class Endpoint(Protocol):
         ...
 
     epoch: int
-    """The epoch that everything sent carries. Deliveries of an older epoch are dropped and counted."""
+    """The epoch of membership that everything sent carries. Deliveries of every epoch arrive: whoever owns the state
+    that a message would change drops it where its epoch is over, as RingReducer does with chunks."""
 
     def connect(self, peers: Mapping[str, PeerAddress]) -> None:
         """Make `peers` known. A second call has no effect. A changed address replaces the old one; the own name is

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput, InvalidMessage, MessageTooLarge
 from ring_allreduce.transport.endpoint import Delivery
-from ring_allreduce.transport.message import Codec, Message
+from ring_allreduce.transport.message import Codec, Count, Message, Name, Unacceptable
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 
 TOKEN_BYTES = 16
@@ -55,10 +56,14 @@ if sys.byteorder != "little":
     raise ImportError("ring_allreduce sends tensors as little-endian bytes; this machine is big-endian")
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_ELEMENTS)]
+_Shape = Annotated[list[_Size], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+
+
 class _Head(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    sender: str
-    epoch: int
-    tensors: list[tuple[str, list[int]]]
+    sender: Name
+    epoch: Count
+    tensors: Annotated[list[tuple[Name, _Shape]], msgspec.Meta(max_length=MAX_TENSORS)]
     header: msgspec.Raw
 
 
@@ -114,7 +119,12 @@ class Envelope:
         if len(bodies) != len(head.tensors):
             raise InvalidMessage(DropCause.WRONG_SIZE, f"{len(bodies)} bodies for {len(head.tensors)} tensors")
         tensors = tuple(_tensor(body, *spec) for body, spec in zip(bodies, head.tensors, strict=True))
-        message = self._codec.decode(head.header)
+        try:
+            message = self._codec.decode(head.header)
+        except InvalidMessage as error:
+            if error.cause != DropCause.UNKNOWN_KIND:
+                error.claimed = head.sender, head.epoch
+            raise
         return Opened(head.sender, head.epoch, message, tensors, n_bytes)
 
     def _head(self, frames: Sequence[memoryview]) -> _Head:
@@ -131,42 +141,43 @@ def open_delivery(
     envelope: Envelope,
     frames: Sequence[memoryview],
     peers: Container[str],
-    epoch: int,
     lane: Lane,
     stats: TransportStats,
     proven: str | None = None,
 ) -> Delivery | None:
     """Return the delivery in `frames`, or None when it has to be dropped. Both are counted in `stats`; nothing is
-    raised.
+    raised. A message of a kind that is known, with fields that no peer of ours sends, is delivered as `Unacceptable`.
 
     The message has to name a sender among `peers`, and `proven`, the name that the connection's key stands for (None:
-    there are no keys, and nothing is proven). A message of an epoch before `epoch` is dropped.
+    there are no keys, and nothing is proven).
     """
     try:
         opened = envelope.open(frames)
     except InvalidMessage as error:
         stats.dropped[DropCause(error.cause)] += 1
-        return None
+        if error.claimed is None:
+            return None
+        sender, sent_epoch = error.claimed
+        if sender not in peers or proven not in (None, sender):
+            return None
+        return Delivery(sender, sent_epoch, Unacceptable(reason=str(error)), ())
     if opened.sender in peers and proven is not None and opened.sender != proven:
         stats.dropped[DropCause.FALSE_SENDER] += 1
         return None
     delivery = Delivery(opened.sender, opened.epoch, opened.message, opened.tensors)
-    if not still_wanted(delivery, peers, epoch, stats):
+    if not still_wanted(delivery, peers, stats):
         return None
     stats.received[opened.sender, lane].add(opened.n_bytes)
     return delivery
 
 
-def still_wanted(delivery: Delivery, peers: Container[str], epoch: int, stats: TransportStats) -> bool:
-    """Say whether a delivery, perhaps held back since it was opened, is of a known peer and of no older epoch.
+def still_wanted(delivery: Delivery, peers: Container[str], stats: TransportStats) -> bool:
+    """Say whether a delivery, perhaps held back since it was opened, is of a known peer.
 
     It is counted in `stats` as dropped if not.
     """
     if delivery.sender not in peers:
         stats.dropped[DropCause.UNKNOWN_SENDER] += 1
-        return False
-    if delivery.epoch < epoch:
-        stats.dropped[DropCause.OLDER_EPOCH] += 1
         return False
     return True
 

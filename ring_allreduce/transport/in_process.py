@@ -73,7 +73,7 @@ class InProcessNetwork:
         self._endpoints.pop(name, None)
 
     def next_due_s(self) -> float | None:
-        """When the next message of any link is due, in seconds; None when all links are empty. For virtual clocks."""
+        """Return when the next message of any link is due, in seconds; None when all are empty."""
         times = [endpoint.next_due_s() for endpoint in self._endpoints.values()]
         return min((time for time in times if time is not None), default=None)
 
@@ -138,7 +138,7 @@ class InProcessEndpoint:
         deliveries = []
         for lane, inbox in self._inbox.items():
             while inbox:
-                delivery = open_delivery(self._envelope, inbox.popleft(), self._peers, self.epoch, lane, self.stats)
+                delivery = open_delivery(self._envelope, inbox.popleft(), self._peers, lane, self.stats)
                 if delivery is not None:
                     deliveries.append(delivery)
         return deliveries
@@ -158,7 +158,7 @@ class InProcessEndpoint:
         return len(self._inbox[lane])
 
     def next_due_s(self) -> float | None:
-        """When the next message that this endpoint sent, or is about to receive, is due, in seconds."""
+        """Return when the next message that this endpoint sent, or is about to receive, is due, in seconds."""
         return self._node.next_due_s()
 
     def came(self, sender: str, lane: Lane, frames: Frames) -> None:

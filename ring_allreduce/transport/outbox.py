@@ -2,6 +2,9 @@
 
 In: messages with tensors, for any peer. Out: the same messages in the endpoint's bulk lane, each peer's in order. A
 peer that has no room delays nobody else. The queue itself has no bound: who puts messages in knows how many there are.
+
+What a peer has been sent takes memory until it is through with it, also where it lies in memory that both share. Where
+`most_bytes` is set, a peer is sent no more than that before it has said what it has got.
 """
 
 from collections import deque
@@ -18,10 +21,19 @@ from ring_allreduce.transport.stats import Lane
 class Outbox:
     """Bulk messages that have not been handed to the endpoint yet, oldest first for each peer."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        """`endpoint`: sends the messages; it must know every peer that is named in put() when flush() is called."""
+    def __init__(self, endpoint: Endpoint, most_bytes: int | None = None) -> None:
+        """
+        Arguments:
+            endpoint: sends the messages; it must know every peer that is named in put() when flush() is called.
+            most_bytes: the bytes of tensors on their way to one peer, beyond which it is sent nothing before it has got
+                some, as got() is told; None for no bound.
+        """
         self._endpoint = endpoint
+        self._most_bytes = most_bytes
         self._queues: dict[str, deque[tuple[Message, Sequence[Tensor]]]] = {}
+        self._under_way: dict[str, deque[int]] = {}
+        """By peer: the bytes of each message that it has been sent and has not got, oldest first."""
+        self._got: dict[str, int] = {}
 
     def put(self, peer: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
         """Queue a message. Nobody may write to `tensors` any more, as with Endpoint.send."""
@@ -34,14 +46,32 @@ class Outbox:
         """
         sent = 0
         for peer, queue in self._queues.items():
-            while queue:
+            while queue and not self._full(peer):
                 try:
                     self._endpoint.send(peer, Lane.BULK, *queue[0])
                 except PeerStalled:
                     break
-                queue.popleft()
+                _, tensors = queue.popleft()
+                if self._most_bytes is not None:
+                    self._under_way.setdefault(peer, deque()).append(sum(tensor.nbytes for tensor in tensors))
                 sent += 1
         return sent
+
+    def got(self, peer: str, messages: int) -> None:
+        """A peer has got so many messages of this outbox in all, since the first or since it was forgotten. It may say
+        more than it was sent."""
+        under_way = self._under_way.get(peer)
+        while under_way and self._got.get(peer, 0) < messages:
+            under_way.popleft()
+            self._got[peer] = self._got.get(peer, 0) + 1
+
+    def forget(self, peer: str) -> None:
+        """Drop what has not been sent to a peer, which counts from 0 again: another process has its name now."""
+        for held in (self._queues, self._under_way, self._got):
+            held.pop(peer, None)
+
+    def _full(self, peer: str) -> bool:
+        return self._most_bytes is not None and sum(self._under_way.get(peer, ())) >= self._most_bytes
 
     def clear(self) -> None:
         """Drop what has not been sent."""

@@ -2,7 +2,8 @@
 RAVNEST_FAULT_SEED tries others.
 
 Most of a run's time is the start of Ray and of the stages' processes. So interrupted runs have two processes only, the
-frozen run waits for its end while other tests run, and runs that are interrupted before training start together.
+frozen run waits for its end and the paused one for longer than any deadline while other tests run, and runs that are
+interrupted before training start together.
 """
 
 import json
@@ -12,13 +13,16 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest
+from ravnest.driver.observe.metrics_file import read_metrics
+from ring_allreduce.rounds import SILENCE_FLOOR_S
+from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest, until_update
+from tests.support.terminal import CTRL_Z, Terminal
 
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
 LONG: dict[str, object] = {"stop": {"samples": 500_000}, "optimizer": {"name": "adamw", "lr": 1e-3}}
@@ -46,45 +50,121 @@ def chance() -> random.Random:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen(long_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, list[psutil.Process]]]:
-    """A run of which one stage is frozen, and all its processes. It ends while other tests run."""
+def frozen(
+    long_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Running, list[psutil.Process], Future[int]]]:
+    """A run of which one stage is frozen, all its processes, and its exit code: it is terminated as soon as it goes on
+    without the frozen stage's cluster. That takes its time while other tests run."""
     chance = random.Random(SEED)
     running = Running(shutil.copytree(long_run, tmp_path_factory.mktemp("frozen") / "run"))
     running.until_update(chance.randrange(5, 60))
     family = running.family()
     chance.choice(running.stages()).suspend()
-    yield running, family
+
+    def ended() -> int:
+        running.until("has left the run")
+        running.send(signal.SIGTERM)
+        return running.end()
+
+    watcher = ThreadPoolExecutor(1)
+    yield running, family, watcher.submit(ended)
     if running.process.poll() is None:
         running.process.kill()
-        running.end()
+    watcher.shutdown()
 
 
-def test_a_killed_stage_ends_the_run_by_name_and_leaves_a_good_checkpoint(
+def trains(process: psutil.Process) -> bool:
+    """Whether it is a run's driver or one of its stages, and none of Ray's own processes."""
+    words = " ".join(process.cmdline())
+    return "-m ravnest run" in words or "StageActor" in words
+
+
+@pytest.fixture(scope="module", autouse=True)
+def paused(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, float]]:
+    """A run in a terminal, paused by Ctrl-Z, and when it was. The pause lasts while other tests run."""
+    terminal = Terminal(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("paused") / "run"))
+    terminal.ravnest("run", "--out", "r")
+    assert until_update(terminal.folder / "r", 5, terminal.shell), terminal.output
+    family = terminal.family()
+    terminal.type(CTRL_Z)
+    training = [each for each in family if trains(each)]
+    assert len(training) == 3
+    deadline_s = time.monotonic() + NOTICED_S
+    while any(each.status() != psutil.STATUS_STOPPED for each in training):
+        assert time.monotonic() < deadline_s, terminal.output
+        time.sleep(0.05)
+    yield terminal, time.monotonic()
+    terminal.close()
+    for process in psutil.wait_procs(family, timeout=20.0)[1]:
+        process.kill()
+
+
+def test_a_folder_that_a_run_has_is_refused_to_a_second_one(paused: tuple[Terminal, float]) -> None:
+    terminal, _ = paused
+    owner = next(each.pid for each in terminal.family() if each.cmdline()[1:4] == ["-m", "ravnest", "run"])
+    before = sorted(path.name for path in (terminal.folder / "r").rglob("*"))
+    for arguments in (["run", "--out", "r"], ["run", "--out", "r", "--resume"], ["rehearse", "--out", "r"]):
+        refused = ravnest(terminal.folder, *arguments)
+        assert refused.returncode == 2
+        assert f"r: is in use by process {owner} on" in refused.stderr
+    assert sorted(path.name for path in (terminal.folder / "r").rglob("*")) == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unheard(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[psutil.Process]]:
+    """The stages of a run whose driver is frozen: they hear of nobody, and their Ray is well. They end while other
+    tests run."""
+    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("unheard") / "run"))
+    running.until_update(5)
+    stages, family = running.stages(), running.family()
+    running.process.send_signal(signal.SIGSTOP)
+    yield stages
+    running.process.kill()
+    running.end()
+    assert gone(family)
+
+
+def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_leaves_with_notice(
     long_run: Path, tmp_path: Path, chance: random.Random
 ) -> None:
     running = Running(shutil.copytree(long_run, tmp_path / "run"))
     running.until("checkpoint of round")
     running.until_update(chance.randrange(40, 120))
-    family, victim = running.family(), chance.choice(running.stages())
-    victim.kill()
+    stages = running.stages()
+    assert len(stages) == 4
+    chance.choice(stages).kill()
     killed_s = time.monotonic()
-    assert running.end() == 1
+    running.until("has left the run")
     assert time.monotonic() - killed_s < NOTICED_S
-    last = running.output.strip().splitlines()[-1]
-    assert last.startswith("ravnest: error: stage c")
-    assert "on node '" in last
-    assert "died" in last
-    assert "Traceback" not in running.output
-    assert gone(family)
-    checkpoints = running.folder / "r/checkpoints"
-    latest = checkpoints / (checkpoints / "latest").read_text().strip()
-    assert last.endswith(f"go on from {latest.name} with: ravnest run plan.yaml --resume --out r")
+    running.until("trains again")
+    running.until("checkpoint of round")
+    left = [stage for stage in stages if not gone([stage], within_s=0.0)]
+    assert len(left) == 2, "those of the other cluster go on, and the others are new"
+    family, stages = running.family(), running.stages()
+    assert len(stages) == 4
+    for stage in stages:
+        stage.kill()
+    running.until("begins again from")
+    latest = running.folder / "r/checkpoints" / (running.folder / "r/checkpoints/latest").read_text().strip()
+    told = running.output.strip().splitlines()[-1]
+    assert told.startswith("stage c")
+    assert "on node '" in told
+    assert "died" in told
+    assert f"begins again from {latest.name} in 2 s" in told
     saved = json.loads((latest / "manifest.json").read_text())
     assert saved["samples"] == 12 * sum(saved["versions"].values())
-    planned(running.folder, **{**LONG, "stop": {"minutes": 0.02}})
-    resumed = ravnest(running.folder, "run", "--out", "r", "--resume", "--json")
-    assert resumed.returncode == 0, resumed.stderr
-    assert json.loads(resumed.stdout)["samples"] > saved["samples"]
+    assert saved["lost"] == []
+    assert gone(family)
+    running.until("checkpoint of round")
+    asked = ravnest(running.folder, "leave", "r", "b0")
+    assert asked.returncode == 0, asked.stderr
+    running.until("has left the run with nothing lost")
+    family = running.family()
+    running.send(signal.SIGTERM)
+    assert running.end() == 130
+    assert "Traceback" not in running.output
+    assert gone(family)
+    assert json.loads((running.folder / "r/summary.json").read_text())["samples"] > saved["samples"]
 
 
 def test_an_interrupt_writes_a_checkpoint_and_stops(
@@ -121,20 +201,48 @@ def test_an_interrupt_before_training_ends_at_once(long_run_of_two: Path, tmp_pa
         list(together.map(interrupted, *zip(*cases, strict=True)))
 
 
-def test_a_killed_driver_takes_its_stages_along(long_run_of_two: Path, tmp_path: Path, chance: random.Random) -> None:
+def test_a_killed_driver_takes_everything_along(long_run_of_two: Path, tmp_path: Path, chance: random.Random) -> None:
     running = Running(shutil.copytree(long_run_of_two, tmp_path / "run"))
     running.until_update(chance.randrange(5, 60))
-    stages = running.stages()
-    assert len(stages) == 2
+    family = running.family()
+    assert len(running.stages()) == 2
     running.process.kill()
     running.process.communicate(timeout=DEADLINE_S)
-    assert gone(stages, within_s=NOTICED_S)
+    assert gone(family, within_s=NOTICED_S)
 
 
-def test_a_frozen_stage_ends_the_run_by_name(frozen: tuple[Running, list[psutil.Process]]) -> None:
-    running, family = frozen
-    assert running.end() == 1
-    last = running.output.strip().splitlines()[-1]
-    assert "on node '" in last
-    assert "has been silent for" in last
+def test_a_frozen_stage_costs_its_cluster(frozen: tuple[Running, list[psutil.Process], Future[int]]) -> None:
+    running, family, exit_code = frozen
+    assert exit_code.result(timeout=DEADLINE_S) == 130, running.output
+    told = next(line for line in running.output.splitlines() if "has left the run" in line)
+    assert "on node '" in told
+    assert "has been silent for" in told
+    assert (running.folder / "r/weights.safetensors").is_file()
     assert gone(family)
+
+
+def test_a_pause_of_everything_is_nobodys_death_and_a_closed_terminal_leaves_a_checkpoint(
+    paused: tuple[Terminal, float],
+) -> None:
+    terminal, since_s = paused
+    family, run = terminal.family(), terminal.folder / "r"
+    training = [each for each in family if trains(each)]  # Ray ends idle workers of its own as it likes
+    updates = read_metrics(run / "metrics.jsonl")
+    time.sleep(max(0.0, since_s + 1.2 * SILENCE_FLOOR_S - time.monotonic()))
+    assert read_metrics(run / "metrics.jsonl") == updates
+    last = max(record["update"] for record in updates if record["kind"] == "update")
+    terminal.type("fg\n")
+    # So many updates of a stage take rounds of all of them.
+    assert until_update(run, last + 100, terminal.shell), terminal.output
+    assert "stood still for" in terminal.output
+    assert all(each.is_running() for each in training)
+    terminal.close()
+    assert gone(family, within_s=NOTICED_S)
+    assert json.loads((run / "summary.json").read_text())["stopped_early"] is True
+    assert (run / "weights.safetensors").is_file()
+    assert not (run / ".lock").exists()
+
+
+def test_stages_that_hear_no_driver_end_by_themselves(unheard: list[psutil.Process]) -> None:
+    assert len(unheard) == 2
+    assert gone(unheard, within_s=DEADLINE_S)

@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -17,6 +18,7 @@ import zmq
 from ring_allreduce import DeadlinePassed, InvalidInput, TransportError
 from ring_allreduce.transport import KeyPair, Keys
 from ring_allreduce.transport.security.doorkeeper import present_keys
+from ring_allreduce.transport.security.waiting_room import MOST_OF_ADDRESS
 from ring_allreduce.transport.zmq import encrypted_streams
 from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener, EncryptedStream
 
@@ -318,3 +320,24 @@ def test_a_listener_ends_whole_though_its_last_stream_is_accepted_meanwhile(list
     listener.close()
     EncryptedListener(*listener.getsockname(), keys("rendezvous")).close()  # the address is free again
     here.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who was admitted")
+def test_so_many_silent_connections_are_open_and_no_more_and_a_member_still_gets_in(listener):
+    def silent(count):
+        return [socket.create_connection(listener.getsockname(), timeout=DEADLINE_S) for _ in range(count)]
+
+    strangers = silent(3 * MOST_OF_ADDRESS)
+    for stranger in strangers[: 2 * MOST_OF_ADDRESS]:  # the oldest are turned away
+        with contextlib.suppress(ConnectionError):
+            while stranger.recv(4096):
+                pass
+    here = stream(listener)
+    there, name = accept(listener)
+    assert name == "desk"
+    strangers += silent(2 * MOST_OF_ADDRESS)
+    here.sendall(b"still here")
+    assert read(there, 10) == b"still here"
+    assert listener.strangers.counts["127.0.0.1"] >= 2 * MOST_OF_ADDRESS
+    for one in (*strangers, here, there):
+        one.close()

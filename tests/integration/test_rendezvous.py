@@ -4,6 +4,7 @@ import contextlib
 import queue
 import resource
 import socket
+import struct
 import threading
 import time
 
@@ -13,6 +14,7 @@ import torch
 from ring_allreduce import Group, PeerLost, RavnestError, Rendezvous
 from ring_allreduce.group import rendezvous as module
 from ring_allreduce.group.control_messages import (
+    FIRST_FRAME_BYTES,
     CommittedMessage,
     FinishedMessage,
     FrameReader,
@@ -94,13 +96,14 @@ def test_any_number_of_silent_connections_keeps_nobody_out(rendezvous):
 
 
 def test_a_connection_that_does_not_join_is_closed(monkeypatch):
-    monkeypatch.setattr(module, "JOIN_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "JOIN_DEADLINE_S", 0.5)
     monkeypatch.setattr(module, "TICK_S", 0.1)
     with Rendezvous(size=2) as rendezvous, connect(rendezvous) as silent, connect(rendezvous) as dripping:
         for one in (silent, dripping):
             assert isinstance(hear(one)[0], WelcomeMessage)
         dripping.sendall(b"\0")
         assert hear(silent) == hear(dripping) == []
+        monkeypatch.undo()  # honest members may be slow
         assert_still_serves(rendezvous)
 
 
@@ -298,3 +301,13 @@ def test_a_name_that_has_just_left_may_come_back_at_once(rendezvous):
             assert values.tolist() == [1.0, 1.0, 1.0]
             other = groups.get(timeout=DEADLINE_S)
         other.close()
+
+
+def test_who_has_not_joined_cannot_make_it_hold_a_large_frame(rendezvous):
+    with connect(rendezvous) as stranger:
+        assert isinstance(hear(stranger)[0], WelcomeMessage)
+        with contextlib.suppress(ConnectionError):
+            stranger.sendall(struct.pack(">I", FIRST_FRAME_BYTES + 1))
+        assert hear(stranger) == []
+    assert_still_serves(rendezvous)
+    assert rendezvous.strangers.counts == {"127.0.0.1": 1}

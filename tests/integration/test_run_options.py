@@ -20,7 +20,7 @@ from tests.support.zmtp import listening, mechanism
 
 pytestmark = pytest.mark.timeout(600)
 
-AVERAGING = {"weighting": "equal", "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}}, "wire": "int8"}
+AVERAGING = {"weighting": "equal", "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}}, "wire": "int8", "buffers": {}}
 OPTIONS = {"averaging": AVERAGING, "split_backward": "always", "precision": "bfloat16"}
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver.in_process import LocalResult, LocalRun
 from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost
 from ravnest.job.config import Job
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.executor import ThreadExecutor
 from ravnest.stage.process import assemble, batch_source
@@ -110,7 +110,7 @@ class Driver:
     def follow(self, until_updates: int | None = None) -> LocalResult:
         """To the end of the run, or until so many updates were reported in all."""
         began_s, updates = time.monotonic(), 0
-        while self.run.control.phase is not c.RunPhase.DONE:
+        while self.run.control.phase is not ins.RunPhase.DONE:
             now_s = time.monotonic() - began_s
             assert now_s < DEADLINE_S, f"still {self.run.control.phase.name}"
             assert [stage.error for stage in self.stages.values() if stage.error] == []
@@ -195,8 +195,10 @@ def test_a_stage_that_loses_its_driver_leaves_no_thread_that_computes() -> None:
     (stage,) = driver.stages.values()
     try:
         driver.follow(until_updates=3)
-        stage.now.by_s = 1e4
-        stage.thread.join(DEADLINE_S)
+        until_s = time.monotonic() + DEADLINE_S
+        while stage.thread.is_alive() and time.monotonic() < until_s:
+            stage.now.by_s += 1.0  # a leap would be taken for a time in which the process stood still
+            stage.thread.join(0.3)
         assert isinstance(stage.error, NodeLost)
         stage.assert_left()
     finally:

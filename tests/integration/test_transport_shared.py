@@ -14,8 +14,9 @@ import torch
 
 from ring_allreduce.transport import Codec, DropCause, KeyPair, Keys, Lane, LinkShape, Message, NodeShape, ZmqEndpoint
 from ring_allreduce.transport.shared.channel import INLINE_BYTES, LENT, MAGIC, UNTAKEN, OutgoingChannel, channel_name
-from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, SharedMemoryListener, listen
+from ring_allreduce.transport.shared.listener import MOST_UNKNOWN, IncomingChannel, SharedMemoryListener, listen
 from ring_allreduce.transport.shared.memory import MOST_LENT, LentMemory
+from ring_allreduce.transport.zmq import zmq_endpoint
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,10 +34,52 @@ def endpoint(name, **options):
 
 
 @pytest.fixture
-def listener():
-    found = SharedMemoryListener(f"\0test/{os.getpid()}", TOKEN, Counter(), 1 << 30)
+def dropped():
+    """What the listener has dropped, by cause."""
+    return Counter()
+
+
+@pytest.fixture
+def listener(dropped):
+    found = SharedMemoryListener(f"\0test/{os.getpid()}", TOKEN, dropped, 1 << 30)
     yield found
     found.close()
+
+
+@pytest.fixture
+def channels(monkeypatch):
+    """The channels that endpoints of this process have made, in order."""
+    made, connect = [], OutgoingChannel.connect
+
+    def connected(*given):
+        channel = connect(*given)
+        made.append(channel)
+        return channel
+
+    monkeypatch.setattr(OutgoingChannel, "connect", connected)
+    return made
+
+
+@contextlib.contextmanager
+def socket_of(channel):
+    """The socket of a channel, to treat it as the system might."""
+    descriptor, _ = channel.watch()
+    with socket.socket(fileno=os.dup(descriptor)) as found:
+        yield found
+
+
+def mapped():
+    """The mappings of shared memory in this process: (inode, bytes), each as often as it is mapped."""
+    found = Counter()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "memfd:ring_allreduce" in line:
+            first, last = (int(edge, 16) for edge in line.split()[0].split("-"))
+            found[line.split()[4], last - first] += 1
+    return found
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def line_to(listener, lane=Lane.BULK, lent=NOTHING_LENT):
@@ -197,12 +240,12 @@ def test_a_reader_that_takes_nothing_holds_the_sender_back_until_it_does(listene
 
 
 def test_memory_is_used_again(listener):
-    line = line_to(listener)
+    before, line = mapped(), line_to(listener)
     for number in range(200):
         assert line.takes()
         line.send([b"head", number.to_bytes(4, "little") * 50_000])
         assert taken(listener) == [[b"head", number.to_bytes(4, "little") * 50_000]]
-    assert line._slots.total_bytes <= 2 * 16 << 20
+    assert sum(n_bytes for _, n_bytes in mapped() - before) <= 2 * 16 << 20
     line.close()
 
 
@@ -234,7 +277,7 @@ def test_what_lies_in_lent_memory_is_read_there(listener):
 
 def test_lent_memory_that_nobody_holds_any_more_is_gone_at_the_reader_too(listener):
     lent = LentMemory(available=True)
-    line = line_to(listener, lent=lent)
+    before, line = mapped(), line_to(listener, lent=lent)
     for round_number in range(20):
         vector = lent.empty(1 << 20, torch.uint8).fill_(round_number)
         assert line.send([b"head", memoryview(vector.numpy())])
@@ -243,25 +286,22 @@ def test_lent_memory_that_nobody_holds_any_more_is_gone_at_the_reader_too(listen
         del vector, body
     assert line.send([b"no body"])
     assert taken(listener) == [[b"no body"]]
-    (incoming,) = listener._channels[Lane.BULK].values()
-    assert incoming._borrowed._segments == {}
-    assert line._numbers.gone() == {}
+    assert mapped() - before == {}
     line.close()
 
 
 def test_an_idle_line_tells_its_reader_what_is_gone(listener):
     lent = LentMemory(available=True)
-    line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8)
+    before, line, vector = mapped(), line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8)
     assert line.send([b"head", memoryview(vector.numpy())])
     assert len(taken(listener)) == 1
-    (incoming,) = listener._channels[Lane.BULK].values()
     line.tend(0.0)
     assert taken(listener) == []
-    assert len(incoming._borrowed._segments) == 1
+    assert list((mapped() - before).values()) == [2], "once at each end"
     del vector
     line.tend(0.0)
     assert taken(listener) == [], "nobody hears of it"
-    assert incoming._borrowed._segments == {}
+    assert mapped() - before == {}
     line.tend(0.0)
     assert line.send([b"after"])
     assert taken(listener) == [[b"after"]]
@@ -270,7 +310,6 @@ def test_an_idle_line_tells_its_reader_what_is_gone(listener):
 
 def full_socket(line):
     """Fill the socket of `line` with messages, which its reader does not take; how many."""
-    line._most = 1 << 30
     count = 0
     while line.send([b"x" * INLINE_BYTES]):
         count += 1
@@ -278,11 +317,10 @@ def full_socket(line):
     return count
 
 
-def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(listener):
-    lent = LentMemory(available=True)
+def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(listener, monkeypatch):
+    monkeypatch.setitem(UNTAKEN, Lane.BULK, 1 << 30)  # so that the socket is full before the reader's patience ends
+    before, lent = mapped(), LentMemory(available=True)
     line, vector = line_to(listener, lent=lent), lent.empty(1 << 20, torch.uint8).fill_(5)
-    (incoming,) = (line_ for line_ in listener._channels[Lane.BULK].values())
-    incoming._most = 1 << 30
     count = full_socket(line)
     assert not line.send([b"head", memoryview(vector.numpy())])
     assert len(taken(listener, most=1 << 30)) == count
@@ -291,11 +329,11 @@ def test_lent_memory_that_could_not_be_told_of_is_told_of_when_there_is_room(lis
     count = full_socket(line)
     del vector
     line.tend(0.0)
-    assert len(incoming._borrowed._segments) == 1
+    assert list((mapped() - before).values()) == [1], "the reader's"
     assert len(taken(listener, most=1 << 30)) == count
     line.tend(0.0)
     assert taken(listener) == []
-    assert incoming._borrowed._segments == {}
+    assert mapped() - before == {}
     line.close()
 
 
@@ -342,7 +380,7 @@ HELLO = MAGIC + TOKEN + b"bulk"
 
 
 def head(slot, place, inline, frames, sizes=(), gone=()):
-    """As shared_format.py says, whether or not it makes sense."""
+    """A head in the format of channel.py, whether or not it makes sense."""
     fixed = struct.pack("<IQHHH", slot, place, inline, frames, len(gone))
     return fixed + struct.pack(f"<{len(gone)}I{len(sizes)}Q", *gone, *sizes)
 
@@ -365,11 +403,11 @@ def head(slot, place, inline, frames, sizes=(), gone=()):
         ([HELLO, head(LENT | 3, 0, 0, 2, [5, 5], gone=[1, 2])], DropCause.WRONG_SIZE),
     ],
 )
-def test_who_says_what_no_peer_says_is_hung_up_on(listener, datagrams, cause):
+def test_who_says_what_no_peer_says_is_hung_up_on(listener, dropped, datagrams, cause):
     good = line_to(listener)
     stranger = raw(listener, *datagrams)
     assert taken(listener) == []
-    assert listener._dropped == {cause: 1}
+    assert dropped == {cause: 1}
     stranger.settimeout(DEADLINE_S)
     assert stranger.recv(10) == b""
     good.send([b"still here"])
@@ -378,22 +416,22 @@ def test_who_says_what_no_peer_says_is_hung_up_on(listener, datagrams, cause):
     good.close()
 
 
-def test_a_segment_that_could_shrink_is_refused(listener):
+def test_a_segment_that_could_shrink_is_refused(listener, dropped):
     stranger = raw(listener, HELLO)
     descriptor = os.memfd_create("trap")
     os.ftruncate(descriptor, 16 << 20)
     message = head(0, 1 << 16, 0, 1, [5])
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files()
     socket.send_fds(stranger, [message], [descriptor])
     assert taken(listener) == []
-    assert listener._dropped == {DropCause.MALFORMED: 1}
-    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # the line's own: none that came is left open
+    assert dropped == {DropCause.MALFORMED: 1}
+    assert open_files() == before - 1  # the line's own: none that came is left open
     stranger.close()
     os.close(descriptor)
 
 
 @pytest.mark.parametrize(("number", "sealed"), [(3, False), (MOST_LENT, True)])
-def test_lent_memory_that_could_shrink_or_has_no_number_is_refused(listener, number, sealed):
+def test_lent_memory_that_could_shrink_or_has_no_number_is_refused(listener, dropped, number, sealed):
     stranger = raw(listener, HELLO)
     descriptor = os.memfd_create("trap", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 1 << 16)
@@ -401,7 +439,7 @@ def test_lent_memory_that_could_shrink_or_has_no_number_is_refused(listener, num
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     socket.send_fds(stranger, [head(LENT | number, 0, 0, 1, [5])], [descriptor])
     assert taken(listener) == []
-    assert listener._dropped == {DropCause.MALFORMED: 1}
+    assert dropped == {DropCause.MALFORMED: 1}
     stranger.close()
     os.close(descriptor)
 
@@ -427,15 +465,18 @@ def test_a_reader_that_lies_about_what_it_took_is_given_up(answer):
 
 
 def test_lines_that_say_nothing_do_not_pile_up(listener):
+    before = open_files()
     silent = [raw(listener) for _ in range(MOST_UNKNOWN + 20)]
-    assert len(listener._unknown) == MOST_UNKNOWN
+    assert open_files() == before + len(silent) + MOST_UNKNOWN, "the listener has an end of the last ones only"
+    assert [one.recv(10) for one in silent[:20]] == [b""] * 20
     good = line_to(listener)
     good.send([b"x"])
     assert taken(listener) == [[b"x"]]
     for one in (*silent, good):
         one.close()
     listener.look()
-    assert not listener._unknown
+    assert taken(listener) == []
+    assert open_files() == before
 
 
 def test_without_a_listener_there_is_no_line():
@@ -448,7 +489,8 @@ def test_a_taken_address_leaves_the_endpoint_to_tcp(listener):
 
 def test_a_system_without_room_is_tried_again_and_nothing_is_lost(listener):
     line = line_to(listener, Lane.PIPELINE)
-    line._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    with socket_of(line) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     found, sent, refused = [], 0, 0
     while len(found) < 50:
         if sent < 50 and line.takes() and line.send([b"%d" % sent, bytes(3000), bytes(100_000)][: 2 + sent % 2]):
@@ -461,13 +503,15 @@ def test_a_system_without_room_is_tried_again_and_nothing_is_lost(listener):
     line.close()
 
 
-def test_a_message_for_which_there_was_no_room_goes_on_by_itself():
+def test_a_message_for_which_there_was_no_room_goes_on_by_itself(channels):
     """Nobody sends after it: that the socket is writable again has to be enough."""
     a, b = endpoint("a"), endpoint("b")
     try:
         a.connect({"b": b.address})
         b.connect({"a": a.address})
-        a._peers["b"]._lanes[Lane.BULK]._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        for channel in channels:
+            with socket_of(channel) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for number in range(7):
             a.send("b", Lane.BULK, Note(number=number), [torch.zeros(1)] * 800)
         assert [delivery.message.number for delivery in received(b, a, 7)] == list(range(7))
@@ -507,14 +551,13 @@ def test_busy_lines_are_served_in_turn(listener):
         line.close()
 
 
-def test_who_minds_no_credit_is_hung_up_on(listener):
+def test_who_minds_no_credit_is_hung_up_on(listener, dropped, monkeypatch):
+    monkeypatch.setattr(IncomingChannel, "give_back", lambda channel: None)
     message = head((1 << 32) - 1, 0, 1, 1, [1]) + b"x"
     stranger = raw(listener, HELLO, *[message] * 12)
     listener.look()
-    (line,) = listener._channels[Lane.BULK].values()
-    line.give_back = lambda: None
     assert len(taken(listener)) == UNTAKEN[Lane.BULK]
-    assert listener._dropped == {DropCause.MALFORMED: 1}
+    assert dropped == {DropCause.MALFORMED: 1}
     stranger.close()
 
 
@@ -527,17 +570,16 @@ def test_many_who_called_before_anybody_looked_are_all_admitted(listener):
         line.close()
 
 
-def test_a_line_that_breaks_is_replaced_by_tcp():
+def test_a_line_that_breaks_is_replaced_by_tcp(channels):
     a, b = endpoint("a"), endpoint("b")
     try:
         a.connect({"b": b.address})
         b.connect({"a": a.address})
         a.send("b", Lane.BULK, Note(number=1), [torch.ones(50_000)])
         received(b, a, 1)
-        for lines in b._shared._channels.values():
-            for line in lines.values():
-                line.close()
-            lines.clear()
+        for channel in channels:
+            with socket_of(channel) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
         a.send("b", Lane.BULK, Note(number=2), [torch.ones(50_000)])
         (delivery,) = received(b, a, 1)
         assert delivery.message.number == 2
@@ -548,7 +590,7 @@ def test_a_line_that_breaks_is_replaced_by_tcp():
 
 
 def test_large_messages_one_after_another_take_little_memory(listener):
-    line = line_to(listener, Lane.PIPELINE)
+    before, line = mapped(), line_to(listener, Lane.PIPELINE)
     body = bytes(9 << 20)
     for _ in range(20):
         assert line.takes()
@@ -557,18 +599,22 @@ def test_large_messages_one_after_another_take_little_memory(listener):
         for frames in listener.take(Lane.PIPELINE, 1):
             assert frames[1].nbytes == len(body)
         del frames
-    assert line._slots.total_bytes <= 3 * 16 << 20
+    assert sum(n_bytes for _, n_bytes in mapped() - before) <= 3 * 16 << 20
     line.close()
 
 
-def test_closing_with_something_unread_does_not_spin():
+def test_closing_with_something_unread_does_not_spin(monkeypatch):
+    connect = zmq_endpoint.connect_lane
+
+    def connected(peer, address, lane, *given):
+        return _Never() if (peer, lane) == ("c", Lane.BULK) else connect(peer, address, lane, *given)
+
+    monkeypatch.setattr(zmq_endpoint, "connect_lane", connected)
     a, b = endpoint("a"), endpoint("b")
     a.connect({"b": b.address})
     b.connect({"a": a.address, "c": a.address})
     a.send("b", Lane.BULK, Note())
-    b._peers["c"].push(Lane.BULK, [b"x"], 1, 0.0)
-    b._peers["c"]._lanes[Lane.BULK].close(0)
-    b._peers["c"]._lanes[Lane.BULK] = _Never()
+    b.send("c", Lane.BULK, Note())
     before_s = time.thread_time()
     b.close()
     assert time.thread_time() - before_s < 0.5

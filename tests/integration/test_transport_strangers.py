@@ -3,13 +3,18 @@
 import contextlib
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
 import psutil
 import pytest
+import torch
 
-from ring_allreduce.transport import Codec, DropCause, Lane, Message, TransportLimits, ZmqEndpoint
+from ring_allreduce.transport import Codec, DropCause, Lane, Message, PeerAddress, TransportLimits, ZmqEndpoint
+from ring_allreduce.transport.security.waiting_room import MOST_OF_ADDRESS
+from tests.support.commands import ROOT, environment
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -110,6 +115,105 @@ def test_peers_are_admitted_while_nobody_polls_and_another_run_is_refused_and_co
     assert [delivery.message.number for delivery in deliveries] == [2]
     assert listener.stats.dropped == {DropCause.WRONG_TOKEN: 2}
     friend.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who was admitted")
+def test_so_many_silent_connections_are_open_and_no_more_and_a_peer_still_gets_in(listener):
+    where = listener.address.host, listener.address.pipeline_port
+    strangers = [socket.create_connection(where, timeout=DEADLINE_S) for _ in range(3 * MOST_OF_ADDRESS)]
+    for stranger in strangers[: 2 * MOST_OF_ADDRESS]:  # the oldest are turned away
+        with contextlib.suppress(ConnectionError):
+            while stranger.recv(4096):
+                pass
+    friend = ZmqEndpoint("a", codec=CODEC, token=TOKEN, shared_memory=False)
+    listener.connect({"a": friend.address})
+    friend.connect({"b": listener.address})
+    for number in range(10):
+        friend.send("b", Lane.PIPELINE, Note(number=number))
+    assert len(poll_until(listener, lambda got: len(got) == 10)) == 10
+    # Once admitted, it stays, however many come.
+    more = [socket.create_connection(where, timeout=DEADLINE_S) for _ in range(2 * MOST_OF_ADDRESS)]
+    friend.send("b", Lane.PIPELINE, Note(number=10))
+    assert [d.message.number for d in poll_until(listener, bool)] == [10]
+    (count,) = listener.stats.strangers.counts.values()
+    assert list(listener.stats.strangers.news(0.0)) == ["127.0.0.1"]
+    assert count >= 2 * MOST_OF_ADDRESS
+    for stranger in (*strangers, *more):
+        stranger.close()
+    friend.close()
+
+
+def held_from_strangers():
+    """Write the MiB that an endpoint's process holds more than before: at the peak, and after the strangers have gone.
+
+    It runs in a process of its own, since a process that has freed memory before would take that again.
+    """
+    listener = endpoint("b")
+    process = psutil.Process()
+    before = process.memory_info().rss
+    frame = b"\x02" + struct.pack(">Q", MIB // 4) + bytes(MIB // 4 - 1)  # all but the last byte: it has to be held
+    where = listener.address.host, listener.address.bulk_port
+    strangers = [socket.create_connection(where, timeout=DEADLINE_S) for _ in range(MOST_OF_ADDRESS)]
+    for stranger in strangers:
+        stranger.sendall(greeting(b"PLAIN") + frame)
+    peak, end = 0, time.monotonic() + DEADLINE_S
+    while peak < 8 * MIB and time.monotonic() < end:
+        time.sleep(0.02)
+        peak = process.memory_info().rss - before
+    for stranger in strangers:
+        stranger.close()
+    after, end = peak, time.monotonic() + DEADLINE_S
+    while after > 4 * MIB and time.monotonic() < end:
+        time.sleep(0.1)
+        after = process.memory_info().rss - before
+    listener.close()
+    sys.stdout.write(f"{peak / MIB} {after / MIB}\n")
+
+
+def test_what_strangers_made_it_hold_is_given_back():
+    code = "from tests.integration.test_transport_strangers import held_from_strangers; held_from_strangers()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=55
+    )
+    peak, after = map(float, ran.stdout.split())
+    assert 8 < peak < 40, ran.stderr
+    assert after <= 4
+
+
+def test_an_impostor_in_a_peer_s_place_cannot_make_a_sender_hold_more(listener):
+    as_server = greeting(b"PLAIN")[:32] + b"\x01" + bytes(31)
+    process = psutil.Process()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        listener.connect({"x": PeerAddress("127.0.0.1", port, port)})
+        server.settimeout(DEADLINE_S)
+        impostor, _ = server.accept()
+        before, sent = process.memory_info().rss, 0
+        with impostor, contextlib.suppress(ConnectionError):
+            impostor.settimeout(DEADLINE_S)
+            impostor.sendall(as_server + b"\x02" + struct.pack(">Q", 1 << 30))
+            while sent < 300 * MIB:
+                impostor.sendall(bytes(MIB))
+                sent += MIB
+        assert sent < 300 * MIB, "the connection goes on"
+        assert process.memory_info().rss - before < 30 * MIB
+
+
+def test_large_messages_of_a_peer_arrive_whole_though_strangers_frames_are_small():
+    limits = TransportLimits(max_message_bytes=64 * MIB, linger_s=5.0)
+    a, b = (ZmqEndpoint(name, codec=CODEC, token=TOKEN, limits=limits, shared_memory=False) for name in "ab")
+    a.connect({"b": b.address})
+    b.connect({"a": a.address})
+    body = torch.arange(5 * MIB, dtype=torch.float32)
+    a.send("b", Lane.BULK, Note(number=1), [body, body[:3], body[: MIB // 16]])
+    end = time.monotonic() + DEADLINE_S
+    while not (got := b.poll(0.02)):
+        assert time.monotonic() < end
+        a.poll(0.0)
+    assert [len(tensor) for tensor in got[0].tensors] == [5 * MIB, 3, MIB // 16]
+    assert all(torch.equal(tensor, body[: len(tensor)]) for tensor in got[0].tensors)
+    a.close()
+    b.close()
 
 
 def test_what_is_sent_before_closing_arrives_though_the_receiver_was_away(listener):

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -96,6 +97,19 @@ def planned(folder: Path, nodes: Collection[str] = (), **changes: object) -> Pat
     return folder
 
 
+def until_update(run: Path, update: int, process: subprocess.Popen[Any]) -> bool:
+    """Wait until some stage of the run has written down this update, or a later one; False where none ever does."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    metrics = run / "metrics.jsonl"
+    while process.poll() is None and time.monotonic() < deadline_s:
+        lines = metrics.read_text().splitlines()[:-1] if metrics.exists() else []
+        records = [json.loads(line) for line in lines[-50:]]
+        if any(record["kind"] == "update" and record["update"] >= update for record in records):
+            return True
+        time.sleep(0.05)
+    return False
+
+
 class Running:
     """A run in the background, its output read line by line."""
 
@@ -123,15 +137,8 @@ class Running:
 
     def until_update(self, update: int) -> None:
         """Wait until some stage has written down this update, or a later one."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        metrics = self.folder / "r/metrics.jsonl"
-        while self.process.poll() is None and time.monotonic() < deadline_s:
-            lines = metrics.read_text().splitlines()[:-1] if metrics.exists() else []
-            records = [json.loads(line) for line in lines[-50:]]
-            if any(record["kind"] == "update" and record["update"] >= update for record in records):
-                return
-            time.sleep(0.05)
-        pytest.fail(f"never came to update {update}:\n{self.output}")
+        if not until_update(self.folder / "r", update, self.process):
+            pytest.fail(f"never came to update {update}:\n{self.output}")
 
     def send(self, which: signal.Signals) -> None:
         """Send it as it comes in life: Ctrl-C goes to all processes of a terminal, a termination to one."""

@@ -28,8 +28,9 @@ from ravnest.driver.in_process import LocalRun
 from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.materials import capture_job, load_data, make_weights, search_dirs
+from ravnest.job.config import Job, job_from_mapping, load_job
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data, search_dirs
 from ravnest.job.pretrained import pretrained_weights
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel
@@ -113,15 +114,17 @@ class Start:
 
 
 @lru_cache(maxsize=8)
-def _captured(model: str, data: str, micro_batch: int) -> CapturedModel:
+def _captured(model: str, data: str, measures: str, micro_batch: int) -> CapturedModel:
     """Captures are the slow part of a tiny run, and depend on no more than this."""
-    job = tiny_job(model=json.loads(model), data=json.loads(data), micro_batch=micro_batch)
+    read = json.loads(measures)
+    job = tiny_job(model=json.loads(model), data=json.loads(data), micro_batch=micro_batch, **read)
     return capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
 
 
 def captured_job(job: Job) -> CapturedModel:
     """The job's captured model; each model is captured once for all tests."""
-    return _captured(job.model.model_dump_json(), job.data.model_dump_json(), job.micro_batch)
+    measures = job.model_dump_json(include={"loss", "metrics", "frozen"})
+    return _captured(job.model.model_dump_json(), job.data.model_dump_json(), measures, job.micro_batch)
 
 
 def setups_of(
@@ -167,4 +170,10 @@ def local_run(
         for name, setup in setups.items()
     }
     control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start)
-    return LocalRun(setups, states, control, order=order)
+    return LocalRun(setups, states, control, plan=plan, order=order)
+
+
+def job_in(folder: Path, **given: Any) -> Job:
+    """A job with these keys alone, written as `job.yaml` in a folder where its code lies."""
+    (folder / "job.yaml").write_text(json.dumps(given))  # which is YAML, too
+    return load_job(folder / "job.yaml")

@@ -9,20 +9,22 @@ from tests.support.slow_tests import SLOW, SLOW_FILES
 
 ROOT = Path(__file__).parents[2]
 UNIT = Path("tests/unit")
-MIRRORED = ("cluster_planner", "ring_allreduce", "ravnest")
+MIRRORED = ("cluster_planner", "ring_allreduce", "ravnest", "ring_timing")
+
+MOST_LINES = 400
+"""Of a file: one whole idea that a reader can hold."""
 
 TYPES_ONLY = {
     "cluster_planner/search/candidates.py",
+    "ravnest/dht/events.py",
+    "ravnest/driver/instructions.py",
     "ravnest/pipeline/events.py",
+    "ravnest/stage/epoch_messages.py",
     "ravnest/stage/setup.py",
+    "ravnest/stage/state_messages.py",
     "ring_allreduce/rounds/events.py",
 }
 """Modules that hold only types, and so need no test file."""
-
-NO_MIRROR_YET: set[str] = {
-    "ravnest/profiling/probe_line.py",
-}
-"""Modules whose tests stand in another file, or in tests/integration: each is to get a test file of its own."""
 
 
 def modules(package: str) -> Iterator[Path]:
@@ -40,7 +42,7 @@ def mirrors(module: Path) -> list[Path]:
 
 def test_every_module_has_its_test_file() -> None:
     needed = {module.as_posix() for package in MIRRORED for module in modules(package) if not mirrors(module)}
-    assert sorted(needed - TYPES_ONLY - NO_MIRROR_YET) == []
+    assert sorted(needed - TYPES_ONLY) == []
 
 
 def test_every_test_file_has_its_module() -> None:
@@ -55,6 +57,27 @@ def test_every_test_file_has_its_module() -> None:
             if not exists and words != ["init"]:
                 found.append(path.relative_to(ROOT).as_posix())
     assert sorted(set(found) - ORPHANS) == []
+
+
+def test_each_folder_says_what_goes_in_and_what_comes_out() -> None:
+    """In a few lines of its `__init__`, so that a reader need not open the files."""
+    silent = []
+    for package in (*MIRRORED, "experiments"):
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+            if "In: " not in said or "Out: " not in said:
+                silent.append(folder.relative_to(ROOT).as_posix())
+    assert sorted(silent) == []
+
+
+def test_no_file_is_longer_than_a_reader_can_hold() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): lines
+        for package in (*MIRRORED, "ravnest_errors", "experiments")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
+    }
+    assert found == {}
 
 
 def private_attributes(source: str) -> Iterator[tuple[int, str]]:
@@ -89,7 +112,6 @@ ORPHANS = {
 TO_MEND: set[str] = {
     "tests/integration/test_encrypted_streams.py",
     "tests/integration/test_rendezvous.py",
-    "tests/integration/test_transport_shared.py",
 }
 """Files whose tests still use private attributes."""
 
@@ -105,5 +127,19 @@ def test_the_slow_tests_exist() -> None:
     assert [start for start in SLOW_FILES if not list(ROOT.glob(f"{start}*"))] == []
 
 
+def test_quick_tests_start_no_process() -> None:
+    """`make quick` leaves out the slow tests: what needs an interpreter of its own is one of them."""
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in sorted((ROOT / UNIT).rglob("test_*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and node.name not in SLOW
+        and not path.relative_to(ROOT).as_posix().startswith(SLOW_FILES)
+        and any(isinstance(part, ast.Name) and part.id in {"subprocess", "multiprocessing"} for part in ast.walk(node))
+    ]
+    assert found == []
+
+
 def test_the_lists_name_what_there_is() -> None:
-    assert [path for path in sorted(TYPES_ONLY | NO_MIRROR_YET | ORPHANS | TO_MEND) if not (ROOT / path).exists()] == []
+    assert [path for path in sorted(TYPES_ONLY | ORPHANS | TO_MEND) if not (ROOT / path).exists()] == []

@@ -37,7 +37,7 @@ def show_doctor(checked: DoctorReport, console: Console) -> None:
 
 
 def doctor_document(checked: DoctorReport) -> dict[str, object]:
-    """The report as one JSON document, in SI units."""
+    """Returns the report as one JSON document, in SI units."""
     return {
         "would_fail": checked.would_fail,
         "findings": [asdict(finding) for finding in checked.findings],
@@ -50,7 +50,7 @@ _MOST_PAIRS = 30
 
 
 def comments(found: Profile) -> list[str]:
-    """The comment lines at the head of a measured nodes.yaml."""
+    """Returns the comment lines at the head of a measured nodes.yaml."""
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     head = f"Measured by `ravnest profile`, {when} UTC; speeds with {found.work}."
     return [head, *found.notes, *(f"Missing: {line}" for line in found.missing)]
@@ -71,7 +71,7 @@ def show_profile(found: Profile, console: Console) -> None:
 
 
 def profile_document(found: Profile, output: Path) -> dict[str, object]:
-    """The profile as one JSON document, in SI units: seconds, bytes/s, FLOP/s. `output` is the nodes.yaml."""
+    """Returns the profile as one JSON document, in SI units: seconds, bytes/s, FLOP/s. `output` is the nodes.yaml."""
     return {
         "nodes_file": str(output),
         "work": found.work,

@@ -40,7 +40,7 @@ from cluster_planner import (
     most_helpful_changes,
     part_of_day,
 )
-from ravnest.formatting import duration, size
+from ravnest.formatting import duration, listed, size
 
 _WIDE = 110
 LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
@@ -65,8 +65,8 @@ def show_plan(plan: Plan, console: Console) -> None:
     console.print()
     if len(plan.clusters) > 1:
         console.print(_rings_table(plan))
-    for spare in plan.spares:
-        console.print(f"spare: [bold]{escape(spare.node)}[/bold], {escape(spare.reason)}", highlight=False)
+    for names, reason in spares_by_reason(plan):
+        console.print(f"spare: [bold]{escape(listed(names))}[/bold], {escape(reason)}", highlight=False)
     for note in link_notes(plan):
         console.print(note, markup=False, highlight=False)
     console.print()
@@ -79,8 +79,16 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
 
 
+def spares_by_reason(plan: Plan) -> list[tuple[list[str], str]]:
+    """Returns (the spare nodes, why they are) for each reason, in the order of the plan."""
+    found: dict[str, list[str]] = {}
+    for spare in plan.spares:
+        found.setdefault(spare.reason, []).append(spare.node)
+    return [(names, reason) for reason, names in found.items()]
+
+
 def alone_words(one: SingleNodePlan, objective: float) -> str:
-    """The sentence that one node alone would be worth more than the plan, whose worth is `objective` samples/s."""
+    """Returns the sentence that one node alone would be worth more than the plan and its `objective` samples/s."""
     worth = "" if one.worth == one.samples_per_s else f", worth {format_rate(one.worth)} as it is not always there"
     return (
         f"{one.node} alone would make {format_rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
@@ -94,7 +102,9 @@ def _better_alone(plan: Plan) -> SingleNodePlan | None:
 
 
 def whole_models(plan: Plan) -> str | None:
-    """A sentence about the machines that hold the whole model by themselves; None where each cluster is a pipeline."""
+    """Returns a sentence about the machines that hold the whole model by themselves; None where each cluster is a
+    pipeline.
+    """
     nodes = [cluster.stages[0].node for cluster in plan.clusters if len(cluster.stages) == 1]
     if not nodes:
         return None
@@ -113,7 +123,7 @@ def whole_models(plan: Plan) -> str | None:
 
 
 def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, object]:
-    """The plan as one JSON document, in SI units, with the paths of the files that were written.
+    """Returns the plan as one JSON document, in SI units, with the paths of the files that were written.
 
     The job, the nodes and the units' costs are left out, since plan.yaml has them.
     """
@@ -135,7 +145,7 @@ def plan_document(plan: Plan, plan_path: Path, picture_path: Path) -> dict[str, 
 
 
 def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *, wide: bool) -> Table:
-    """The table of one cluster; with `wide` it names the first and the last unit of each stage."""
+    """Returns the table of one cluster; with `wide` it names the first and the last unit of each stage."""
     title = (
         f"[bold]{escape(cluster.name)}[/bold]: {format_rate(predicted.samples_per_s)} samples/s, "
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
@@ -169,7 +179,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
 
 
 def _hours(plan: Plan, cluster: Cluster) -> str:
-    """The hours at which all nodes of the cluster are available, in words; empty if they always are."""
+    """Returns the hours at which all nodes of the cluster are available, in words; empty if they always are."""
     hours = common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
     return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
 
@@ -194,7 +204,7 @@ def _rings_table(plan: Plan) -> Table:
 
 
 def _worth(plan: Plan) -> str:
-    """How much the samples of the plan count, and which effects are assumed to cost the rest."""
+    """Returns how much the samples of the plan count, and which effects are assumed to cost the rest."""
     predicted, away = plan.predicted, any(_hours(plan, cluster) for cluster in plan.clusters)
     costs = [
         *(["staleness"] if _is_stale(plan) else []),
@@ -211,12 +221,12 @@ def _worth(plan: Plan) -> str:
 
 
 def _is_stale(plan: Plan) -> bool:
-    """Whether a gradient of this plan may be stale."""
+    """Says whether a gradient of this plan may be stale."""
     return plan.workload.max_staleness > 0 and any(len(c.stages) > 1 and c.window > 1 for c in plan.clusters)
 
 
 def _bound(objective: float, best_possible: float) -> str:
-    """How much of the most that any plan could be worth this plan reaches."""
+    """Returns how much of the most that any plan could be worth this plan reaches."""
     reached = objective / best_possible
     words = f"no plan can be worth more than {format_rate(best_possible)}"
     if reached > 1 - NEARLY:
@@ -245,12 +255,12 @@ _MBPS = 125_000.0
 
 
 def link_notes(plan: Plan) -> list[str]:
-    """The remarks about the links of a plan, one line each."""
+    """Returns the remarks about the links of a plan, one line each."""
     return [line for line in (assumption(plan), beyond_nodes(plan)) if line is not None]
 
 
 def assumption(plan: Plan) -> str | None:
-    """What the plan assumes of links that nodes.yaml does not describe; None where there are none."""
+    """Returns what the plan assumes of links that nodes.yaml does not describe; None where there are none."""
     if not (pairs := assumed_links(plan)):
         return None
     if plan.fleet.links or plan.fleet.regions:
@@ -265,7 +275,7 @@ def assumption(plan: Plan) -> str | None:
 
 
 def beyond_nodes(plan: Plan) -> str | None:
-    """How much counts of link rates that exceed what the nodes carry; None where no rate does."""
+    """Returns how much counts of link rates that exceed what the nodes carry; None where no rate does."""
     if not (pairs := capped_links(plan)):
         return None
     a, b = pairs[0]
@@ -299,7 +309,7 @@ FAR = 0.5
 
 
 def of_constraints(plan: Plan) -> str | None:
-    """How to find out whether constraints keep the plan far from the bound.
+    """Returns how to find out whether constraints keep the plan far from the bound.
 
     None where the plan is near the bound or has no constraints.
     """
@@ -316,7 +326,7 @@ def of_constraints(plan: Plan) -> str | None:
 def explanation(
     plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: ConstraintCosts = NO_CONSTRAINTS
 ) -> dict[str, object]:
-    """The steps of the search and the most helpful changes, for a JSON document.
+    """Returns the steps of the search and the most helpful changes, for a JSON document.
 
     No larger `average_every` than `most_round` samples is advised. `relaxed` is what single constraints cost.
     """
@@ -375,7 +385,7 @@ def show_explanation(
 
 
 def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
-    """The rows (phase, words, gained) for the steps of a search.
+    """Returns the rows (phase, words, gained) for the steps of a search.
 
     Of steps of one phase in a row that gained nothing, only the first IN_A_ROW are listed; one row counts the others.
     """

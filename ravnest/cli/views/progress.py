@@ -7,6 +7,9 @@ bar with the time left and a spinner; elsewhere plain lines. This module decides
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 import typer
@@ -20,12 +23,17 @@ from rich.text import Text
 
 from cluster_planner import format_rate
 from ravnest.driver.observe.report import (
+    CheckpointRefusedEvent,
     CheckpointWrittenEvent,
+    ClusterLostEvent,
     ClusterProgress,
+    ClusterReplacedEvent,
     EvaluatedEvent,
     NoticeEvent,
     PhaseEvent,
     ProgressEvent,
+    ReplacementFailedEvent,
+    RestartedEvent,
     RoundCommittedEvent,
     RunEvent,
 )
@@ -39,6 +47,7 @@ class PlainView:
         self._console = console
         self._interval_s = interval_s
         self._shown_s: float | None = None
+        self._losses = RecentLosses()
 
     def __enter__(self) -> PlainView:
         return self
@@ -50,6 +59,7 @@ class PlainView:
 
     def on(self, event: RunEvent) -> None:
         if isinstance(event, ProgressEvent):
+            event = self._losses.shown(event)
             if self._shown_s is not None and event.elapsed_s - self._shown_s < self._interval_s:
                 return
             self._shown_s = event.elapsed_s
@@ -58,8 +68,32 @@ class PlainView:
             self._console.print(line, markup=False, highlight=False)
 
 
+LOSS_OVER_S = 15.0
+"""The loss that is shown of a cluster is the mean of so many seconds; of slower training, that of its last update."""
+
+
+class RecentLosses:
+    """The losses that are shown of a run, which would jump and vanish from second to second without it."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[tuple[float, float]]] = {}
+
+    def shown(self, event: ProgressEvent) -> ProgressEvent:
+        """Returns the event with each cluster's recent mean as its loss; None only where it has not had one yet."""
+        clusters = tuple(replace(one, loss=self._mean(one, event.elapsed_s)) for one in event.clusters)
+        return replace(event, clusters=clusters)
+
+    def _mean(self, cluster: ClusterProgress, now_s: float) -> float | None:
+        recent = self._recent.setdefault(cluster.name, deque())
+        if cluster.loss is not None:
+            recent.append((now_s, cluster.loss))
+        while len(recent) > 1 and recent[0][0] <= now_s - LOSS_OVER_S:
+            recent.popleft()
+        return sum(loss for _, loss in recent) / len(recent) if recent else None
+
+
 def event_line(event: RunEvent) -> str | None:
-    """The line for one event; None for a committed round, which the lines of progress show."""
+    """Returns the line for one event; None for a committed round, which the lines of progress show."""
     match event:
         case PhaseEvent(name, detail):
             return f"{name}: {detail}" if detail else name
@@ -69,10 +103,35 @@ def event_line(event: RunEvent) -> str | None:
             return evaluation_line(event)
         case CheckpointWrittenEvent(path, number):
             return f"checkpoint of round {number}: {path}"
+        case CheckpointRefusedEvent(number, reason):
+            return f"{reason}: there is no checkpoint of round {number}, and training goes on; make room"
+        case ClusterLostEvent(with_notice=True):
+            return f"{event.cluster} has left the run with nothing lost, and {_go_on(event.left)}: {event.reason}"
+        case ClusterLostEvent():
+            return (
+                f"{event.cluster} has left the run with {event.samples:,} samples that were not averaged yet, and"
+                f" {_go_on(event.left)}: {event.reason}"
+            )
+        case ClusterReplacedEvent():
+            where = ", ".join(f"{stage} on {node}" for stage, node in event.nodes.items())
+            return (
+                f"{event.cluster} was replaced and trains again after {duration(event.seconds)}, from the anchor of"
+                f" round {event.round} ({where})"
+            )
+        case ReplacementFailedEvent(cluster, reason, again_s):
+            then = "it stays out of the run" if again_s is None else f"the next try is in {again_s:.0f} s"
+            return f"{cluster} could not be started anew: {reason}; {then}"
+        case RestartedEvent():
+            how = ", planned anew for the nodes that are left" if event.planned_anew else ""
+            return f"{event.reason}; begins again from {event.checkpoint} in {event.wait_s:.0f} s{how}"
         case NoticeEvent(text):
             return text
         case RoundCommittedEvent():
             return None
+
+
+def _go_on(clusters: Sequence[str]) -> str:
+    return f"{', '.join(clusters)} {'goes' if len(clusters) == 1 else 'go'} on"
 
 
 def evaluation_line(event: EvaluatedEvent) -> str:
@@ -84,7 +143,7 @@ def evaluation_line(event: EvaluatedEvent) -> str:
 def _progress_line(event: ProgressEvent) -> str:
     total = f"/{event.total_samples:,}" if event.total_samples is not None else ""
     clusters = " | ".join(_cluster_words(cluster) for cluster in event.clusters)
-    return f"{duration(event.elapsed_s)} · {event.samples:,}{total} samples | {clusters}"
+    return f"{duration(event.elapsed_s)}{_left(event)} · {event.samples:,}{total} samples | {clusters}"
 
 
 def _cluster_words(cluster: ClusterProgress) -> str:
@@ -102,6 +161,7 @@ class LiveView:
         self._phase = PhaseEvent("starting")
         self._progress: ProgressEvent | None = None
         self._round = 0
+        self._losses = RecentLosses()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.render)
 
     def __enter__(self) -> LiveView:
@@ -117,7 +177,8 @@ class LiveView:
         if isinstance(event, PhaseEvent):
             self._phase = event
         elif isinstance(event, ProgressEvent):
-            self._progress = event
+            self._progress = self._losses.shown(event)
+            self._round = max([self._round, *(cluster.rounds_merged for cluster in event.clusters)])
         elif isinstance(event, RoundCommittedEvent):
             self._round = event.round
         else:
@@ -133,7 +194,7 @@ class LiveView:
 
 
 def cluster_table(progress: ProgressEvent) -> Table:
-    """A table with one row for each cluster."""
+    """Returns a table with one row for each cluster."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("cluster")
     for name in ("loss", "samples/s", "staleness", "round", "updates", "samples"):
@@ -152,23 +213,31 @@ def cluster_table(progress: ProgressEvent) -> Table:
 
 
 def time_left_s(progress: ProgressEvent) -> float | None:
-    """The seconds to the end at the present rates; None where the run ends by time or has not begun."""
+    """Returns the seconds to the end at the present rates; None where it ends by samples alone and has no rate yet."""
+    ends_s = [] if progress.stop_s is None else [max(progress.stop_s - progress.elapsed_s, 0.0)]
     samples_per_s = sum(cluster.samples_per_s for cluster in progress.clusters)
-    if progress.total_samples is None or samples_per_s <= 0:
-        return None
-    return max(progress.total_samples - progress.samples, 0) / samples_per_s
+    if progress.total_samples is not None and samples_per_s > 0:
+        ends_s.append(max(progress.total_samples - progress.samples, 0) / samples_per_s)
+    return min(ends_s, default=None)
+
+
+def _left(progress: ProgressEvent) -> str:
+    left_s = time_left_s(progress)
+    return f", {duration(left_s)} left" if left_s is not None and left_s >= 1 else ""
 
 
 def _bar(progress: ProgressEvent, round_number: int) -> Bar:
-    left_s = time_left_s(progress)
     total = progress.total_samples
     words = f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"
-    words += f" · {duration(progress.elapsed_s)}"
-    if left_s is not None and left_s >= 1:
-        words += f", {duration(left_s)} left"
+    words += f" · {duration(progress.elapsed_s)}{_left(progress)}"
     bar = Bar(BarColumn(bar_width=30), TextColumn("{task.description}"))
     bar.add_task(words, total=total, completed=progress.samples)
     return bar
+
+
+_LEAST_TOLD_S = 2.0
+"""Before that nobody can say how long the rest of a step takes."""
+_LINE_EVERY_S = 30.0
 
 
 class Steps:
@@ -176,15 +245,19 @@ class Steps:
     took.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds, from any beginning."""
         self._console = console
+        self._clock = clock
+        self._said_s = 0.0
         self._status: Status | None = None
         self._current: str | None = None
         self._since_s = 0.0
 
     def begin(self, step: str) -> None:
         self._end(done=True)
-        self._current, self._since_s = step, time.monotonic()
+        self._current, self._since_s = step, self._clock()
+        self._said_s = self._since_s
         if self._console.is_terminal and not self._console.quiet:
             self._status = self._console.status(f"{step} …")
             self._status.start()
@@ -193,6 +266,19 @@ class Steps:
         """Shows on a terminal, beside the current step, how far it is."""
         if self._status is not None:
             self._status.update(f"{self._current} … {detail}")
+
+    def done(self, part: float) -> None:
+        """Says how far the current step is, from 0 to 1, and how long the rest takes at the same speed.
+
+        Elsewhere than on a terminal that is a line now and then, so that a step of an hour is not silent.
+        """
+        now_s = self._clock()
+        took_s = now_s - self._since_s
+        left = f", {duration(took_s * (1 - part) / part)} left" if part > 0 and took_s >= _LEAST_TOLD_S else ""
+        self.say(f"{part:.0%}{left}")
+        if self._status is None and self._current is not None and now_s - self._said_s >= _LINE_EVERY_S:
+            self._said_s = now_s
+            self._console.print(f"[dim]{self._current}: {part:.0%}{left}[/dim]", highlight=False)
 
     def __enter__(self) -> Steps:
         return self
@@ -207,7 +293,7 @@ class Steps:
             self._status.stop()
             self._status = None
         if done and self._current is not None:
-            took_s = time.monotonic() - self._since_s
+            took_s = self._clock() - self._since_s
             self._console.print(f"[dim]{self._current}: {took_s:.1f} s[/dim]", highlight=False)
         self._current = None
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
-from rich.table import Table
 
 from cluster_planner import format_rate
+from ravnest.cli.views.tables import legend, titled_table
 from ravnest.formatting import duration, size
 from ravnest.rehearsal.comparison import MOST_LATE, Compared, Rehearsal
 
@@ -33,7 +33,7 @@ def show_rehearsal(rehearsal: Rehearsal, console: Console) -> None:
 
 
 def verdict(rehearsal: Rehearsal) -> list[str]:
-    """The lines that say how far to trust the figures."""
+    """Returns the lines that say how far to trust the figures."""
     lines = []
     if not rehearsal.steady:
         lines.append(
@@ -52,10 +52,15 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
     else:
         late_ones = [stage for stage in rehearsal.stages if stage.stage in rehearsal.late_stages]
         named = ", ".join(f"{each.stage} on {each.node} {each.late_share or 0.0:.1%}" for each in late_ones)
+        advice = (
+            "No speed that is worth waiting for would do: `ravnest simulate` needs no fast machine."
+            if rehearsal.suggested_speed is None
+            else f"Try --speed {rehearsal.suggested_speed:g}."
+        )
         lines.append(
             f"NOT FAITHFUL: this machine is too small to imitate the plan at speed {rehearsal.speed:g}. Of the imitated"
             f" computing it was late by: {named} (more than {MOST_LATE:.0%}); what was achieved is too slow by about"
-            f" as much. Try --speed {rehearsal.suggested_speed:g}."
+            f" as much. {advice}"
         )
     if "merges" in rehearsal.unfaithful_in:
         more = "more" if rehearsal.merges_late_share > 0 else "less"
@@ -73,9 +78,9 @@ def verdict(rehearsal: Rehearsal) -> list[str]:
     return lines
 
 
-def _clusters(rehearsal: Rehearsal) -> Table:
+def _clusters(rehearsal: Rehearsal) -> Group:
     speed = "" if rehearsal.speed == 1 else f" (rehearsed at {rehearsal.speed:g} times the speed; in the plan's time)"
-    table = _table(f"predicted → achieved{speed}")
+    table = titled_table(f"predicted → achieved{speed}")
     for name in ("samples/s", "per micro-batch", "bottleneck busy", "staleness"):
         table.add_column(name, justify="right")
     for each in rehearsal.clusters:
@@ -89,19 +94,18 @@ def _clusters(rehearsal: Rehearsal) -> Table:
     if len(rehearsal.clusters) > 1:
         table.add_row("fleet", f"[bold]{_pair(rehearsal.samples_per_s, format_rate)}[/bold]", "", "", "")
         averaging = _pair(rehearsal.averaging_s, duration)
-        table.caption = (
+        words = (
             f"a round of averaging: {averaging} (predicted on idle links; achieved from opening to commit, with the"
             f" wait for each cluster's next update). Staleness: mean, and the most of {rehearsal.staleness_bound}"
             " allowed."
         )
     else:
-        table.caption = f"Staleness: mean, and the most of {rehearsal.staleness_bound} allowed."
-    table.caption_justify = "left"
-    return table
+        words = f"Staleness: mean, and the most of {rehearsal.staleness_bound} allowed."
+    return Group(table, legend(words))
 
 
-def _times(rehearsal: Rehearsal) -> Table:
-    table = _table("each stage's time")
+def _times(rehearsal: Rehearsal) -> Group:
+    table = titled_table("each stage's time")
     table.add_column("node", overflow="fold")
     for name in ("per micro-batch", "busy", "waited for"):
         table.add_column(name, justify="left" if name == "waited for" else "right")
@@ -110,11 +114,15 @@ def _times(rehearsal: Rehearsal) -> Table:
         waits = ", ".join(f"{cause} {share:.0%}" for cause, share in causes if share >= 0.005)
         cells = (_pair(each.step_s, duration), _pair(each.busy, _percent), waits or _NOTHING)
         table.add_row(each.stage, escape(each.node), *cells)
-    return table
+    words = (
+        "busy, waited for: shares of the stage's time, in the steady state. input: another stage; window: latency;"
+        " staleness: its limit; lag: averaging."
+    )
+    return Group(table, legend(words))
 
 
-def _states(rehearsal: Rehearsal) -> Table:
-    table = _table("each stage's staleness and tensors, and by how much this machine was late")
+def _states(rehearsal: Rehearsal) -> Group:
+    table = titled_table("each stage's staleness and tensors, and by how much this machine was late")
     table.add_column("node", overflow="fold")
     for name in ("staleness", "tensors", "late"):
         table.add_column(name, justify="right")
@@ -124,18 +132,15 @@ def _states(rehearsal: Rehearsal) -> Table:
         style = "yellow" if each.stage in rehearsal.late_stages else ""
         cells = (staleness, _pair(each.memory_bytes, size), late)
         table.add_row(each.stage, escape(each.node), *cells, style=style)
+    words = (
+        "staleness: mean, most. tensors: the most at one time. late: by how much this machine took longer than the"
+        " imitated computing, as a share of it."
+    )
     tuned = [each for each in rehearsal.clusters if each.window.achieved not in (None, each.window.predicted)]
     if tuned:
         windows = ", ".join(f"{each.name} {_pair(each.window, '{:.0f}'.format)}" for each in tuned)
-        table.caption = f"tensors: predicted for the largest window that the run tuned itself to ({escape(windows)})."
-        table.caption_justify = "left"
-    return table
-
-
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim", pad_edge=False)
-    table.add_column("", no_wrap=True)
-    return table
+        words += f" tensors: predicted for the largest window that the run tuned itself to ({escape(windows)})."
+    return Group(table, legend(words))
 
 
 def _pair(compared: Compared, words: Callable[[float], str]) -> str:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster_planner import format_rate
+from ravnest.cli.views.tables import legend, titled_table
 from ravnest.driver.observe.report import RunResult, StageFigures, TimeShares
 from ravnest.formatting import beside_baselines, duration, size
 from ravnest.results.evaluation import Evaluation
@@ -52,20 +53,23 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
 def show_evaluation(result: Evaluation, console: Console) -> None:
     """Prints the loss and the metrics of weights, with the baselines."""
     of = {"held_out": "held-out", "train": "training"}[result.data]
+    part = "" if result.set_samples is None else f" of {result.set_samples:,}"
     rows = [
         ("weights", str(result.weights)),
-        ("data", f"{result.samples:,} {of} samples in {duration(result.seconds)}"),
+        ("data", f"{result.samples:,}{part} {of} samples in {duration(result.seconds)}"),
         (f"{of} loss", f"{result.loss:.4g}"),
         *((f"{of} {name}", f"{value:.4g}") for name, value in result.metrics.items()),
     ]
     console.print(_pairs(rows))
+    if result.stopped_early:
+        console.print("\nStopped early: the figures are of the samples that were through.")
     if result.baselines:
         console.print()
         console.print(Text(beside_baselines(result.loss, result.baselines), style="bold"))
 
 
 def _pairs(rows: list[tuple[str, str]]) -> Text:
-    """The rows as aligned lines. Nothing is cut off, so that a path can be copied."""
+    """Returns the rows as aligned lines. Nothing is cut off, so that a path can be copied."""
     width = max(len(name) for name, _ in rows) + 2
     return Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows)
 
@@ -103,7 +107,8 @@ _LEAST_SHOWN = 0.005
 
 
 def stages_tables(stages: Sequence[StageFigures]) -> Group:
-    """Two tables, each of which fits 80 columns: the shares of the time, then the causes of waiting and the memory.
+    """Returns two tables, each of which fits 80 columns: the shares of the time, then the causes of waiting and the
+    memory.
 
     The busiest stage, which limits the others, is in bold. A run that was too short for a steady state shows the shares
     of the whole run.
@@ -124,18 +129,25 @@ def stages_tables(stages: Sequence[StageFigures]) -> Group:
         parts = (share.compute, share.averaging, share.evaluation, share.handoff, share.bubble)
         times.add_row(*names, *(f"{part:.1%}" for part in parts), style=style)
         rest.add_row(*names, waits_text(share) or "–", memory_text(each) or "–", style=style)
-    return Group(times, "", rest)
+    of_times = legend(
+        "Shares of each stage's time; a row adds up to 100%. averaging: snapshots and merges; handing over: between the"
+        " stage's own threads; bubble: waiting."
+    )
+    of_rest = legend(
+        "Shares of the same time, by what was waited for: input (another stage), window (latency), staleness (its"
+        " limit), lag (averaging). tensors: the most at one time, and as a part of what the plan counts with."
+    )
+    return Group(times, of_times, "", rest, of_rest)
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim", pad_edge=False)
-    table.add_column("stage", no_wrap=True)
+    table = titled_table(title, "stage")
     table.add_column("node", overflow="fold")
     return table
 
 
 def memory_text(figures: StageFigures) -> str:
-    """The memory of a stage's tensors, such as `1.37 MB (96% of plan)`; empty where it is unknown."""
+    """Returns the memory of a stage's tensors, such as `1.37 MB (96% of plan)`; empty where it is unknown."""
     memory = figures.memory
     if memory is None:
         return ""
@@ -144,6 +156,6 @@ def memory_text(figures: StageFigures) -> str:
 
 
 def waits_text(share: TimeShares) -> str:
-    """The larger causes of waiting with their shares, such as `input 12%, window 3%`, the largest first."""
+    """Returns the larger causes of waiting with their shares, such as `input 12%, window 3%`, the largest first."""
     causes = sorted(share.waiting.items(), key=lambda item: -item[1])
     return ", ".join(f"{cause} {part:.0%}" for cause, part in causes if part >= _LEAST_SHOWN)

@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner import Plan, format_rate
+from ravnest.cli.views.tables import legend
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator import SimulatedRun
+from ravnest.simulator import LostCluster, SimulatedRun
 from ravnest.simulator.simulated_run import too_short
 
 MOST_ROWS = 24
@@ -33,6 +34,7 @@ def show_simulation(
     console.print(_facts(result, plan))
     console.print()
     console.print(_stages(result))
+    console.print(legend("Shares of the stage's time. input: another stage; window: latency; staleness: its limit."))
     if len(result.stages) > MOST_ROWS:
         console.print(f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
     console.print()
@@ -41,7 +43,7 @@ def show_simulation(
 
 
 def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:
-    """The lines that say what the figures mean and how far to trust them.
+    """Returns the lines that say what the figures mean and how far to trust them.
 
     `extent` says why the run ended where it did; `unreached` names what of the scenario would have come later.
     """
@@ -58,16 +60,21 @@ def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Seque
         )
     if (short := too_short(result, plan)) is not None:
         lines.append(f"Too short for a steady state: {short}. Simulate more samples or hours.")
-    if result.first_lost is not None:
-        lost = result.first_lost
-        lines.append(
-            f"A RUN WOULD HAVE ENDED after {duration(lost.given_up_s)}: {lost.node} stands still for"
-            f" {duration(lost.silent_s)} from {duration(lost.silent_from_s)} on, and a run gives up a node that is"
-            f" silent for {duration(lost.given_up_s - lost.silent_from_s)}; `ravnest run --resume` goes on from its"
-            " last checkpoint; what was trained since then is lost. The figures above are of a run that waits and loses"
-            " nothing: goodput too."
-        )
-    return lines
+    return lines + [_lost_line(lost) for lost in result.clusters_lost] + _end_line(result, plan)
+
+
+def _lost_line(lost: LostCluster) -> str:
+    return (
+        f"{lost.cluster} LEFT THE RUN after {duration(lost.lost_s)}: nothing was heard of {lost.node} from"
+        f" {duration(lost.silent_from_s)} on. {lost.samples:,} samples of it were in no average yet, and are lost."
+        + ("" if lost.back_s is None else f" It trained again after {duration(lost.back_s)}.")
+    )
+
+
+def _end_line(result: SimulatedRun, plan: Plan) -> list[str]:
+    if len({lost.cluster for lost in result.clusters_lost if lost.back_s is None}) < len(plan.clusters):
+        return []
+    return ["THE RUN ENDED with its last cluster. `ravnest run --resume` goes on from its last checkpoint."]
 
 
 def _clusters(result: SimulatedRun, plan: Plan) -> Table:
@@ -90,7 +97,7 @@ def _compare(table: Table, name: str, predicted: float, simulated: float, *, kno
 def _facts(result: SimulatedRun, plan: Plan) -> Table:
     table = Table(show_header=False)
     table.add_row("from start to end", f"{format_rate(result.overall_samples_per_s)} samples/s")
-    whole = ", as nothing is lost" if result.first_lost is None else ", had the run waited"
+    whole = "" if result.clusters_lost else ", as nothing is lost"
     table.add_row("goodput: in the anchor at the end", f"{format_rate(result.goodput_per_s)} samples/s{whole}")
     total = sum(result.staleness.values())
     shares = ", ".join(f"{stale}: {count / total:.1%}" for stale, count in result.staleness.items()) if total else "–"

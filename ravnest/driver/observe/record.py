@@ -1,30 +1,36 @@
 """What is recorded of a run while it goes: metrics.jsonl, the observer's events, the logs of failed stages.
 
-In: the stages' reports, and what the driver does. Out: progress (rates, mean losses, staleness), and the shares of
-time that each stage spent on each kind of work.
-
-The steady state of a stage lasts from its first update, when the pipeline has filled, to its last update before the run
-drains. Where two updates follow the first checkpoint, it begins at the first update after that checkpoint instead,
-because a checkpoint takes links for itself.
+In: the stages' reports, and what the driver does. Out: progress (rates, mean losses, staleness). The shares of time
+that each stage spent on each kind of work are kept in stage_times.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
-from ravnest.driver.observe.report import MetricsWriter, TimeShares
-from ravnest.pipeline.time_ledger import HANDOFF, WAITS
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.driver.replacing import Replaced, TryFailed
+from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_place
 from ravnest.stage import messages as m
-from ravnest.training.losses import Measure, Metric
+from ravnest.training.losses import Metric
+from ravnest.training.named_measures import Measure
+from ring_allreduce.transport import strangers_in_words
 
 PROGRESS_EVERY_S = 1.0
+RATE_OVER_S = 15.0
+"""A cluster's rate is told over at least so many seconds, and over two updates, where it has been training so long."""
+_LEAST_POINTS = 3
 _PHASE_NAMES = {
-    c.RunPhase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
-    c.RunPhase.FINISHING: ("last round", "all clusters agree on the final weights"),
-    c.RunPhase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
-    c.RunPhase.DONE: ("saving", ""),
+    ins.RunPhase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
+    ins.RunPhase.FINISHING: ("last round", "all clusters agree on the final weights"),
+    ins.RunPhase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
+    ins.RunPhase.DONE: ("saving", ""),
 }
 
 
@@ -35,7 +41,32 @@ class _ClusterTally:
     losses: list[float] = field(default_factory=list)
     max_staleness: int = 0
     rounds_merged: int = 0
-    samples_before: int | None = None  # None before the first event: a resumed run does not begin at 0
+    rate: "RecentRate" = field(default_factory=lambda: RecentRate())
+
+
+class RecentRate:
+    """How fast something is counted up that rises in steps, over the last RATE_OVER_S seconds or a little more."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque()
+        """(moment in seconds, count) of the first reading and of each that was higher than the one before."""
+
+    def at(self, now_s: float, count: int) -> float:
+        """Take a reading, and return the rate per second; 0 before the second reading, which is another count.
+
+        The rate is that between two steps, so that it does not fall and rise with the time since the last one. Where
+        the next step is late, by the mean time between those before, the rate falls until it comes.
+        """
+        steps = self._steps
+        if not steps or count > steps[-1][1]:
+            steps.append((now_s, count))
+        while len(steps) > _LEAST_POINTS and steps[1][0] <= now_s - RATE_OVER_S:
+            steps.popleft()
+        (first_s, first), (last_s, last) = steps[0], steps[-1]
+        between_s = last_s - first_s
+        if between_s <= 0:
+            return 0.0
+        return (last - first) / max(between_s, now_s - first_s - between_s / (len(steps) - 1))
 
 
 class RunRecord:
@@ -54,6 +85,7 @@ class RunRecord:
         last_stages: Mapping[str, str],
         samples_per_update: int,
         total_samples: int | None,
+        stop_s: float | None = None,
         metrics: Sequence[Metric],
         rounds_before: int = 0,
     ) -> None:
@@ -62,7 +94,8 @@ class RunRecord:
             stages: the names of all stages.
             last_stages: by name of the stages that compute the loss, their clusters.
             samples_per_update: samples that one cluster takes for one update.
-            total_samples: samples of the fleet at which the job ends; None where it ends by time.
+            total_samples: samples of the fleet at which this run ends; None where it ends by time alone.
+            stop_s: seconds of training after which this run ends at the latest; None where time does not end it.
             metrics: the job's metrics, in the order in which evaluations report them.
             rounds_before: rounds of the sessions before a resume.
         """
@@ -97,15 +130,17 @@ class RunRecord:
         self._last_stages = last_stages
         self._samples_per_update = samples_per_update
         self._total_samples = total_samples
+        self._stop_s = stop_s
         self._metrics = metrics
         self._rounds_before = rounds_before
         self._tallies = {cluster: _ClusterTally(rounds_merged=rounds_before) for cluster in last_stages.values()}
-        self._next_progress_s = 0.0
-        self._progress_at_s: float | None = None
-        self._now_s = 0.0
+        self._began = False
+        self._now_s = self._next_progress_s = 0.0
         self._ended = False
         self._opened_s: dict[int, float] = {}
         self._last_round: int | None = None
+        self._lost = 0
+        self._told_lost = False
 
     def at(self, elapsed_s: float) -> None:
         """What is recorded from now on happened at this moment, in seconds since training began."""
@@ -113,16 +148,16 @@ class RunRecord:
 
     def started(self, stage: str, message: m.StageStarted) -> None:
         """A stage has its weights and its data, and waits for the others."""
-        cluster, _, index = stage.rpartition(".s")
-        self._writer.write("stage", self._now_s, cluster=cluster, stage=int(index), process_bytes=message.process_bytes)
+        cluster, index = stage_place(stage)
+        self._writer.write("stage", self._now_s, cluster=cluster, stage=index, process_bytes=message.process_bytes)
 
     def training(self) -> None:
         """All stages have started, and training begins."""
         self._emit(report.PhaseEvent("training"))
 
-    def phase(self, phase: c.RunPhase) -> None:
+    def phase(self, phase: ins.RunPhase) -> None:
         """The run has entered another phase."""
-        if phase is c.RunPhase.DRAINING:
+        if phase is ins.RunPhase.DRAINING:
             self.times.draining()
         name, detail = _PHASE_NAMES[phase]
         self._emit(report.PhaseEvent(name, detail))
@@ -131,10 +166,23 @@ class RunRecord:
         """The user has asked for an end."""
         self._emit(report.NoticeEvent("stopping with a checkpoint; Ctrl-C once more ends it at once"))
 
+    def notice(self, text: str) -> None:
+        """Something has happened that the user should know of, and that does not end the run."""
+        self._emit(report.NoticeEvent(text))
+
+    def tell(self, text: str) -> None:
+        """As `notice`, but not in metrics.jsonl, which may be closed or full."""
+        self._observer.on(report.NoticeEvent(text))
+
     def updated(self, stage: str, message: m.Updated) -> None:
-        """A stage has made an update: the staleness of its gradients, and from a last stage the losses."""
+        """A stage has made an update: the staleness of its gradients, and from a last stage the losses.
+
+        Raises RunFailed, which names the stage, for an update without a gradient, or of a last stage without a loss.
+        """
+        if not message.staleness or (stage in self._last_stages and not message.losses):
+            raise RunFailed(f"{stage} sent {message}, an update of no micro-batch")
         self.times.told(stage, message.spent, message.update)
-        cluster, _, index = stage.rpartition(".s")
+        cluster, index = stage_place(stage)
         tally = self._tallies[cluster]
         tally.max_staleness = max(tally.max_staleness, *message.staleness, 0)
         self.staleness_max = max(self.staleness_max, *message.staleness, 0)
@@ -146,7 +194,7 @@ class RunRecord:
             counts[each] += 1
         fields: dict[str, object] = {
             "cluster": cluster,
-            "stage": int(index),
+            "stage": index,
             "update": message.update,
             "staleness": list(message.staleness),
             "lr": message.lr,
@@ -157,11 +205,19 @@ class RunRecord:
             fields["samples"] = (message.update + 1) * self._samples_per_update
         self._writer.write("update", self._now_s, **fields)
 
+    def strangers(self, where: str, connections: Mapping[str, int]) -> None:
+        """The ports of a stage, or of the driver, have refused so many connections of these addresses so far."""
+        if not connections:
+            return
+        self._writer.write("strangers", self._now_s, where=where, connections=dict(connections))
+        for address, count in connections.items():
+            self._emit(report.NoticeEvent(f"{where} has {strangers_in_words(address, count)}"))
+
     def held(self, stage: str, message: m.MemoryPeaks) -> None:
         """The tensors of a stage take more memory than ever before."""
         self.tensor_bytes[stage] = message.tensor_bytes
-        cluster, _, index = stage.rpartition(".s")
-        self._writer.write("memory", self._now_s, cluster=cluster, stage=int(index), tensor_bytes=message.tensor_bytes)
+        cluster, index = stage_place(stage)
+        self._writer.write("memory", self._now_s, cluster=cluster, stage=index, tensor_bytes=message.tensor_bytes)
 
     def finished(self, stage: str, message: m.RoundsFinished) -> None:
         """A stage has merged all rounds that it was told to finish."""
@@ -169,13 +225,12 @@ class RunRecord:
 
     def merged(self, stage: str, message: m.RoundMerged) -> None:
         """A stage has merged a round."""
-        cluster = self._last_stages.get(stage)
-        if cluster is not None:
+        if (cluster := self._last_stages.get(stage)) is not None:
             self._tallies[cluster].rounds_merged = self._rounds_before + message.round
 
     def window_tuned(self, stage: str, message: m.WindowTuned) -> None:
         """A first stage has given its cluster another window."""
-        cluster, _, _ = stage.rpartition(".s")
+        cluster, _ = stage_place(stage)
         self.windows[cluster] = message.window
         self.largest_windows[cluster] = max(self.largest_windows.get(cluster, 0), message.window)
         fields = {"window": message.window, "round_trip_s": message.round_trip_s, "pace_s": message.pace_s}
@@ -183,22 +238,22 @@ class RunRecord:
 
     def backward_split(self, stage: str, message: m.BackwardSplit) -> None:
         """A stage has decided whether it splits its backward, and tells the times that it measured."""
-        cluster, _, index = stage.rpartition(".s")
+        cluster, index = stage_place(stage)
         self.splits[stage] = message.splits
-        fields: dict[str, object] = {"cluster": cluster, "stage": int(index), "splits": message.splits}
+        fields: dict[str, object] = {"cluster": cluster, "stage": index, "splits": message.splits}
         if message.refused:
             fields["refused"] = message.refused
         else:
             fields |= {key: getattr(message, key) for key in ("whole_s", "input_s", "weight_s", "period_s")}
         self._writer.write("split", self._now_s, **fields)
 
-    def round_opened(self, opened: c.RecordRoundOpened) -> None:
+    def round_opened(self, opened: ins.RecordRoundOpened) -> None:
         """A round has been opened."""
         self._opened_s[opened.round] = self._now_s
         if opened.final:
             self._last_round = opened.round
 
-    def round_committed(self, done: c.RecordRoundCommitted) -> None:
+    def round_committed(self, done: ins.RecordRoundCommitted) -> None:
         """A round has been committed."""
         opened_s = self._opened_s.pop(done.round, None)
         seconds = None if opened_s is None else self._now_s - opened_s
@@ -206,13 +261,39 @@ class RunRecord:
             self.rounds_s.append(seconds)
         self._emit(report.RoundCommittedEvent(self._rounds_before + done.round, done.samples, seconds))
 
+    def cluster_lost(self, lost: ins.RecordClusterLost, node: str) -> None:
+        """A cluster has left the run, with its stage on `node`."""
+        what = lost.cluster, lost.stage, node, lost.reason, lost.samples, lost.left
+        self._emit(report.ClusterLostEvent(*what, with_notice=lost.with_notice))
+
+    def cluster_replaced(self, replaced: Replaced, round_: int) -> None:
+        """A lost cluster trains again, after this round of the session."""
+        for stage in replaced.nodes:
+            self.times.begins_anew(stage)
+        after = self._rounds_before + round_
+        event = report.ClusterReplacedEvent(replaced.cluster, replaced.nodes, after, replaced.seconds, replaced.samples)
+        self._emit(event)
+
+    def replacement_failed(self, failed: TryFailed) -> None:
+        """A lost cluster could not be started anew."""
+        self._emit(report.ReplacementFailedEvent(failed.cluster, failed.reason, failed.again_s))
+
     def checkpoint(self, path: Path, round_: int) -> None:
         """The checkpoint of a round is complete on disk."""
         self.checkpoint_path = path
         self.times.saved()
         self._emit(report.CheckpointWrittenEvent(path, self._rounds_before + round_))
 
-    def evaluated(self, done: c.RecordEvaluation) -> None:
+    def checkpoint_refused(self, round_: int, reason: str) -> None:
+        """The disk has refused the checkpoint of a round."""
+        self._emit(report.CheckpointRefusedEvent(self._rounds_before + round_, reason))
+
+    def require_metrics(self, stage: str, message: m.EvaluationFinished) -> None:
+        """Raises RunFailed, which names the stage, for an evaluation of other metrics than the job's."""
+        if len(message.metrics) != len(self._metrics):
+            raise RunFailed(f"{stage} sent {message}, which has not the job's {len(self._metrics)} metrics")
+
+    def evaluated(self, done: ins.RecordEvaluation) -> None:
         """The held-out set has passed through the stages."""
         loss = Measure(*done.evaluated.loss).mean
         metrics = {
@@ -225,149 +306,59 @@ class RunRecord:
 
     def tick(self, control: c.RunControl, elapsed_s: float) -> None:
         """Tell the progress, once a second and at the end. `elapsed_s` counts from the beginning of training."""
-        self._now_s = elapsed_s
-        self.training_s = elapsed_s
-        done = control.phase is c.RunPhase.DONE
+        self._now_s = self.training_s = elapsed_s
+        done = control.phase is ins.RunPhase.DONE
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended = done
-        before_s = self._progress_at_s
-        span_s = elapsed_s - before_s if before_s is not None else 0.0
-        self._next_progress_s, self._progress_at_s = elapsed_s + PROGRESS_EVERY_S, elapsed_s
-        clusters = tuple(self._progress_of(name, updates, span_s) for name, updates in control.updates.items())
-        if before_s is not None:  # the first time, no rates are known yet
-            self._emit(report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters))
-        shares = {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}
-        if shares:
+        self._next_progress_s = elapsed_s + PROGRESS_EVERY_S
+        clusters = tuple(self._progress_of(name, updates) for name, updates in control.updates.items())
+        if self._began:  # the first time, no rates are known yet
+            progress = report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters, self._stop_s)
+            self._emit(progress)
+        self._began = True
+        self._tell_lost()
+        if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:
             self._writer.write("time", self._now_s, stages=shares)
 
     def timeline(self, dropped: int) -> None:
         """The timeline has been written, without `dropped` spans that were beyond its limit."""
         self.drawn = True
         if dropped:
-            text = f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit"
-            self._emit(report.NoticeEvent(text))
+            self.notice(f"trace.json holds the beginning of the run: {dropped:,} spans were beyond its limit")
 
-    def write_log(self, stage: str, text: str) -> Path:
-        """Write the traceback of a failed stage to a file, and return its path."""
-        folder = self._out_dir / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{stage}.log"
-        path.write_text(text)
-        return path
+    def write_log(self, stage: str, text: str) -> str:
+        """Write the traceback of a failed stage to a file. Returns where it is, or why it is nowhere, in words."""
+        path = self._out_dir / "logs" / f"{stage}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            return f"no details: {path} cannot be written: {error.strerror or error}"
+        return f"details in {path}"
 
-    def _progress_of(self, name: str, updates: int, span_s: float) -> report.ClusterProgress:
+    def _progress_of(self, name: str, updates: int) -> report.ClusterProgress:
         tally = self._tallies[name]
         samples = updates * self._samples_per_update
-        before = samples if tally.samples_before is None else tally.samples_before
-        rate = (samples - before) / span_s if span_s > 0 else 0.0
-        tally.samples_before = samples
-        loss = sum(tally.losses) / len(tally.losses) if tally.losses else None
-        tally.losses = []
+        rate = tally.rate.at(self._now_s, samples)
+        losses, tally.losses = tally.losses, []
+        loss = sum(losses) / len(losses) if losses else None
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
+
+    def _tell_lost(self) -> None:
+        """Tell the user once that metrics.jsonl cannot be written, and once that it can be again."""
+        lost, reason = self._writer.take_lost()
+        self._lost += lost
+        if reason is not None and not self._told_lost:
+            self._told_lost = True
+            said = f"metrics.jsonl cannot be written ({reason}): its lines are lost, and training goes on; make room"
+            self.tell(said)
+        elif reason is None and self._told_lost:
+            self._told_lost = False
+            said = f"metrics.jsonl is written again; {self._lost:,} lines were lost"
+            self._lost = 0
+            self.notice(said)
 
     def _emit(self, event: report.RunEvent) -> None:
         self._writer.write(report.kind_of(event), self._now_s, **report.as_plain(event))
         self._observer.on(event)
-
-
-_DIGITS = 5
-
-Spent = Mapping[str, float]
-"""A stage's ledger: seconds by state since the stage began."""
-
-
-class StageTimes:
-    """Where the time of the stages went, as shares, from the ledgers that they report."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, Spent] = {}
-        self._filled: dict[str, Spent] = {}
-        self._updates: dict[str, list[int]] = {}
-        """By stage: the numbers of the updates with which the steady state begins (at the start, and after the first
-        checkpoint), and of the last update in it."""
-        self._latest: dict[str, Spent] = {}
-        self._steady: dict[str, Spent] = {}
-        self._shown: dict[str, Spent] = {}
-        self._saved = False
-        self._draining = False
-
-    def told(self, stage: str, spent: Spent, update: int | None = None) -> None:
-        """Take a stage's ledger as of now, with the number of the update that it has just made."""
-        self._latest[stage] = spent
-        if self._draining:
-            return
-        self._steady[stage] = spent
-        if stage not in self._first:
-            self._first[stage] = spent
-            self._updates[stage] = [update or 0] * 3
-        if self._saved and stage not in self._filled:
-            self._updates[stage][1] = update or 0
-            self._filled[stage] = spent
-        self._updates[stage][2] = update or 0
-
-    def saved(self) -> None:
-        """A checkpoint has been written. The update that was under way meanwhile shared its links with state that is
-        sent once, so the steady state begins at the end of that update."""
-        self._saved = True
-
-    def draining(self) -> None:
-        """The run drains: the steady state has ended."""
-        self._draining = True
-
-    def steady(self, stage: str) -> TimeShares | None:
-        """A stage's shares in the steady state; None where it made no second update before the drain."""
-        until, first = self._steady.get(stage, {}), self._first.get(stage, {})
-        return (_shares(until, self._filled[stage]) if self._went_on(stage) else None) or _shares(until, first)
-
-    def update_s(self, stage: str) -> float | None:
-        """Seconds from one update to the next in the steady state, by the stage's own clock. None as for `steady`."""
-        shares = self.steady(stage)
-        if shares is None:
-            return None
-        first, filled, last = self._updates[stage]
-        made = last - (filled if self._went_on(stage) else first)
-        return shares.seconds / made if made > 0 else None
-
-    def _went_on(self, stage: str) -> bool:
-        """Whether the stage has made two updates after the first checkpoint."""
-        return stage in self._filled and self._updates[stage][2] > self._updates[stage][1]
-
-    def overall(self, stage: str) -> TimeShares | None:
-        """A stage's shares from its start to its last report; None where it has reported nothing."""
-        return _shares(self._latest.get(stage, {}), {})
-
-    def since_last(self, stages: Iterable[str]) -> dict[str, TimeShares]:
-        """By stage that has reported since the last call: its shares since then."""
-        news = {}
-        for stage in stages:
-            latest = self._latest.get(stage, {})
-            shares = _shares(latest, self._shown.get(stage, {}))
-            self._shown[stage] = latest
-            if shares is not None:
-                news[stage] = shares
-        return news
-
-
-def _shares(until: Spent, since: Spent) -> TimeShares | None:
-    # Until a first stage may begin, and until another stage has got its first message, it is not part of the pipeline.
-    seconds = {state: until[state] - since.get(state, 0.0) for state in until if state != "start"}
-    total_s = sum(seconds.values())
-    if total_s <= 0:
-        return None
-    share = {state: round(spent_s / total_s, _DIGITS) for state, spent_s in seconds.items()}
-    forward, backward, update = (share.get(state, 0.0) for state in ("forward", "backward", "update"))
-    backward += share.get("weights", 0.0)  # the second part of split ones
-    waiting = {cause: share[cause] for cause in WAITS if share.get(cause, 0.0) > 0}
-    return TimeShares(
-        seconds=round(total_s, _DIGITS),
-        compute=forward + backward + update,
-        forward=forward,
-        backward=backward,
-        update=update,
-        averaging=share.get("snapshot", 0.0) + share.get("merge", 0.0),
-        evaluation=share.get("evaluation", 0.0),
-        handoff=share.get(HANDOFF, 0.0),
-        bubble=sum(waiting.values(), 0.0),
-        waiting=waiting,
-    )

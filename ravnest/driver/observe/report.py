@@ -1,19 +1,15 @@
-"""What a run tells whoever watches it: an event for each thing that happens, the result at the end, and metrics.jsonl.
+"""What a run tells whoever watches it: an event for each thing that happens, and the result at the end.
 
-The module fixes the schema of the events, and writes and reads metrics.jsonl, which holds one JSON object a line. Every
-line has `kind` and `at_s` (seconds since the training began); the other fields are those of its kind. A line is handed
-to the operating system as soon as it is written, and a line that a crash has torn is dropped. Counts are of the whole
-fleet unless a cluster is named; losses are in nats for cross-entropy, and None where there is none yet.
+The module fixes the schema of the events, which are also lines of metrics.jsonl (metrics_file.py). Counts are of the
+whole fleet unless a cluster is named; losses are in nats for cross-entropy, and None where there is none yet.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Protocol, Self
+from typing import Protocol
 
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
@@ -30,6 +26,13 @@ class RunLimit:
     """Samples of the whole fleet."""
     seconds: float | None = None
     """Seconds of training, by this machine's clock."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for a limit that no run can have."""
+        if self.samples is not None and self.samples < 1:
+            raise InvalidInput(f"must be at least 1, not {self.samples}", key="limit.samples")
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise InvalidInput(f"must be a finite number above 0, not {self.seconds:g}", key="limit.seconds")
 
 
 NO_LIMIT = RunLimit()
@@ -49,8 +52,9 @@ class PhaseEvent:
 class ClusterProgress:
     """How far one cluster has come.
 
-    `samples`, `updates` and `rounds_merged` count from the run's first start; `samples_per_s` is since the last event.
-    `loss` is the mean training loss since the event before, and `max_staleness` the highest that was seen, in updates.
+    `samples`, `updates` and `rounds_merged` count from the run's first start. `samples_per_s` is the rate of the last
+    15 s, or of the last two updates where these took longer. `loss` is the mean training loss since the event before,
+    and `max_staleness` the highest that was seen, in updates.
     """
 
     name: str
@@ -66,13 +70,15 @@ class ClusterProgress:
 class ProgressEvent:
     """How far the fleet has come; it is sent once a second and at the end.
 
-    `elapsed_s` counts from the beginning of training. `total_samples` is None for a run that ends by time.
+    `elapsed_s` counts from the beginning of training. The run ends at `total_samples` or at `stop_s` of the same
+    clock, whichever comes first; None: it does not end by this.
     """
 
     elapsed_s: float
     samples: int
     total_samples: int | None
     clusters: tuple[ClusterProgress, ...]
+    stop_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,13 +117,91 @@ class CheckpointWrittenEvent:
 
 
 @dataclass(frozen=True)
+class CheckpointRefusedEvent:
+    """The disk has refused the checkpoint of the committed `round`, for this `reason`. What was written of it is
+    removed, the checkpoints before it stay, and training goes on."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ClusterLostEvent:
+    """A cluster has left the run, because its `stage` on `node` was lost. The others go on without it.
+
+    At most `samples` are lost with it: those that it had trained on and that were in no committed round. Of a round
+    under way that is whole somewhere they count after all. `left` names the clusters that go on. A cluster that left
+    `with_notice` was asked to, and has lost nothing.
+    """
+
+    cluster: str
+    stage: str
+    node: str
+    reason: str
+    samples: int
+    left: tuple[str, ...]
+    with_notice: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterReplacedEvent:
+    """A cluster that had been lost trains again, on these nodes (by stage), from the anchor after `round`.
+
+    `seconds` lie between its loss and its new beginning. `samples` is what was lost with it, as ClusterLostEvent says.
+    """
+
+    cluster: str
+    nodes: Mapping[str, str]
+    round: int
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class ReplacementFailedEvent:
+    """A lost cluster could not be started anew for this `reason`.
+
+    The next try begins in `again_s` seconds. Where that is None, the cluster stays out of the run.
+    """
+
+    cluster: str
+    reason: str
+    again_s: float | None
+
+
+@dataclass(frozen=True)
+class RestartedEvent:
+    """No cluster was left that trained, for this `reason`: the run begins again in `wait_s` seconds, from `checkpoint`.
+
+    `planned_anew` says that nodes are gone, and the run goes on by another plan for those that are left.
+    """
+
+    reason: str
+    checkpoint: str
+    wait_s: float
+    planned_anew: bool
+
+
+@dataclass(frozen=True)
 class NoticeEvent:
     """Something that the user should know, but need not act on at once."""
 
     text: str
 
 
-RunEvent = PhaseEvent | ProgressEvent | EvaluatedEvent | RoundCommittedEvent | CheckpointWrittenEvent | NoticeEvent
+RunEvent = (
+    PhaseEvent
+    | ProgressEvent
+    | EvaluatedEvent
+    | RoundCommittedEvent
+    | CheckpointWrittenEvent
+    | CheckpointRefusedEvent
+    | ClusterLostEvent
+    | ClusterReplacedEvent
+    | ReplacementFailedEvent
+    | RestartedEvent
+    | NoticeEvent
+)
 
 
 class Observer(Protocol):
@@ -130,7 +214,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class TimeShares:
-    """Where a stage's time went, as shares of `seconds`.
+    """The shares of a stage's time by what it did; `seconds` is the whole.
 
     `compute`, `averaging`, `evaluation`, `handoff` and `bubble` add up to 1.
     """
@@ -230,8 +314,17 @@ _KINDS = {
     EvaluatedEvent: "evaluated",
     RoundCommittedEvent: "round",
     CheckpointWrittenEvent: "checkpoint",
+    CheckpointRefusedEvent: "not_saved",
+    ClusterLostEvent: "lost",
+    ClusterReplacedEvent: "replaced",
+    ReplacementFailedEvent: "not_replaced",
+    RestartedEvent: "restarted",
     NoticeEvent: "notice",
 }
+
+
+EVENT_TYPES: Mapping[str, type[RunEvent]] = {kind: event for event, kind in _KINDS.items()}
+"""By `kind` in metrics.jsonl: the events that stand there."""
 
 
 def kind_of(event: RunEvent) -> str:
@@ -242,54 +335,3 @@ def kind_of(event: RunEvent) -> str:
 def as_plain(value: RunEvent | RunResult) -> dict[str, object]:
     """The fields as JSON has them: paths become strings, and numbers that are not finite become null."""
     return {name: json_value(item) for name, item in asdict(value).items()}
-
-
-class MetricsWriter:
-    """Appends lines to metrics.jsonl, which may be that of a run which is resumed."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def write(self, kind: str, at_s: float, **fields: object) -> None:
-        """Write one line and flush it. JSON has no NaN or infinity, so such numbers become null."""
-        record = {"kind": kind, "at_s": round(at_s, 3), **fields}
-        self._file.write(json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, object]]:
-    """All whole lines of a metrics.jsonl. Raises InvalidInput, naming the line, for one that is not a record."""
-    text = path.read_text(encoding="utf-8")
-    records = []
-    # What follows the last newline is a line that is still being written, or that a crash has torn.
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInput(f"is not JSON: {error.msg}", path=str(path), key=f"line {number}") from None
-        if not isinstance(record, dict) or not {"kind", "at_s"} <= record.keys():
-            raise InvalidInput("is no record: it needs kind and at_s", path=str(path), key=f"line {number}")
-        records.append(record)
-    return records
-
-
-def _drop_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        contents = file.read()
-        file.truncate(contents.rfind(b"\n") + 1)

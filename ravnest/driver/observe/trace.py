@@ -14,14 +14,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_place
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.stage import messages as m
-from ravnest.stage.reports import COMPUTE, NETWORK, NUMBERLESS, RINGS, ClockOffset
+from ravnest.stage.reports import COMPUTE, NETWORK, NUMBERLESS, RINGS, SPANS_A_STAGE, ClockOffset
 
 _MICRO = 1e6
 _RING_THREADS = 100
 """How many thread numbers a ring has. Rounds that are in flight at one time lie side by side, each in a thread of its
 own."""
+
+_MOST_KINDS = 1000
+"""The most kinds of spans that a run has."""
 
 Event = dict[str, object]
 
@@ -51,6 +55,8 @@ class RunTrace:
         columns = (piece.lanes, piece.kinds, piece.numbers, piece.began_s, piece.ended_s)
         if len({len(column) for column in columns}) != 1:
             raise RunFailed(f"{stage} sent a piece of its timeline whose columns differ in length")
+        if len(rows.lanes) + len(piece.lanes) > SPANS_A_STAGE or len({*self._kinds, *piece.kinds}) > _MOST_KINDS:
+            raise RunFailed(f"{stage} sent more of its timeline than a stage keeps")
         rows.lanes.extend(piece.lanes)
         rows.kinds.extend(self._kinds.setdefault(kind, len(self._kinds)) for kind in piece.kinds)
         rows.numbers.extend(piece.numbers)
@@ -109,7 +115,7 @@ class RunTrace:
         for kind, order in (("forward", forth), ("backward", forth[::-1])):
             code = self._kinds.get(kind, -1)
             for process, (stage, rows) in order:
-                cluster, shift_s = stage.rpartition(".s")[0], zero_s + rows.clock.offset_s
+                cluster, shift_s = stage_place(stage)[0], zero_s + rows.clock.offset_s
                 for at, each in enumerate(rows.kinds):
                     if each == code:
                         middle_s = (rows.began_s[at] + rows.ended_s[at]) / 2 - shift_s
@@ -132,7 +138,7 @@ def _named(what: str, process: int, thread: int, **args: object) -> Event:
 
 
 def _clock(clock: ClockOffset) -> Event:
-    """By how many seconds the stage's times were moved, and how wrong that can be."""
+    """Return the event that says by how many seconds a stage's times were moved, and how wrong that can be."""
     error_s = clock.error_s if math.isfinite(clock.error_s) else None
     return {"clock_offset_s": clock.offset_s, "clock_error_s": error_s}
 
@@ -146,7 +152,7 @@ def _words(lane: int, kind: str, number: int) -> Event:
 
 
 def _ring_threads(rows: _Rows) -> dict[tuple[int, int], int]:
-    """By (lane, round): its thread, the first of the ring's threads that no other round has at the time."""
+    """Return the thread of each (lane, round): the first of the ring's threads that no other round has at the time."""
     spans: dict[tuple[int, int], tuple[float, float]] = {}
     for lane, number, began_s, ended_s in zip(rows.lanes, rows.numbers, rows.began_s, rows.ended_s, strict=True):
         if lane >= RINGS:

@@ -1,19 +1,23 @@
 """A connection to Ray: it starts Ray here or joins a cluster, lists the nodes, and places actors on them.
 
-This is the only module that imports ray. Ray carries control alone: setups, outcomes, the job's code, and the news that
-a process has ended. Token authentication is always on (design §9, §13).
+Ray carries control alone: setups, outcomes, the job's code, and the news that a process has ended. Token
+authentication is always on (design §9, §13). local_ray.py keeps a Ray that is started here to its user, and ray_log.py
+takes what Ray says.
 """
 
 import logging
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ravnest.driver.ray.code_shipping import JobCode
-from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ravnest.driver.ray.local_ray import RayFolder, keep_token, on_loopback
+from ravnest.driver.ray.ray_log import RayLog
+from ravnest.errors import InvalidInput, RunFailed
 
 LOOPBACK = "127.0.0.1"
 RESOURCE_PREFIX = "ravnest-"
@@ -72,11 +76,11 @@ def silence_at(address: str) -> str | None:
 class RaySession:
     """A session of Ray that has been joined. `close` leaves it, and ends a Ray that was started here."""
 
-    def __init__(self, address: str | None, code: JobCode | None = None) -> None:
+    def __init__(self, address: str | None, code: JobCode | None = None, log: Path | None = None) -> None:
         """Join the Ray cluster at `address`; None starts Ray on this machine.
 
         `code` becomes the working folder of every actor in a cluster; actors on this machine use the job's own folder.
-        Raises RunFailed or InvalidInput.
+        What Ray says is appended to the file `log`; None drops it. Raises RunFailed or InvalidInput.
         """
         if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
             raise InvalidInput("must be token: ravnest runs with Ray's authentication on", key="RAY_AUTH_MODE")
@@ -89,23 +93,51 @@ class RaySession:
         self.ray: Any = ray
         self.is_local = address is None
         self.ships_code = code is not None and not self.is_local
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.is_local:
-            options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        else:
-            options |= {"address": address}
+        keep_token(Path.home(), os.environ, create=self.is_local)
+        with ExitStack() as leaving:
+            self.log = leaving.enter_context(RayLog(log))
+            self.log.take_workers(ray._private.worker)
+            if address is None:
+                self._start(leaving)
+            else:
+                leaving.callback(ray.shutdown)
+                self._join(address, code if self.ships_code else None)
+            self._leaving = leaving.pop_all()
+
+    def _start(self, leaving: ExitStack) -> None:
+        folder = RayFolder()
+        leaving.callback(self._end, folder)
+        with on_loopback():
+            self._init(
+                "start Ray on this machine",
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder.for_ray),
+            )
+        folder.check()
+
+    def _end(self, folder: RayFolder) -> None:
+        folder.watch()  # once Ray's main process has ended, those that it started could not be found
         try:
-            with code.copied() if code is not None and self.ships_code else nullcontext() as folder:
-                ray.init(**options, runtime_env=None if folder is None else {"working_dir": str(folder)})
-        except RavnestError:
-            raise
+            self.ray.shutdown()
+        finally:
+            folder.remove()
+
+    def _join(self, address: str, code: JobCode | None) -> None:
+        with nullcontext() if code is None else code.copied() as copy:
+            runtime_env = None if copy is None else {"working_dir": str(copy)}
+            self._init(f"join the Ray cluster at {address}", address=address, runtime_env=runtime_env)
+
+    def _init(self, what: str, **options: Any) -> None:
+        try:
+            self.ray.init(**options, log_to_driver=True, logging_level=logging.WARNING)
         except Exception as error:  # Ray raises nothing narrower when it does not start in time
-            where = "start Ray on this machine" if self.is_local else f"join the Ray cluster at {address}"
-            raise RunFailed(f"could not {where}: {' '.join(str(error).split())}") from error
+            raise RunFailed(f"could not {what}: {' '.join(str(error).split())}") from error
 
     def close(self) -> None:
-        """Leave the session."""
-        self.ray.shutdown()
+        """Leave the session. A Ray that was started here has ended then, and its folder is gone."""
+        self._leaving.close()
 
     @property
     def host(self) -> str:
@@ -138,6 +170,6 @@ def _node(entry: Mapping[str, Any]) -> RayNode:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class where it has none."""
+    """The first line of an error's text without its full stop, or its class where it has no text."""
     text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    return text[0].rstrip(" .") if text else type(error).__name__

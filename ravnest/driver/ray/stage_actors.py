@@ -5,10 +5,14 @@ session.py connects to Ray.
 """
 
 import os
+import signal
 import socket
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,10 @@ from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import data_of_node
+from ravnest.stage.messages import ALIVE_EVERY_S, START_DEADLINE_S, STOOD_STILL_S
+from ravnest.stage.orphan import LEAVE_S, Leash
 from ravnest.stage.setup import StageAddress, StageSetup, UserCode
+from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import PeerAddress
 
 
@@ -33,13 +40,16 @@ class StageOutcome:
 class StageActor:
     """One stage of one cluster, in a process of its own."""
 
-    def __init__(self, setup: StageSetup, host: str, shipped: str | None = None) -> None:
+    def __init__(self, setup: StageSetup, host: str, shipped: str | None = None, *, leash: Leash | None = None) -> None:
         """
         Arguments:
             host: the address at which other stages reach this machine.
             shipped: where Ray has brought the job's code, the name of the job file in this process's working folder;
                 None where the job lies at the same place as for the driver.
+            leash: ends the process where the driver lets nothing be heard; None takes one that ends this process.
         """
+        self._leash = Leash() if leash is None else leash
+        self._leash.allow(START_DEADLINE_S)
         if shipped is not None:
             here = Path.cwd()
             setup = replace(setup, code=UserCode(str(here / shipped), (str(here),)))
@@ -56,17 +66,35 @@ class StageActor:
         self._process = StageProcess(self._setup, self._host)
         cores = len(os.sched_getaffinity(0))
         samples = self._process.samples
+        self._leash.allow(START_DEADLINE_S)  # the others may take longer
         return StageAddress(self._process.address, socket.gethostname(), os.getpid(), cores, samples)
 
     def run(self, peers: Mapping[str, PeerAddress]) -> StageOutcome:
         """Train until the run is over. A failure is returned and not raised, so that the driver can name the stage in
-        one line."""
+        one line. The process ends by itself soon after."""
+        self._leash.release()  # a stage that runs has deadlines of its own
         try:
-            self._process.run(peers)
+            with notice_on_sigterm(self._process.give_notice):
+                self._process.run(peers)
         except BaseException as error:  # noqa: BLE001 - every error is reported to the driver
             line = " ".join(str(error).split()) or type(error).__name__
             return StageOutcome(line, traceback.format_exc())
+        finally:
+            self._leash.allow(LEAVE_S)
         return StageOutcome()
+
+
+@contextmanager
+def notice_on_sigterm(notice: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, SIGTERM gives notice and ends nothing. Only a main thread may set that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)
@@ -87,15 +115,17 @@ class RayCluster:
     It is a context manager: leaving it kills all actors and closes the session.
     """
 
-    def __init__(self, address: str | None, code: JobCode | None = None) -> None:
+    def __init__(self, address: str | None, code: JobCode | None = None, log: Path | None = None) -> None:
         """Join the Ray cluster at `address`, whose nodes get the job's `code`; None starts Ray on this machine.
 
-        Raises RunFailed or InvalidInput.
+        What Ray says is appended to the file `log`. Raises RunFailed or InvalidInput.
         """
-        self._session = RaySession(address, code)
+        self._session = RaySession(address, code, log)
         self._ray = self._session.ray
         self._actors: dict[str, Any] = {}
         self._running: dict[Any, str] = {}
+        self._preparing: dict[Any, str] = {}
+        """By call that is to make a stage listen, of those that begin anew: the stage."""
 
     def __enter__(self) -> "RayCluster":
         return self
@@ -114,9 +144,12 @@ class RayCluster:
         """How many CPU cores this process may use."""
         return len(os.sched_getaffinity(0))
 
-    def threads(self, plan: Plan) -> dict[str, int]:
-        """By planned node: the torch threads of a stage there. The stages on one machine share its cores."""
+    def threads(self, plan: Plan, only: Collection[str] | None = None) -> dict[str, int]:
+        """Return the torch threads of a stage on each planned node, or on those in `only`. The stages on one machine
+        share its cores. Raises InvalidInput for a node that Ray does not have.
+        """
         nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+        nodes = nodes if only is None else [node for node in nodes if node in only]
         if self._session.is_local:
             return dict.fromkeys(nodes, max(1, self.cores() // len(nodes)))
         found = self._ray_nodes(plan, nodes)
@@ -139,8 +172,50 @@ class RayCluster:
             there = remote.options(**options, **self._session.on_node(node))
             self._actors[stage] = there.remote(replace(setup, job=at_node), node.address, shipped)
 
-    def prepare(self, timeout_s: float) -> dict[str, StageAddress]:
-        """Wait until every stage listens, and return their addresses.
+    def alive(self, plan: Plan) -> set[str]:
+        """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
+        return _alive(plan, None if self._session.is_local else self._session.nodes())
+
+    def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
+        """End what is left of these stages, and start an actor for each, on the node that the plan says.
+
+        Raises InvalidInput for a node that Ray does not have.
+        """
+        self.end(list(setups))
+        self.place(plan, setups, {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()})
+        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in setups}
+
+    def prepared(self, stages: list[str]) -> dict[str, StageAddress | str]:
+        """Those of these stages that listen, with their addresses, or have failed, with the reason in one line."""
+        calls = {call: stage for call, stage in self._preparing.items() if stage in stages}
+        if not calls:
+            return {}
+        ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0.0)
+        found: dict[str, StageAddress | str] = {}
+        for call in ready:
+            stage = self._preparing.pop(call)
+            try:
+                found[stage] = self._ray.get(call)
+            except self._ray.exceptions.RayError as error:
+                found[stage] = one_line(getattr(error, "cause", None) or error)
+        return found
+
+    def enter(self, peers: Mapping[str, PeerAddress], stages: list[str]) -> None:
+        """Let these stages enter their loops. `peers` are those that they know at first."""
+        self._running |= {self._actors[stage].run.remote(peers): stage for stage in stages}
+
+    def end(self, stages: list[str]) -> None:
+        """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
+        for stage in stages:
+            actor = self._actors.pop(stage, None)
+            if actor is not None:
+                self._ray.kill(actor)
+        self._running = {call: stage for call, stage in self._running.items() if stage not in stages}
+        self._preparing = {call: stage for call, stage in self._preparing.items() if stage not in stages}
+
+    def prepare(self, timeout_s: float, now: Callable[[], float] = time.monotonic) -> dict[str, StageAddress]:
+        """Wait until every stage listens, and return their addresses. `timeout_s` does not count time in which this
+        process stood still by the clock `now`.
 
         Raises:
             NodeLost: a process died, or stages were not ready in time; the message names them.
@@ -148,7 +223,11 @@ class RayCluster:
             RunFailed: a stage could not start for another reason.
         """
         calls = {actor.prepare.remote(): stage for stage, actor in self._actors.items()}
-        ready, late = self._ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
+        awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+        until_s = awake.at(now()) + timeout_s
+        ready, late = self._ray.wait(list(calls), num_returns=len(calls), timeout=ALIVE_EVERY_S)
+        while late and awake.at(now()) < until_s:
+            ready, late = self._ray.wait(list(calls), num_returns=len(calls), timeout=ALIVE_EVERY_S)
         addresses = {}
         for call in ready:
             try:
@@ -186,6 +265,30 @@ class RayCluster:
     def _ray_nodes(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:
         alive = [node for node in self._session.nodes() if node.alive]
         return {name: _ray_node(plan, name, alive) for name in names}
+
+
+def nodes_alive(plan: Plan, address: str | None, log: Path) -> set[str]:
+    """The nodes of the plan that can run stages, while no run is in the Ray cluster at `address`.
+
+    With None stages run on this machine, and all are it. Raises RunFailed or InvalidInput where Ray cannot be asked.
+    """
+    if address is None:
+        return _alive(plan, None)
+    session = RaySession(address, None, log)
+    try:
+        return _alive(plan, session.nodes())
+    finally:
+        session.close()
+
+
+def _alive(plan: Plan, listed: Sequence[RayNode] | None) -> set[str]:
+    """The nodes of the plan that are among the `listed` and alive; None: Ray was started on this machine."""
+    here = None if listed is None else [node for node in listed if node.alive]
+    return {
+        node.name
+        for node in plan.fleet.nodes
+        if here is None or any(each.is_of(node.name, node.address) for each in here)
+    }
 
 
 def _ray_node(plan: Plan, name: str, alive: Sequence[RayNode]) -> RayNode:

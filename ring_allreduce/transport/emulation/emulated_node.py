@@ -77,6 +77,6 @@ class EmulatedNode(Generic[Out, In]):
         return [(lane, item) for _, lane, item in sorted(arrived, key=lambda each: RANK[each[1]])]
 
     def next_due_s(self) -> float | None:
-        """When `left` or `entered` can next return something, in seconds; None when nothing is under way."""
+        """Return when `left` or `entered` can next return something, in seconds; None when nothing is under way."""
         times = [uplink.next_due_s() for uplink in self._uplinks]
         return min((at_s for at_s in (*times, self._downlink.next_due_s()) if at_s is not None), default=None)

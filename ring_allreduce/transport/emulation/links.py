@@ -123,9 +123,10 @@ class EmulatedUplink(Generic[T]):
             self._busy[peer] = link
 
     def leave_at_once(self, peer: str, lane: Lane, n_bytes: int, now_s: float) -> float | None:
-        """When a message that leaves now will be at the other end; no pop gives it back. For callers with a calendar.
+        """Let a message leave now, and return when it will be at the other end. No pop gives it back, so callers keep a
+        calendar of their own.
 
-        None, without effect, where another message waits or is leaving: then it has to be pushed.
+        Returns None, without effect, where another message waits or is leaving: then it has to be pushed.
         """
         link = self._links[peer]
         if self._busy or self._free_at_s > now_s or link.free_at_s > now_s:
@@ -164,7 +165,7 @@ class EmulatedUplink(Generic[T]):
         return left
 
     def next_start_s(self) -> float | None:
-        """When pop_left() can next return something, asked right after it was called; None when nothing waits."""
+        """Return when pop_left(), which was called just now, can next return something; None when nothing waits."""
         return self._start_s if self._busy else None
 
     def next_due_s(self) -> float | None:
@@ -307,11 +308,11 @@ class EmulatedDownlink(Generic[T]):
         return begun
 
     def next_begin_s(self) -> float | None:
-        """When pop_begun() can next return something; None when nothing waits."""
+        """Return when pop_begun() can next return something; None when nothing waits."""
         return self._free_at_s if self._waiting else None
 
     def next_due_s(self) -> float | None:
-        """When pop_arrived() can next do something, in seconds; None when empty."""
+        """Return when pop_arrived() can next do something, in seconds; None when empty."""
         due_s = self._entering[0][0] if self._entering else None
         if self._waiting:
             due_s = self._free_at_s if due_s is None else min(due_s, self._free_at_s)
@@ -332,8 +333,10 @@ class EmulatedDownlink(Generic[T]):
             self._keep(Lane.BULK, item, self._in_order(Lane.BULK, self._free_at_s))
 
     def _in_gaps(self, began_s: float, needs_s: float) -> float:
-        """Use the idle times since `began_s`, of which there is one, the oldest first; returns the time still
-        needed."""
+        """Use up the idle times since `began_s`, the oldest first, and return the time that is still needed.
+
+        There is at least one idle time.
+        """
         gaps = self._gaps
         later: list[tuple[float, float]] = []
         while gaps and gaps[-1][1] > began_s:
@@ -349,7 +352,7 @@ class EmulatedDownlink(Generic[T]):
         return needs_s
 
     def _in_order(self, lane: Lane, at_s: float) -> float:
-        """When a message is in that could be in at `at_s`: not before those of its lane that came before it."""
+        """Return when a message is in that could be in at `at_s`: not before those of its lane that came before it."""
         if at_s < self._in_order_s[lane]:
             return self._in_order_s[lane]
         self._in_order_s[lane] = at_s

@@ -10,6 +10,7 @@ import hmac
 import os
 import select
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 
@@ -34,6 +35,9 @@ BACKLOG = 256
 MOST_UNKNOWN = 64
 """Connections that have not said hello yet; when there are more, the oldest is closed."""
 
+HELLO_S = 10.0
+"""A connection that has not said hello by then is closed."""
+
 _MOST_ATTACHED_BYTES = socket.CMSG_SPACE(16 * DESCRIPTOR.size) if AVAILABLE else 0
 _MOST_RETURNED = 4096
 
@@ -50,6 +54,7 @@ class IncomingChannel:
         """Slots that are free and of which the sender has not been told. Only the endpoint's thread touches it."""
         self._taken = 0
         self._most = 0
+        self.hello_by_s = time.monotonic() + HELLO_S
         self.lane: Lane | None = None
         """The lane that the hello named; None before the hello."""
 
@@ -191,6 +196,10 @@ class SharedMemoryListener:
         self._ready = {descriptor for descriptor, _ in found}
         for descriptor in self._ready & self._unknown.keys():
             self._welcome(descriptor)
+        if self._unknown:
+            now_s = time.monotonic()
+            for descriptor in [each for each, channel in self._unknown.items() if now_s >= channel.hello_by_s]:
+                self._forget(self._unknown, descriptor)
         if self._listening.fileno() in self._ready:
             self._accept()
 

@@ -23,6 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ring_allreduce.errors import DeadlinePassed, InvalidInput, TransportError
 from ring_allreduce.transport.security.doorkeeper import Context, Doorkeeper, guard, present_keys, proven_name
 from ring_allreduce.transport.security.keys import Keys
+from ring_allreduce.transport.security.waiting_room import Lobby, monitor_of
 from ring_allreduce.transport.zmq.lanes import endpoint_url
 
 OPEN_OR_END = b""
@@ -78,6 +79,7 @@ class EncryptedStream(socket.socket):
         present_keys(self._dealer, keys, peer)
         for option, value in ((zmq.IPV6, int(":" in host)), (zmq.RECONNECT_IVL, 100), (zmq.TCP_KEEPALIVE, 1)):
             self._dealer.set(option, value)
+        self._dealer.set(zmq.MAXMSGSIZE, _LARGEST_MESSAGE_BYTES)
         self._dealer.set(zmq.TCP_KEEPALIVE_IDLE, 30)
         self._dealer.set(zmq.TCP_KEEPALIVE_INTVL, 10)
         self._monitor = self._dealer.get_monitor_socket(_EVENTS)
@@ -125,14 +127,17 @@ class EncryptedListener:
         """Listen at `port` (0: any free one). `keys`: this end's, with the allow-list. Raises TransportError."""
         self._context: Context = zmq.Context()
         self._doorkeeper = Doorkeeper(self._context, b"", keys)
+        self.strangers = self._doorkeeper.strangers
         self._router = self._context.socket(zmq.ROUTER)
         guard(self._router, keys)
+        self._lobby = Lobby(self.strangers, with_keys=True)
         self._router.set(zmq.ROUTER_MANDATORY, 1)  # an error, not silence, when a stream takes nothing or is gone
         self._router.set(zmq.MAXMSGSIZE, _LARGEST_MESSAGE_BYTES)
         self._router.set(zmq.IPV6, int(":" in host))
         self._router.set(zmq.TCP_KEEPALIVE, 1)
         self._router.set(zmq.TCP_KEEPALIVE_IDLE, 30)
         self._router.set(zmq.TCP_KEEPALIVE_INTVL, 10)
+        self._monitor = monitor_of(self._router)
         try:
             self._router.bind(endpoint_url(host, port or "*"))
         except zmq.ZMQError as error:
@@ -140,7 +145,7 @@ class EncryptedListener:
             self._context.destroy(linger=0)
             raise TransportError(f"cannot listen on {host}:{port}: {error}") from error
         self._address = host, int(self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._doorkeeper.start()
         self._streams: dict[bytes, socket.socket] = {}  # identity of the connection → our end of its socket pair
         self._identities: dict[int, bytes] = {}  # the connection's descriptor → its identity
         self._poller = zmq.Poller()
@@ -180,6 +185,7 @@ class EncryptedListener:
                 if self._stop_reader.fileno() in ready:
                     break
                 self._turn(ready)
+                self._lobby.give_back(time.monotonic())
         finally:  # however it ends, nobody waits on a stream that is served no more
             for identity in list(self._streams):
                 self._end(identity)
@@ -188,6 +194,9 @@ class EncryptedListener:
                     self._arrived.get_nowait()[0].close()
             self._knock_writer.close()
             self._stop_reader.close()
+            self._gone()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
+            self._router.disable_monitor()
+            self._router.close(linger=0)
             self._doorkeeper.stop()
             self._context.destroy(linger=0)
 
@@ -205,7 +214,10 @@ class EncryptedListener:
         """Return the identities of the connections that were lost."""
         gone = []
         while self._monitor.poll(0):
-            identity = self._identities.pop(recv_monitor_message(self._monitor)["value"], None)
+            news = recv_monitor_message(self._monitor)
+            self._lobby.take(news, time.monotonic())
+            came = news["event"] == zmq.EVENT_ACCEPTED
+            identity = None if came else self._identities.pop(news["value"], None)
             if identity is not None:
                 gone.append(identity)
         return gone

@@ -34,9 +34,13 @@ from ring_allreduce.transport.security.keys import Keys
 from ring_allreduce.transport.shared.channel import OutgoingChannel, channel_name
 from ring_allreduce.transport.shared.memory import LentMemory
 from ring_allreduce.transport.stats import Lane
+from ring_allreduce.transport.zmq.pieces import split
 
 HANDED_TO_ZMQ = {Lane.PIPELINE: 16, Lane.BULK: 4}
 """Messages that zmq may hold for one peer (its high-water mark); the others wait in our queues, where they count."""
+
+MOST_OF_HANDSHAKE_BYTES = 4096
+"""The largest frame that a connecting socket takes. It is far more than any that belongs to a handshake."""
 
 TEND_EVERY_S = 0.002
 """The interval at which OutgoingLane.tend is called."""
@@ -236,7 +240,7 @@ class ZmqLane:
     def send(self, frames: Frames) -> bool:
         """Give one message to zmq, which sends large frames from where they lie."""
         try:
-            self._socket.send_multipart(frames, flags=zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart(split(frames), flags=zmq.DONTWAIT, copy=False)
         except zmq.Again:  # the connection was lost since takes() was asked
             return False
         return True
@@ -259,7 +263,7 @@ class TunedConnections:
     """Tunes the connections that one connecting socket makes."""
 
     def __init__(self, connecting: "zmq.Socket[bytes]", in_flight_bytes: int | None = None) -> None:
-        """To be made before connect(), in the socket's thread. `in_flight_bytes`: see tune."""
+        """Make one before connect(), in the socket's thread. `in_flight_bytes`: see tune."""
         self._in_flight_bytes = in_flight_bytes
         self._monitor = connecting.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._look_at_s = float("-inf")
@@ -276,7 +280,7 @@ class TunedConnections:
         self._look_at_s = now_s + self._every_s
 
     def close(self, connecting: "zmq.Socket[bytes]") -> None:
-        """To be called before the socket is closed."""
+        """Stop listening to the socket's monitor, which has to happen before the socket is closed."""
         connecting.disable_monitor()
         self._monitor.close(linger=0)
 
@@ -308,6 +312,9 @@ def endpoint_url(host: str, port: int | str) -> str:
 def _dealer(context: Context, host: str, lane: Lane) -> "zmq.Socket[bytes]":
     dealer = context.socket(zmq.DEALER)
     dealer.set(zmq.SNDHWM, HANDED_TO_ZMQ[lane])
+    # A peer says nothing here but the handshake. Who stands in its place may say anything.
+    dealer.set(zmq.MAXMSGSIZE, MOST_OF_HANDSHAKE_BYTES)
+    dealer.set(zmq.RCVHWM, 1)
     dealer.set(zmq.IPV6, int(":" in host))
     dealer.set(zmq.RECONNECT_IVL, 50)
     dealer.set(zmq.RECONNECT_IVL_MAX, 1000)

@@ -2,7 +2,8 @@
 
 A ROUTER is bound for each lane, and a DEALER connects to each peer's (lanes.py). In: messages for named peers. Out:
 deliveries, PIPELINE first. A connection that does not show the run's token, or an allowed key, is refused in the
-handshake; garbage of any kind is dropped and counted by cause, and nothing that arrives can raise here.
+handshake, and so are too many that say nothing (waiting_room.py). Garbage of any kind is dropped and counted by cause,
+and nothing that arrives can raise here.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from ring_allreduce.transport.shared.listener import listen
 from ring_allreduce.transport.shared.memory import LentMemory
 from ring_allreduce.transport.stats import DropCause, Lane, TransportStats
 from ring_allreduce.transport.zmq.lanes import Frames, OutgoingLane, PeerLanes, Watch, connect_lane, endpoint_url
+from ring_allreduce.transport.zmq.pieces import LARGEST_FRAME_BYTES, joined
 
 TAKEN_PER_POLL = {Lane.PIPELINE: 256, Lane.BULK: 16}
 """Messages that one poll() takes from a lane: few of BULK, so that PIPELINE is read again soon."""
@@ -86,13 +88,15 @@ class ZmqEndpoint:
         keep_large_blocks()
         self._context: Context = zmq.Context()
         self._doorkeeper = Doorkeeper(self._context, token, keys)
+        self.stats.strangers = self._doorkeeper.strangers
         self._refused = 0
         try:
-            self._routers = {lane: _router(self._context, host, lane, limits, keys) for lane in Lane}
+            self._routers = {lane: _router(self._context, host, lane, limits, keys, self._doorkeeper) for lane in Lane}
         except zmq.ZMQError as error:
             self._doorkeeper.stop()
             self._context.destroy(linger=0)
             raise TransportError(f"cannot listen on {host!r}: {error}") from error
+        self._doorkeeper.start()
         ports = {lane: _port(router) for lane, router in self._routers.items()}
         self.address = PeerAddress(host, ports[Lane.PIPELINE], ports[Lane.BULK])
         self._shares = shared_memory and keys is None
@@ -209,6 +213,7 @@ class ZmqEndpoint:
             self._poller.poll(max(1, math.ceil(1000 * min(left_s, 0.02))))
         linger_ms = max(0, math.ceil(1000 * (deadline_s - time.monotonic())))
         for router in self._routers.values():
+            router.disable_monitor()
             router.close(linger=0)
         if self._shared is not None:
             self._shared.close()
@@ -261,19 +266,19 @@ class ZmqEndpoint:
                     break
                 frames = router.recv_multipart(flags=zmq.DONTWAIT, copy=False)
                 # The first frame is the identity that the ROUTER gave to the connection: it says nothing.
-                views = [frame.buffer for frame in frames[1:]]
+                views = joined([frame.buffer for frame in frames[1:]])
                 proven = None if self._keys is None else proven_name(frames[0])
                 self._open(views, lane, deliveries, proven)
             if self._shared is not None:
                 for views in self._shared.take(lane, TAKEN_PER_POLL[lane]):
                     self._open(views, lane, deliveries, None)
         for _, delivery in self._node.entered(self._now()):
-            if still_wanted(delivery, self._peers, self.epoch, self.stats):
+            if still_wanted(delivery, self._peers, self.stats):
                 deliveries.append(delivery)
         return deliveries
 
     def _open(self, views: list[memoryview], lane: Lane, deliveries: list[Delivery], proven: str | None) -> None:
-        delivery = open_delivery(self._envelope, views, self._peers, self.epoch, lane, self.stats, proven)
+        delivery = open_delivery(self._envelope, views, self._peers, lane, self.stats, proven)
         if delivery is None:
             return
         if self._node.delays(delivery.sender):
@@ -288,10 +293,14 @@ class ZmqEndpoint:
             return False
 
 
-def _router(context: Context, host: str, lane: Lane, limits: TransportLimits, keys: Keys | None) -> "zmq.Socket[bytes]":
+def _router(
+    context: Context, host: str, lane: Lane, limits: TransportLimits, keys: Keys | None, doorkeeper: Doorkeeper
+) -> "zmq.Socket[bytes]":
     router = context.socket(zmq.ROUTER)
     guard(router, keys)
-    router.set(zmq.MAXMSGSIZE, limits.max_message_bytes)  # of one frame: the envelope checks the sum
+    doorkeeper.watch(router)
+    # What a stranger can make it hold. What a message may have in all is checked by the envelope.
+    router.set(zmq.MAXMSGSIZE, min(limits.max_message_bytes, LARGEST_FRAME_BYTES))
     router.set(zmq.RCVHWM, HELD_UNREAD[lane])
     router.set(zmq.IPV6, int(":" in host))
     router.bind(endpoint_url(host, "*"))

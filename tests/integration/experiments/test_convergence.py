@@ -47,6 +47,6 @@ def test_a_training_of_the_real_program_is_measured() -> None:
     assert samples == sorted(samples)
     assert samples[0] == 0
     assert samples[-1] == 4 * sum(found.made.values())
-    first, last = found.probes[0][1], found.probes[-1][1]
-    assert 0 < last < first
-    assert last < found.error < first
+    errors = [error for _, error in found.probes]
+    assert 0 < errors[-1] < errors[0]
+    assert min(errors) < found.error < errors[0]

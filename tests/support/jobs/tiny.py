@@ -83,6 +83,12 @@ def cnn() -> nn.Module:
     return Cnn()
 
 
+def spectral() -> nn.Module:
+    """Layers whose largest singular value is 1, by vectors of norm 1 that each forward in training moves."""
+    layers = [nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16)) for _ in range(2)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *layers, nn.Linear(16, 5))
+
+
 def words(samples: int = 240, held_out: int = 10) -> SimpleNamespace:
     """Sequences that count up modulo WORDS from a random start: easy to learn."""
     starts = torch.randint(WORDS, (samples + held_out, 1), generator=torch.Generator().manual_seed(5))

@@ -65,6 +65,13 @@ CASES: list[tuple[Callable[[Plan], Plan], str]] = [
     (lambda p: replace(p, clusters=stages(p, (0, 5), (5, 5))), r"not \[5, 5\]"),
     (lambda p: replace(p, clusters=stages(p, (0, 5), (5, 9))), r"at 8 at most; not \[5, 9\]"),
     (lambda p: replace(p, clusters=stages(p, (0, 5))), r"clusters\[0\].stages: the stages end at unit 5"),
+    *(
+        (
+            lambda p, name=name: replace(p, clusters=(p.clusters[0], replace(p.clusters[1], name=name))),
+            r"clusters\[1\].name: must be a name of at most 32 letters, digits, - and _, not ",
+        )
+        for name in ("../../../evil", "/tmp/evil", "..", "", "c\n1", "c" * 33, "c.1")
+    ),
     (lambda p: replace(p, clusters=(p.clusters[0], p.clusters[0])), r"clusters\[1\].name: .* not 'c0'"),
     (
         lambda p: replace(p, clusters=(replace(p.clusters[0], window=9), p.clusters[1])),

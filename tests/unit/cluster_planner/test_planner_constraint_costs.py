@@ -76,9 +76,9 @@ def test_each_kind_is_named_as_nodes_yaml_has_it(planned: Planned) -> None:
 
 
 def test_what_is_not_tried_is_said(planned: Planned) -> None:
-    pairs = tuple((f"n{i}", f"n{j}") for i in range(2, 8) for j in range(i + 1, 8))
+    pairs = tuple((f"n{i}", f"n{j}") for i in range(1, 7) for j in range(i + 1, 7))
     asked: list[str] = []
-    relaxed = without_constraints(planned(8, forbid=pairs), tell=asked.append)
+    relaxed = without_constraints(planned(7, forbid=pairs), tell=asked.append)
     assert len(asked) == MOST + 1
     assert relaxed.untried == f"Of 15 constraints the first {MOST} are tried by themselves, the others only together."
     plan = planned(forbid=(("n2", "n3"),))

@@ -18,7 +18,8 @@ from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.job.config import Job, job_from_mapping, load_job
-from ravnest.job.materials import capture_job, load_data, make_model, make_weights, search_dirs
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import capture_job, load_data, make_model, search_dirs
 from ravnest.training.batches import fetch
 from tests.support.local import plan_with
 

@@ -1,5 +1,6 @@
-"""A small plan, and the events and the result of a small run, made by hand."""
+"""A small plan, and the events and the result of a small run, made by hand. No unit test starts a process."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ from cluster_planner import (
 )
 from ravnest.driver.observe.report import ClusterProgress, ProgressEvent, RunResult
 from tests.support.results import finished_run
+
+
+@pytest.fixture(autouse=True)
+def _trial_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan's stages are tried by the same code as in a fresh process, which integration tests start."""
+    from ravnest.planning import trial, trial_process
+
+    def tried(folder: Path, deadline_s: float) -> Mapping[str, str | None]:
+        assert deadline_s >= trial.LEAST_S
+        return trial_process.main(folder)
+
+    monkeypatch.setattr(trial, "in_fresh_process", tried)
 
 
 def _node(name: str) -> Node:

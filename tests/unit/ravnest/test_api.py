@@ -7,6 +7,7 @@ import pytest
 
 import ravnest
 from cluster_planner import Fleet, Node, predicted_again, save_plan
+from ravnest.api import all_here
 from tests.support.local import JOB_FILE
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
@@ -24,6 +25,21 @@ def refused(call: Any, *args: Any, **options: Any) -> ravnest.InvalidInput:
     with pytest.raises(ravnest.InvalidInput) as raised:
         call(*args, **options)
     return raised.value
+
+
+def test_a_run_of_one_machine_says_so_where_the_plan_names_others(plan_file: Path) -> None:
+    plan = ravnest.load_plan(plan_file)
+    used = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    assert all_here(plan, ()) is None
+    nodes = [replace(node, address=f"192.0.2.{at}") for at, node in enumerate(plan.fleet.nodes)]
+    away = replace(plan, fleet=replace(plan.fleet, nodes=tuple(nodes)))
+    said = all_here(away, ("192.0.2.0",))
+    assert said is not None
+    assert said.startswith(f"all {len(used)} stages run on this machine")
+    assert nodes[1].name in said
+    assert f"{nodes[0].name} " not in said
+    assert "--address HOST:PORT" in said
+    assert all_here(away, {f"192.0.2.{at}" for at in range(len(nodes))}) is None
 
 
 def test_plan_takes_a_fleet_and_a_job_made_in_python(tmp_path: Path) -> None:
@@ -106,6 +122,16 @@ def test_impossible_arguments_of_rehearse_are_refused_before_anything_is_read(
 )
 def test_impossible_arguments_of_export_are_refused(tmp_path: Path, options: dict[str, Any], key: str | None) -> None:
     assert refused(ravnest.export, tmp_path, **options).key == key
+
+
+@pytest.mark.parametrize("limit", [{"samples": 0}, {"seconds": -1.0}, {"seconds": float("nan")}])
+def test_a_limit_that_no_run_can_have_is_refused(limit: dict[str, Any]) -> None:
+    (key,) = limit
+    assert refused(ravnest.RunLimit, **limit).key == f"limit.{key}"
+
+
+def test_evaluate_refuses_data_of_another_name(tmp_path: Path) -> None:
+    assert refused(ravnest.evaluate, tmp_path, data="test").key == "data"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from cluster_planner import predicted_again, save_plan
-from ravnest.files import read_plan
+from ravnest.errors import InvalidInput
+from ravnest.files import fleet_of, job_for, load_plan, plan_of, read_plan
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
@@ -28,3 +29,22 @@ def test_a_plan_that_was_edited_is_told_as_such_and_predicted_anew(plan_file: Pa
     assert line.startswith(f"{plan_file}: figures under predicted are not of the plan as it stands")
     with pytest.warns(UserWarning, match="not of the plan as it stands"):
         read_plan(plan_file)
+
+
+def test_who_has_no_plan_yet_is_told_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no such file") as told:
+        load_plan(tmp_path / "plan.yaml")
+    assert told.value.path == str(tmp_path / "plan.yaml")
+    assert told.value.hint is not None
+    assert "ravnest plan" in told.value.hint
+
+
+def test_an_object_of_another_type_is_refused_by_its_name() -> None:
+    for key, ask in {
+        "fleet": lambda: fleet_of({"nodes": []}, None),  # type: ignore[arg-type]
+        "job": lambda: job_for(None, {"model": "m"}),  # type: ignore[arg-type]
+        "plan": lambda: plan_of({"clusters": []}, None),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(InvalidInput, match="not an object of type dict") as told:
+            ask()
+        assert told.value.key == key

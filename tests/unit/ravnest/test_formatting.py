@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.formatting import beside_baselines, duration, loss_text, size
+from ravnest.formatting import beside_baselines, duration, listed, loss_text, size
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,11 @@ def test_duration(seconds: float, text: str) -> None:
 )
 def test_size(count: float, text: str) -> None:
     assert size(count) == text
+
+
+def test_many_names_are_written_by_the_first_and_the_last() -> None:
+    assert listed(["a", "b", "c"]) == "a, b, c"
+    assert listed([f"n{i}" for i in range(9)]) == "n0 … n8 (9 nodes)"
 
 
 def test_loss_may_be_missing() -> None:

@@ -5,16 +5,15 @@ from matplotlib.image import imread
 
 from cluster_planner import Plan
 from ravnest import pictures
+from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.report import (
     EvaluatedEvent,
-    MetricsWriter,
     NoticeEvent,
     ProgressEvent,
     as_plain,
     kind_of,
-    read_metrics,
 )
-from ravnest.pictures import draw_loss_curve, draw_plan
+from ravnest.pictures import draw_comparison, draw_loss_curve, draw_plan
 
 
 def drawn_share(path: Path) -> float:
@@ -59,3 +58,9 @@ def test_losses_are_drawn_from_the_lines_of_a_run(progress: ProgressEvent, tmp_p
 def test_a_run_with_nothing_to_show_still_has_a_picture(tmp_path: Path) -> None:
     draw_loss_curve([], {}, tmp_path / "loss.png")
     assert drawn_share(tmp_path / "loss.png") > 0
+
+
+def test_several_runs_are_drawn_in_one_picture_and_one_without_a_loss_is_left_out(tmp_path: Path) -> None:
+    draw_comparison({"a": (((8, 2.0), (16, 1.0)), ((16, 1.5),)), "b": ((), ())}, tmp_path / "both.png")
+    draw_comparison({"b": ((), ())}, tmp_path / "none.png")
+    assert imread(tmp_path / "both.png").std() > imread(tmp_path / "none.png").std() > 0

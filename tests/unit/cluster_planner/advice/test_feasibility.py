@@ -11,9 +11,9 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 
 
 def judged(fleet: Fleet, costs: ModelCosts, work: Workload, least: int) -> None:
-    holding = MemoryFit(fleet, SpanCosts(costs, work), least)
-    able = [name for name in fleet.names if holding.holds_a_unit(name)]
-    require_feasible(fleet, costs, holding, able, least)
+    memory_fit = MemoryFit(fleet, SpanCosts(costs, work), least)
+    able = [name for name in fleet.names if memory_fit.holds_a_unit(name)]
+    require_feasible(fleet, costs, memory_fit, able, least)
 
 
 def test_what_fits_passes(

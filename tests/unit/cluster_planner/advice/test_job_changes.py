@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Cluster, Fleet, Link, ModelCosts, Node, Stage, Workload
+from cluster_planner.advice import job_changes as advice
 from cluster_planner.advice.job_changes import Suggestion, is_round_capped, job_changes, most_of, most_of_a_round
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.predict.prediction import predict
@@ -73,6 +74,22 @@ def test_a_flush_asks_for_larger_updates_or_schedule_async(
     found = changes(Fleet((make_node("a"), make_node("b"))), spans, cluster)
     assert found["schedule"].words == "schedule async with max_staleness 1 instead of 1f1b"
     assert "update_every" in found
+
+
+@pytest.mark.parametrize("schedule", ["async", "1f1b"])
+def test_nothing_is_suggested_that_a_job_may_not_have(
+    make_node: Make,
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    monkeypatch: pytest.MonkeyPatch,
+    schedule: str,
+) -> None:
+    work = make_workload(update_every=2, schedule=schedule, max_staleness=1 if schedule == "async" else 0)
+    spans = SpanCosts(make_model(8), work)
+    cluster = Cluster("c0", work.largest_window, (Stage("a", (0, 4)), Stage("b", (4, 8))))
+    assert changes(far_apart(make_node), spans, cluster)
+    monkeypatch.setattr(advice, "MOST_IN_FLIGHT", work.largest_window)
+    assert changes(far_apart(make_node), spans, cluster) == {}
 
 
 def test_nothing_is_tried_where_no_cluster_waits(

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from cluster_planner.advice.spares import MOST_REASONS, left_out, too_small
+from cluster_planner.advice.spares import MOST_REASONS, NOTHING_GAINED, left_out, too_small
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import Constraints, hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
@@ -10,7 +10,6 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster, Stage
-from cluster_planner.predict.objective import price_of_a_cluster
 
 
 def test_reasons_say_what_the_node_would_do(
@@ -21,11 +20,11 @@ def test_reasons_say_what_the_node_would_do(
         (make_node("a"), make_node("b"), make_node("phone", flops_per_s=1e6), make_node("tiny", memory_bytes=9))
     )
     cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
-    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 2, 1.0)
+    (spare,) = left_out(fleet, spans, [cluster], ["phone"], 2)
     assert spare.node == "phone"
     assert spare.reason.startswith("would slow c0: ")
     assert spare.reason.endswith(" without")  # one cluster averages with nobody
-    assert left_out(fleet, spans, [cluster], [], 2, 1.0) == ()
+    assert left_out(fleet, spans, [cluster], [], 2) == ()
 
 
 def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
@@ -41,7 +40,7 @@ def test_a_spare_is_compared_with_the_cluster_nearest_to_it(
         Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
         Cluster("c1", 4, (Stage("c", (0, 4)), Stage("d", (4, 8)))),
     ]
-    (spare,) = left_out(fleet, spans, clusters, ["phone"], 2, 1.0)
+    (spare,) = left_out(fleet, spans, clusters, ["phone"], 2)
     assert "would slow c1" in spare.reason
     without = plan_pipeline(fleet, spans, ["c", "d"], 0.0, 2)
     assert without is not None
@@ -57,17 +56,16 @@ def test_what_holds_nothing_says_so(
     assert (small.node, "hold no unit" in small.reason) == ("tiny", True)
 
 
-def test_of_very_many_spares_each_is_told_what_a_cluster_more_would_have_to_be_worth(
+def test_of_very_many_spares_all_are_told_the_same(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
     spans = SpanCosts(make_model(8), make_workload())
     idle = [f"n{i}" for i in range(MOST_REASONS + 1)]
     fleet = Fleet((make_node("a"), make_node("b"), *(make_node(name) for name in idle)))
     cluster = Cluster("c0", 4, (Stage("a", (0, 4)), Stage("b", (4, 8))))
-    spares = left_out(fleet, spans, [cluster], idle, 2, 100.0)
+    spares = left_out(fleet, spans, [cluster], idle, 2)
     assert [spare.node for spare in spares] == idle
-    price = price_of_a_cluster(100.0, 1, spans.workload)
-    assert f"none with 1 others was worth {format_rate(price)} samples/s" in spares[0].reason
+    assert {spare.reason for spare in spares} == {NOTHING_GAINED}
 
 
 def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_with_that(
@@ -78,10 +76,10 @@ def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_w
     links = (Link("loner", "a", 0.001, 1e8), Link("loner", "c", 0.2, 1e8))
     clusters = [Cluster(f"c{i}", 4, (Stage(a, (0, 4)), Stage(b, (4, 8)))) for i, (a, b) in enumerate(("ab", "cd"))]
     barred = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"), ("loner", "d"))))
-    (spare,) = left_out(barred, spans, clusters, ["loner"], 2, 1.0)
+    (spare,) = left_out(barred, spans, clusters, ["loner"], 2)
     assert spare.reason == "may join no cluster: with it, c0 has 'loner' and 'a', which constraints keep apart"
     half = Fleet(nodes, links, constraints=Constraints(forbid=(("loner", "a"),)))
-    (spare,) = left_out(half, spans, clusters, ["loner"], 2, 1.0)
+    (spare,) = left_out(half, spans, clusters, ["loner"], 2)
     assert "c1" in spare.reason
 
 
@@ -91,7 +89,7 @@ def test_a_spare_that_is_seldom_there_is_left_out_for_that(
     spans = SpanCosts(make_model(8), make_workload(update_every=100))
     fleet = Fleet((make_node("a"), make_node("b"), make_node("seldom", hours=hours_from("3-6"))))
     cluster = Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8))))
-    (spare,) = left_out(fleet, spans, [cluster], ["seldom"], 2, 1.0)
+    (spare,) = left_out(fleet, spans, [cluster], ["seldom"], 2)
     assert spare.reason.startswith("is away too long for c0: ")
     assert "samples/s with it for 12% of the day" in spare.reason
     assert spare.reason.endswith("without for 100%")

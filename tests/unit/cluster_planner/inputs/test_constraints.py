@@ -116,7 +116,7 @@ def test_caps_lower_what_a_node_gives(tmp_path: Path) -> None:
         ("  pin: [{node: desk, stage: -1}]", r"constraints.pin\[0\].stage: must be 0 or more"),
         ("  pin: [{node: desk, stage: 2}]", r"constraints.pin\[0\].stage: must be 'last', or from 0 to 1: there are 2"),
         ("  pin: [{node: desk, stage: first}]", r"constraints.pin\[0\].stage: must be .* or must be 'last'"),
-        ("  pin: [{node: desk, cluster: a b}]", r"constraints.pin\[0\].cluster: must be a name of letters"),
+        ("  pin: [{node: desk, cluster: a b}]", r"constraints.pin\[0\].cluster: must be a name of at most 32 letters"),
         (
             "  pin: [{node: desk, cluster: x}, {node: desk, cluster: y}]",
             r"constraints.pin\[1\].node: 'desk' is already pinned by constraints.pin\[0\]",

@@ -33,6 +33,17 @@ def test_staleness_bounds_the_window(make_workload: Callable[..., Workload]) -> 
     assert make_workload(max_staleness=2, update_every=5).largest_window == 15
 
 
+@pytest.mark.parametrize(
+    ("max_staleness", "update_every", "schedule"), [(0, 8193, "gpipe"), (0, 8193, "async"), (1, 4097, "async")]
+)
+def test_more_micro_batches_at_once_than_can_be_walked_are_refused(
+    make_workload: Callable[..., Workload], max_staleness: int, update_every: int, schedule: str
+) -> None:
+    make_workload(max_staleness=max_staleness, update_every=update_every - 1, schedule=schedule)
+    with pytest.raises(InvalidInput, match=r"workload\.update_every: .* must be at most 8,192, not 8,19"):
+        make_workload(max_staleness=max_staleness, update_every=update_every, schedule=schedule)
+
+
 def test_a_round_holds_an_update_of_each_cluster(make_workload: Callable[..., Workload]) -> None:
     work = make_workload(micro_batch=4, update_every=5, average_every=50)
     assert [work.round_samples(clusters) for clusters in (1, 2, 3)] == [50, 50, 60]

@@ -10,7 +10,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
-from cluster_planner.pipeline.order_and_cuts import EXACT_NODES
+from cluster_planner.pipeline.order_and_cuts import EXACT_ORDER_NODES
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import predict
 
@@ -42,7 +42,7 @@ def test_what_does_not_fit_has_no_pipeline(make_node: Callable[..., Node], spans
     assert plan_pipeline(fleet, spans, fleet.names, 0.0, 2) is None
 
 
-@pytest.mark.parametrize("others", [2, EXACT_NODES + 2])
+@pytest.mark.parametrize("others", [2, EXACT_ORDER_NODES + 2])
 def test_a_node_that_would_slow_the_pipeline_is_left_out(
     make_node: Callable[..., Node], spans: SpanCosts, others: int
 ) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_planner.pipeline.order_and_cuts import (
-    EXACT_NODES,
+    EXACT_ORDER_NODES,
     Pinned,
     Tables,
     best_cuts,
@@ -58,7 +58,7 @@ def test_a_required_node_runs_a_stage() -> None:
 
 
 def test_many_nodes_get_the_best_of_the_orders_given() -> None:
-    nodes = EXACT_NODES + 4
+    nodes = EXACT_ORDER_NODES + 4
     tables = tables_of(5, nodes, 8)
     orders = candidate_orders(tables, np.arange(1.0, nodes + 1), np.arange(nodes, 0.0, -1))
     assert all(sorted(order) == list(range(nodes)) for order in orders)

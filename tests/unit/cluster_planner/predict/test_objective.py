@@ -13,7 +13,6 @@ from cluster_planner.predict.objective import (
     STALENESS_COST,
     AveragingLimits,
     averaging_factor,
-    price_of_a_cluster,
     staleness_factor,
 )
 from cluster_planner.search.candidates import Assembler, averaging_limits_of
@@ -48,13 +47,6 @@ def test_clusters_are_apart_for_an_update_at_least(make_workload: Callable[..., 
     assert averaging_factor(3, fewest) == averaging_factor(3, few) == pytest.approx(1 / (1 + ROUND_COST * 2 * 1.584963))
     factors = [averaging_factor(c, fewest) for c in range(1, 6)]
     assert factors == sorted(factors, reverse=True)
-
-
-def test_a_cluster_at_its_price_changes_nothing(make_workload: Callable[..., Workload]) -> None:
-    work, value = make_workload(), 40.0
-    objective = value * averaging_factor(7, work)
-    price = price_of_a_cluster(objective, 7, work)
-    assert averaging_factor(8, work) * (value + price) == pytest.approx(objective)
 
 
 def test_samples_per_s_fall_where_rounds_take_longer_than_they_may(make_workload: Callable[..., Workload]) -> None:

@@ -6,7 +6,7 @@ from cluster_planner import Fleet, ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits
-from cluster_planner.search import search_context as ground
+from cluster_planner.search import search_context as context
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 
 
@@ -25,7 +25,7 @@ def test_estimates_are_kept_while_averaging_takes_about_as_much(given: SearchCon
 
 
 def test_too_many_estimates_are_forgotten(given: SearchContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ground, "REMEMBERED", 1)
+    monkeypatch.setattr(context, "REMEMBERED", 1)
     first = given.estimator(3, AveragingLimits())
     first.of([(0, 1), (1, 2)])
     assert given.estimator(3, AveragingLimits()).asked == 0
@@ -34,7 +34,7 @@ def test_too_many_estimates_are_forgotten(given: SearchContext, monkeypatch: pyt
 def test_a_search_counts_only_what_it_estimates_itself(given: SearchContext) -> None:
     groups = ((0, 1, 2), (3, 4, 5))
     nodes = given.problem.able
-    _, first = given.searched(nodes, groups, AveragingLimits(), ground.Totals(), 40)
-    _, again = given.searched(nodes, groups, AveragingLimits(), ground.Totals(), 40)
+    _, first = given.searched(nodes, groups, AveragingLimits(), context.Totals(), 40)
+    _, again = given.searched(nodes, groups, AveragingLimits(), context.Totals(), 40)
     assert not first.startswith("0 ")
     assert again == "0 groups estimated"

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 
+import pytest
 from matplotlib.figure import Figure
 
 from experiments.convergence import summary
@@ -37,6 +38,29 @@ def test_ticks_are_where_something_was_tried():
     draw_panel(axes, panel)
     summary.mark(axes, panel)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "256", "1024", "4096", "16384", "65536"]
+
+
+def test_a_picture_over_k_has_the_promised_slope_and_says_what_k_is():
+    series = [Series("measured", [64.0, 256.0, 1024.0], [0.5, 0.2, 0.1]), Series("bound", [64.0], [9.0])]
+    axes = Figure().add_subplot()
+    panel = asdict(Panel("Rate", "K", "mean ‖∇f‖²", series, log_x=True, log_y=True))
+    draw_panel(axes, panel)
+    summary.add_rate(axes, panel)
+    summary.name_axes(axes, panel)
+    (line,) = [line for line in axes.get_lines() if line.get_label() == "slope −½"]
+    assert list(line.get_xdata()) == [64.0, 1024.0]
+    assert list(line.get_ydata()) == pytest.approx([0.4, 0.1])  # a sixteenth of the updates: four times the error
+    assert axes.get_xlabel() == "K: updates of each cluster"
+    assert "slope −½" in [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_picture_over_something_else_has_no_such_line():
+    axes = Figure().add_subplot()
+    panel = asdict(Panel("Lag", "max_lag", "error", [Series("measured", [1.0, 2.0], [1.0, 2.0])], log_x=True))
+    draw_panel(axes, panel)
+    before = len(axes.get_lines())
+    summary.add_rate(axes, panel)
+    assert len(axes.get_lines()) == before
 
 
 def test_every_panel_that_it_shows_has_a_part():

@@ -4,7 +4,8 @@ from torch import nn
 from torch.nn import functional
 
 from experiments.pipeline.delays import Delayed, by_depth, uniform
-from ravnest.job.materials import load_data, make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import load_data, make_model
 from ravnest.training.batches import fetch
 from ravnest.training.optimizer import OptimizerConfig
 from ravnest.training.sampler import Sampler

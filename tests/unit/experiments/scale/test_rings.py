@@ -4,7 +4,7 @@ from experiments.scale.rings import Row, ends_of_scaling, row_of
 
 
 def row(members: int, simulated: bool, narrowest_s: float, way_s: float, share: float) -> Row:
-    return members, 8.0, 1.0 if simulated else None, narrowest_s, way_s, share
+    return members, 8.0, 1.0 if simulated else None, narrowest_s, way_s, share, None
 
 
 def test_a_ring_that_is_not_simulated_is_compared_with_the_same_time_between_rounds() -> None:

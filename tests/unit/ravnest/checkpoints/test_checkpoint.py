@@ -5,11 +5,20 @@ import shutil
 import pytest
 import torch
 
-from ravnest.checkpoints.checkpoint import CheckpointWriter, load_latest, write_final_weights
+from ravnest.checkpoints.checkpoint import CheckpointWriter, load_latest
 from ravnest.checkpoints.durable_files import DurableFiles
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput, NotWritten, RunFailed
 
-OPERATIONS = ("make_folder", "write_tensors", "write_bytes", "sync_file", "sync_folder", "move", "remove_folder")
+OPERATIONS = (
+    "make_folder",
+    "write_bytes",
+    "append_bytes",
+    "sync_file",
+    "sync_folder",
+    "move",
+    "remove_file",
+    "remove_folder",
+)
 
 PARTS = {
     "segment-000.safetensors",
@@ -33,8 +42,9 @@ class CrashingFiles(DurableFiles):
 
     def _do(self, name, *arguments):
         if self.left == 0:
-            if self.half and name in ("write_tensors", "write_bytes"):
-                arguments[0].write_bytes(b"half")
+            if self.half and name in ("write_bytes", "append_bytes"):
+                with arguments[0].open("ab") as file:
+                    file.write(arguments[1][: len(arguments[1]) // 2])
             if self.half and name == "remove_folder":
                 next(path for path in sorted(arguments[0].iterdir())).unlink()
             raise Crash
@@ -133,6 +143,17 @@ def test_the_last_two_are_kept(tmp_path):
     assert names(tmp_path) == ["checkpoint-000003", "checkpoint-000004", "latest"]
 
 
+def test_more_or_fewer_are_kept_where_the_run_says_so(tmp_path):
+    for round_ in range(1, 6):
+        writer = CheckpointWriter(
+            tmp_path, round=round_, samples=0, versions={}, made_with={}, keep=4 if round_ < 5 else 1
+        )
+        writer.commit(())
+        if round_ == 4:
+            assert names(tmp_path) == [f"checkpoint-{number:06d}" for number in range(1, 5)] + ["latest"]
+    assert names(tmp_path) == ["checkpoint-000005", "latest"]
+
+
 def test_two_under_way_at_once(tmp_path):
     write(tmp_path, 1)
     arguments = {"samples": 0, "versions": {}, "made_with": {}}
@@ -162,11 +183,11 @@ class FullForOne(DurableFiles):
     def __init__(self, name):
         self.name = name
 
-    def write_tensors(self, path, tensors):
+    def write_bytes(self, path, data):
         if path.name == self.name:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().write_tensors(path, tensors)
+        super().write_bytes(path, data)
 
 
 @pytest.mark.parametrize("parts", [PARTS, ()])
@@ -226,7 +247,7 @@ def test_a_crash_during_the_first_checkpoint_leaves_none_and_says_so(tmp_path):
 def test_all_is_synced_before_it_is_named(tmp_path):
     done = operations_of_third(tmp_path)
     moves = [place for place, (name, *_) in enumerate(done) if name == "move"]
-    written = [operation[1] for operation in done[: moves[0]] if operation[0].startswith("write")]
+    written = [operation[1] for operation in done[: moves[0]] if operation[0] == "write_bytes"]
     synced = [operation[1] for operation in done[: moves[0]] if operation[0] == "sync_file"]
     assert written == synced
     assert done[moves[0] - 1][0] == done[moves[0] + 1][0] == "sync_folder"
@@ -307,11 +328,20 @@ def test_a_damaged_manifest(tmp_path):
         load_latest(tmp_path, PARTS)
 
 
-@pytest.mark.parametrize("name", ["", "../elsewhere", "checkpoint-1/../..", "notes"])
+@pytest.mark.parametrize(
+    "name", ["", "../elsewhere", "checkpoint-1/../..", "notes", "checkpoint-\0", "checkpoint-..", "9" * 99]
+)
 def test_a_pointer_to_something_else(tmp_path, name):
     write(tmp_path, 1)
     (tmp_path / "latest").write_text(name)
     with pytest.raises(InvalidInput, match="must name a folder checkpoint-NUMBER"):
+        load_latest(tmp_path, PARTS)
+
+
+def test_a_pointer_that_is_no_text(tmp_path):
+    write(tmp_path, 1)
+    (tmp_path / "latest").write_bytes(b"\xff\xfe\x00checkpoint-000001")
+    with pytest.raises(InvalidInput, match="latest: must name a folder checkpoint-NUMBER"):
         load_latest(tmp_path, PARTS)
 
 
@@ -326,28 +356,9 @@ class FullDisk(DurableFiles):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
-    with pytest.raises(RunFailed, match=r"segment-000.safetensors: cannot be written: No space left on device"):
+def test_a_full_disk_is_told_in_one_line(tmp_path):
+    with pytest.raises(NotWritten, match=r"segment-000.safetensors: cannot be written: No space left on device"):
         write(tmp_path, 1, FullDisk())
-    with pytest.raises(RunFailed, match=r"w.safetensors: cannot be written: No space left"):
-        write_final_weights(tmp_path / "w.safetensors", weights_of(1), FullDisk())
-
-
-def test_final_weights_replace_the_old_ones_at_once(tmp_path):
-    from safetensors.torch import load_file
-
-    path = tmp_path / "out" / "weights.safetensors"
-    write_final_weights(path, weights_of(1))
-    files = CrashingFiles()
-    write_final_weights(path, weights_of(2), files)
-    for operations in range(len(files.done)):
-        with pytest.raises(Crash):
-            write_final_weights(path, weights_of(3), CrashingFiles(operations, half=True))
-        found = load_file(path)
-        assert int(found["b.steps"]) in (2, 3)
-        assert torch.equal(found["a.weight"], weights_of(int(found["b.steps"]))["a.weight"])
-    write_final_weights(path, weights_of(4))
-    assert names(path.parent) == ["weights.safetensors"]
 
 
 class BeginsAnother(DurableFiles):

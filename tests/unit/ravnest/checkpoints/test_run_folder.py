@@ -1,3 +1,6 @@
+import os
+import shutil
+
 import pytest
 
 from ravnest.checkpoints import run_folder as f
@@ -112,13 +115,111 @@ def test_a_resume_needs_a_checkpoint(here, name):
         f.choose_folder(here / name, resume=True)
 
 
-def test_a_resume_without_a_name_takes_the_latest_run_that_has_a_checkpoint(here):
-    for name in ("20250101-000000", "20260101-000000"):
-        run_with_checkpoint(here / "runs" / name)
+def test_a_resume_without_a_name_takes_the_run_that_has_saved_last(here):
+    for second, name in enumerate(("first", "20250101-000000", "20260101-000000", "20240101-000000")):
+        run = run_with_checkpoint(here / "runs" / name)
+        os.utime(run / "checkpoints" / "latest", (second, second))
     (here / "runs" / "20270101-000000" / "checkpoints").mkdir(parents=True)
-    assert f.choose_folder(None, resume=True).path.name == "20260101-000000"
+    assert f.choose_folder(None, resume=True).path.name == "20240101-000000"
+
+
+def test_a_resume_without_a_name_takes_no_rehearsal(here):
+    (here / "plan.yaml").write_text("version: 1\n")
+    for second, name in enumerate(("run", "rehearsed")):
+        made = f.RunFolder(here / "runs" / name)
+        made.begin(here / "plan.yaml", rehearsal=name == "rehearsed")
+        run_with_checkpoint(made.path)
+        os.utime(made.checkpoints / "latest", (second, second))
+    assert f.choose_folder(None, resume=True).path.name == "run"
+    shutil.rmtree(here / "runs" / "run")
+    with pytest.raises(InvalidInput, match="only 1 of rehearsals, which do not count"):
+        f.choose_folder(None, resume=True)
+    f.choose_folder(made.path, resume=True).begin(here / "plan.yaml")  # the user has named it
+    assert f.choose_folder(None, resume=True).path.name == "rehearsed"
+
+
+def test_a_rehearsal_that_failed_leaves_its_folder_usable(here):
+    (here / "plan.yaml").write_text("version: 1\n")
+    f.choose_folder(here / "out", resume=False).begin(here / "plan.yaml", rehearsal=True)
+    f.choose_folder(here / "out", resume=False).begin(here / "plan.yaml")
+    assert not f.RunFolder(here / "out").is_rehearsal
 
 
 def test_a_resume_without_any_run_says_so(here):
     with pytest.raises(InvalidInput, match="no run with a checkpoint"):
         f.choose_folder(None, resume=True)
+
+
+def owned(out_dir, resume=False):
+    return f.owned_folder(out_dir, resume=resume, tell=lambda said: pytest.fail(said))
+
+
+def test_one_run_at_a_time_owns_a_folder(here):
+    with owned(here / "out") as first:
+        for resume in (False, True):
+            with pytest.raises(InvalidInput, match="is in use by process"), owned(here / "out", resume=resume):
+                pass
+        run_with_checkpoint(first.path)
+    with owned(here / "out", resume=True) as again:
+        assert again.path == first.path
+        with pytest.raises(InvalidInput, match="is in use by process"), owned(here / "out", resume=True):
+            pass
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed_again(here):
+    with pytest.raises(InvalidInput, match="no such job"), owned(here / "deep" / "out"):  # noqa: PT012
+        assert (here / "deep" / "out").is_dir()
+        raise InvalidInput("no such job")
+    assert list(here.iterdir()) == []
+
+
+def test_what_was_there_before_stays(here):
+    (here / "out").mkdir()
+    with owned(here / "out"):
+        pass
+    assert [path.name for path in here.iterdir()] == ["out"]
+    assert list((here / "out").iterdir()) == []
+
+
+def test_two_runs_without_a_name_get_two_folders(here, monkeypatch):
+    monkeypatch.setattr(f.time, "strftime", lambda form: "20260131-120000" if "%d-" in form else "2026-01-31 12:00:00")
+    with owned(None) as first, owned(None) as second, owned(None) as third:
+        names = [folder.path.name for folder in (first, second, third)]
+    assert names == ["20260131-120000", "20260131-120000_2", "20260131-120000_3"]
+    assert list(here.iterdir()) == []
+
+
+def test_a_run_that_ended_meanwhile_is_not_overwritten(here, monkeypatch):
+    """Between the first look into the folder and the lock, another run has come, saved and gone."""
+    real = f.RunLock
+
+    def late(folder):
+        run_with_checkpoint(folder)
+        return real(folder)
+
+    monkeypatch.setattr(f, "RunLock", late)
+    with pytest.raises(InvalidInput, match="holds a run already"), owned(here / "out"):
+        pass
+    assert sorted(path.name for path in (here / "out").iterdir()) == ["checkpoints"]
+
+
+def test_a_file_system_without_locks_is_told(here, monkeypatch):
+    monkeypatch.setattr(f.RunLock, "locks", False, raising=False)
+    monkeypatch.setattr(f.RunLock, "__init__", lambda self, folder: None)
+    monkeypatch.setattr(f.RunLock, "release", lambda self: None)
+    said = []
+    with f.owned_folder(here / "out", resume=False, tell=said.append):
+        pass
+    assert len(said) == 1
+    assert "has no locks" in said[0]
+
+
+def test_a_folder_that_may_not_be_read_is_named(here, monkeypatch):
+    def refused(self):
+        raise PermissionError(13, "Permission denied")
+
+    (here / "out").mkdir()
+    monkeypatch.setattr(f.Path, "iterdir", refused)
+    for resume in (False, True):
+        with pytest.raises(InvalidInput, match=r"out: cannot be read \(Permission denied\)"):
+            f.choose_folder(here / "out", resume=resume)

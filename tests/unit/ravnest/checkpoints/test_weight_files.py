@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ravnest.checkpoints.weight_files import StoredTensor, open_weights
+from ravnest.checkpoints.weight_files import StoredTensor, StoredTensors, open_weights
 from ravnest.errors import InvalidInput
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7), "c": torch.ones(4, dtype=torch.bfloat16)}
@@ -91,3 +91,37 @@ def test_where_nothing_is_to_be_read_it_is_said_what_was_expected(tmp_path):
         open_weights(tmp_path)
     with pytest.raises(InvalidInput, match=r"is no \.safetensors file"):
         open_weights(tmp_path / "pytorch_model.bin")
+
+
+def test_tensors_have_keys_of_their_own_and_some_may_be_at_hand(tmp_path):
+    save_file(TENSORS, tmp_path / "t.safetensors")
+    made = torch.ones(1)
+    held = StoredTensors(open_weights(tmp_path / "t.safetensors"), {("x", 1): "a"}, {("y", 2): made})
+    assert list(held) == [("x", 1), ("y", 2)]
+    assert len(held) == 2
+    assert torch.equal(held["x", 1], TENSORS["a"])
+    assert held["y", 2] is made
+
+
+def test_a_file_is_mapped_anew_after_so_many_bytes_and_what_was_read_stays(tmp_path, monkeypatch):
+    """A mapping whose pages were used counts as memory of the process as long as it is open."""
+    from ravnest.checkpoints import weight_files
+
+    opened, safe_open = [], weight_files.safe_open
+    monkeypatch.setattr(weight_files, "MAPPED_BYTES", 1000)
+    monkeypatch.setattr(
+        weight_files, "safe_open", lambda *args, **kwargs: opened.append(1) or safe_open(*args, **kwargs)
+    )
+    tensors = {f"w{number}": torch.full((100,), float(number)) for number in range(10)}
+    save_file(tensors, tmp_path / "t.safetensors")
+    files = open_weights(tmp_path / "t.safetensors")
+    opened.clear()
+    read = {name: files.read(name) for name in tensors}
+    assert len(opened) == 4  # three tensors of 400 bytes, and one that made it more
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+
+
+def test_a_run_s_weights_in_parts_are_read(tmp_path):
+    (tmp_path / "weights").mkdir()
+    sharded(tmp_path / "weights")
+    assert open_weights(tmp_path).stored.keys() == TENSORS.keys()

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ravnest.cli.main import app, describe
-from ravnest.driver.observe.report import MetricsWriter
+from ravnest.driver.observe.metrics_file import MetricsWriter
 
 RUNNER = CliRunner()
 

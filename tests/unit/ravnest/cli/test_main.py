@@ -27,6 +27,24 @@ def test_errors_of_ravnest_read_as_lines(error: Exception, lines: int, code: int
     assert "\n".join(said) == str(error)
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(13, "Permission denied", "/mnt/run"), "/mnt/run: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", Path("here")), "here: Is a directory"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_what_the_operating_system_refuses_about_a_file_is_the_users_to_mend(error: OSError, line: str) -> None:
+    assert cli.describe(error) == ([line], 2)
+
+
+def test_a_connection_that_breaks_is_still_a_mistake() -> None:
+    (line,), code = cli.describe(ConnectionResetError(104, "Connection reset by peer"))
+    assert "this is a mistake in ravnest" in line
+    assert code == 1
+
+
 def test_any_other_error_is_called_a_mistake_of_ravnest() -> None:
     (line,), code = cli.describe(KeyError("x\ny"))
     assert line.startswith("KeyError: 'x\\ny' (this is a mistake in ravnest")

@@ -7,11 +7,11 @@ from ravnest.cli.main import app, describe
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["profile", "--seconds", "0.1"], "--seconds: expected 0.5 or more, not 0.1"),
-        (["profile", "--seconds", "61"], "--seconds: expected 60 or less, not 61"),
-        (["profile", "--seconds", "nan"], "--seconds: expected 60 or less, not nan"),
+        (["profile", "--seconds", "0.1"], "--seconds: must be from 0.5 to 60, not 0.1"),
+        (["profile", "--seconds", "61"], "--seconds: must be from 0.5 to 60, not 61"),
+        (["profile", "--seconds", "nan"], "--seconds: must be from 0.5 to 60, not nan"),
         (["profile", "--seconds", "long"], "--seconds: expected a number, not long"),
-        (["profile", "--peers", "1"], "--peers: expected 2 or more, not 1"),
+        (["profile", "--peers", "1"], "--peers: must be 2 or more, not 1"),
         (["profile", "--seed", "1.5"], "--seed: expected a whole number, not 1.5"),
         (["export", "run", "--part-gb", "-1"], "--part-gb: expected 0 or more, not -1"),
         (["plan", "nodes.yaml", "--seed", "one"], "--seed: expected a whole number, not one"),

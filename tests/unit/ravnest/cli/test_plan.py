@@ -112,7 +112,28 @@ def test_what_is_hardly_meant_is_doubted_beside_the_plan(tmp_path: Path) -> None
     assert json.loads(result.stdout)["plan"] == str(out)
 
 
-@pytest.mark.parametrize(("seed", "said"), [("-1", "expected 0 or more, not -1"), ("4294967296", "4294967295 or less")])
+def test_a_machine_that_holds_the_model_may_train_by_itself(tmp_path: Path) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    given = ["plan", str(nodes), "--job", JOB, "-o", str(out), "--min-stages", "1", "--json"]
+    result = CliRunner().invoke(cli.app, given)
+    assert result.exit_code == 0, result.output
+    assert [len(cluster.stages) for cluster in load_plan(out).clusters] == [1, 1]
+    simulated = CliRunner().invoke(cli.app, ["simulate", str(out), "--samples", "640", "--json"])
+    assert simulated.exit_code == 0, simulated.output
+    assert json.loads(simulated.stdout)["samples"] > 0
+
+
+def test_a_cluster_has_a_stage_at_the_least(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    given = ["plan", str(nodes), "--job", JOB, "-o", str(tmp_path / "plan.yaml"), "--min-stages", "0"]
+    result = CliRunner().invoke(cli.app, given)
+    assert isinstance(result.exception, Exception)
+    assert cli.describe(result.exception) == (["--min-stages: must be 1 or more, not 0"], 2)
+
+
+@pytest.mark.parametrize(("seed", "said"), [("-1", "from 0 to 4294967295, not -1"), ("4294967296", "to 4294967295")])
 def test_a_seed_that_no_search_takes_is_refused(tmp_path: Path, seed: str, said: str) -> None:
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text(fleet("a", "b"), encoding="utf-8")

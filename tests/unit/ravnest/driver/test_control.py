@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 
 from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
+from ravnest.driver.accounts import RunShape
 from ravnest.errors import RunFailed
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ring_allreduce.rounds import RoundOwner
 
 RINGS = {"0": ["a.s0", "b.s0"], "1": ["a.s1", "b.s0"]}
 STAGES = ["a.s0", "a.s1", "b.s0"]
-SHAPE = c.RunShape(
+SHAPE = RunShape(
     clusters={"a": 2, "b": 1},
-    evaluator="a",
+    evaluators=("a", "b"),
     samples_per_update=12,
     stop_samples=None,
     stop_s=None,
@@ -28,7 +31,7 @@ def control(**changes):
 
 def told(instructions, kind):
     """Who is told a message of `kind`, and what."""
-    found = [(each.peer, each.message) for each in instructions if isinstance(each, c.SendToStage)]
+    found = [(each.peer, each.message) for each in instructions if isinstance(each, ins.SendToStage)]
     return [(peer, message) for peer, message in found if isinstance(message, kind)]
 
 
@@ -46,7 +49,7 @@ def ring_finished(run, round_):
     out = []
     for ring, members in RINGS.items():
         for member in members:
-            out += run.handle(member, m.RingFinishedMessage(round=round_, ring=int(ring)))
+            out += run.handle(member, m.RingFinishedMessage(round=round_, ring=int(ring), epoch=0))
     return out
 
 
@@ -59,7 +62,7 @@ def rounds_finished(run, up_to, stages=STAGES):
 
 
 def state_sent(run, round_):
-    return [each for stage in STAGES for each in run.handle(stage, m.StateSent(round=round_, tensors=1))]
+    return [each for stage in STAGES for each in run.handle(stage, sm.StateSent(round=round_, pieces=1))]
 
 
 def snapshots(run, round_, **updates):
@@ -101,14 +104,14 @@ def test_a_round_is_committed_to_every_stage_when_all_rings_have_finished_everyw
     updated(run, "b", 0)
     snapshots(run, 1, a=2, b=1)
     for sender, ring in [("a.s0", 0), ("b.s0", 0), ("a.s1", 1)]:
-        assert run.handle(sender, m.RingFinishedMessage(round=1, ring=ring)) == []
-    out = run.handle("b.s0", m.RingFinishedMessage(round=1, ring=1))
-    assert of(out, c.RecordRoundCommitted) == [c.RecordRoundCommitted(1, 24)]
-    assert of(out, c.BeginCheckpoint) == [c.BeginCheckpoint(1, 36, {"a": 2, "b": 1})]
+        assert run.handle(sender, m.RingFinishedMessage(round=1, ring=ring, epoch=0)) == []
+    out = run.handle("b.s0", m.RingFinishedMessage(round=1, ring=1, epoch=0))
+    assert of(out, ins.RecordRoundCommitted) == [ins.RecordRoundCommitted(1, 24)]
+    assert of(out, ins.BeginCheckpoint) == [ins.BeginCheckpoint(1, 36, {"a": 2, "b": 1})]
     assert told(out, m.RoundCommittedMessage) == [
         (stage, m.RoundCommittedMessage(round=1, save=True)) for stage in STAGES
     ]
-    assert out.index(of(out, c.BeginCheckpoint)[0]) < len(out) - len(STAGES)  # before any stage can send its state
+    assert out.index(of(out, ins.BeginCheckpoint)[0]) < len(out) - len(STAGES)  # before any stage can send its state
 
 
 def test_checkpoints_are_evaluate_every_samples_apart_and_one_at_a_time():
@@ -118,10 +121,10 @@ def test_checkpoints_are_evaluate_every_samples_apart_and_one_at_a_time():
         updated(run, "a", update)
         updated(run, "b", update)
         round_ = update + 1
-        saves[round_] = bool(of(ring_finished(run, round_), c.BeginCheckpoint))
+        saves[round_] = bool(of(ring_finished(run, round_), ins.BeginCheckpoint))
         if round_ == 5:
             assert run.saving
-            assert of(state_sent(run, 1), c.CommitCheckpoint) == [c.CommitCheckpoint(1)]
+            assert of(state_sent(run, 1), ins.CommitCheckpoint) == [ins.CommitCheckpoint(1)]
     assert saves == {1: True, 2: False, 3: False, 4: False, 5: False, 6: True, 7: False}
 
 
@@ -136,10 +139,10 @@ def test_the_last_round_is_saved_even_while_an_earlier_checkpoint_is_on_its_way(
     out = ring_finished(run, 2)
     assert told(out, m.RoundCommittedMessage)[0][1] == m.RoundCommittedMessage(round=2, save=True)
     assert rounds_finished(run, 2) == []  # two checkpoints are still to come
-    assert of(state_sent(run, 1), c.CommitCheckpoint) == [c.CommitCheckpoint(1)]
-    assert run.phase is c.RunPhase.FINISHING
+    assert of(state_sent(run, 1), ins.CommitCheckpoint) == [ins.CommitCheckpoint(1)]
+    assert run.phase is ins.RunPhase.FINISHING
     out = state_sent(run, 2)
-    assert of(out, c.CommitCheckpoint) == [c.CommitCheckpoint(2)]
+    assert of(out, ins.CommitCheckpoint) == [ins.CommitCheckpoint(2)]
     assert told(out, m.Stop) == [(stage, m.Stop()) for stage in STAGES]
 
 
@@ -148,7 +151,7 @@ def test_it_stops_by_samples_and_every_first_stage_drains():
     updated(run, "a", 0)
     out = updated(run, "b", 0)
     assert told(out, m.Drain) == [("a.s0", m.Drain()), ("b.s0", m.Drain())]
-    assert run.phase is c.RunPhase.DRAINING
+    assert run.phase is ins.RunPhase.DRAINING
 
 
 def test_it_stops_by_time_once():
@@ -168,7 +171,7 @@ def test_to_stop_twice_drains_once_and_the_second_may_waive_the_evaluation():
     ring_finished(run, 1)
     state_sent(run, 1)
     assert told(rounds_finished(run, 1), m.Stop)
-    assert run.phase is c.RunPhase.DONE
+    assert run.phase is ins.RunPhase.DONE
 
 
 def test_a_wish_to_stop_without_evaluating_is_not_undone_by_the_run_s_own_end():
@@ -181,7 +184,7 @@ def test_a_wish_to_stop_without_evaluating_is_not_undone_by_the_run_s_own_end():
     ring_finished(run, 1)
     state_sent(run, 1)
     rounds_finished(run, 1)
-    assert run.phase is c.RunPhase.DONE
+    assert run.phase is ins.RunPhase.DONE
 
 
 def test_a_drained_cluster_contributes_at_once_to_the_rounds_that_are_open():
@@ -193,7 +196,7 @@ def test_a_drained_cluster_contributes_at_once_to_the_rounds_that_are_open():
     out = drained(run, "a", 1)
     order = m.FinishRounds(up_to=1, updates=1, final=False)
     assert told(out, m.FinishRounds) == [("a.s0", order), ("a.s1", order)]
-    assert run.phase is c.RunPhase.DRAINING
+    assert run.phase is ins.RunPhase.DRAINING
 
 
 def test_a_round_that_opens_after_a_cluster_has_drained_reaches_it_as_one_to_finish():
@@ -216,9 +219,9 @@ def test_when_all_have_drained_one_final_round_opens():
     out = drained(run, "b", 1)
     final = [(stage, m.FinishRounds(up_to=2, updates=1, final=True)) for stage in STAGES]
     assert [each for each in told(out, m.FinishRounds) if each[1].final] == final
-    assert run.phase is c.RunPhase.FINISHING
+    assert run.phase is ins.RunPhase.FINISHING
     assert rounds_finished(run, 1) == []  # of an earlier order
-    assert run.phase is c.RunPhase.FINISHING
+    assert run.phase is ins.RunPhase.FINISHING
 
 
 def test_a_run_that_trained_nothing_ends_without_a_round():
@@ -236,16 +239,16 @@ def test_the_run_ends_with_the_evaluation_of_the_anchor():
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=1, batches=5))]
     evaluated = m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=())
     out = run.handle("a.s1", evaluated)
-    assert of(out, c.RecordEvaluation) == [c.RecordEvaluation(12, evaluated, final=True)]
+    assert of(out, ins.RecordEvaluation) == [ins.RecordEvaluation(12, evaluated, final=True)]
     assert told(out, m.Stop) == [(stage, m.Stop()) for stage in STAGES]
-    assert run.phase is c.RunPhase.DONE
+    assert run.phase is ins.RunPhase.DONE
 
 
 def test_without_a_held_out_batch_nothing_is_evaluated():
     run = control(held_out_batches=0, evaluate_every=12)
     out = to_the_last_evaluation(run)
     assert not told(out, m.Evaluate)
-    assert run.phase is c.RunPhase.DONE
+    assert run.phase is ins.RunPhase.DONE
 
 
 def test_evaluations_during_training_are_never_two_at_a_time():
@@ -261,13 +264,13 @@ def test_an_evaluation_that_was_under_way_at_the_drain_is_awaited_and_is_not_the
     run = control(evaluate_every=12)
     out = to_the_last_evaluation(run)  # the update before the stop asked for evaluation 1
     assert not told(out, m.Evaluate)
-    assert run.phase is c.RunPhase.FINISHING
+    assert run.phase is ins.RunPhase.FINISHING
     out = run.handle("a.s1", m.EvaluationFinished(evaluation=1, loss=(2.0, 4), metrics=()))
-    assert not of(out, c.RecordEvaluation)[0].final
+    assert not of(out, ins.RecordEvaluation)[0].final
     assert told(out, m.Evaluate) == [("a.s0", m.Evaluate(evaluation=2, batches=5))]
-    assert run.phase is c.RunPhase.EVALUATING
+    assert run.phase is ins.RunPhase.EVALUATING
     out = run.handle("a.s1", m.EvaluationFinished(evaluation=2, loss=(1.0, 4), metrics=()))
-    assert of(out, c.RecordEvaluation)[0].final
+    assert of(out, ins.RecordEvaluation)[0].final
 
 
 def test_a_leap_over_several_thresholds_asks_for_one_evaluation():
@@ -283,7 +286,7 @@ def test_a_resumed_run_counts_on():
     assert run.session_samples == 0
     updated(run, "a", 6)
     assert run.samples == 132
-    assert run.phase is c.RunPhase.TRAINING
+    assert run.phase is ins.RunPhase.TRAINING
     out = updated(run, "b", 4)
     assert told(out, m.RoundOpenedMessage) == [
         ("a.s1", m.RoundOpenedMessage(round=1)),
@@ -301,14 +304,14 @@ def contradictions():
     evaluating = control()
     to_the_last_evaluation(evaluating)
     return {
-        "a ring of another": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=1)),
-        "a round that is not open": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=0)),
+        "a ring of another": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=1, epoch=0)),
+        "a round that is not open": (control(), "a.s0", m.RingFinishedMessage(round=1, ring=0, epoch=0)),
         "drained unasked": (control(), "a.s0", m.Drained(micro_batches=3, updates=1)),
         "drained twice": (draining, "a.s0", m.Drained(micro_batches=3, updates=1)),
         "drained, but no first stage": (draining, "a.s1", m.Drained(micro_batches=3, updates=1)),
         "rounds finished before the drain": (draining, "b.s0", m.RoundsFinished(up_to=0)),
         "rounds finished that never opened": (draining, "a.s0", m.RoundsFinished(up_to=4)),
-        "state unasked": (control(), "a.s0", m.StateSent(round=1, tensors=0)),
+        "state unasked": (control(), "a.s0", sm.StateSent(round=1, pieces=0)),
         "an evaluation unasked": (control(), "a.s1", m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=())),
         "another evaluation": (evaluating, "a.s1", m.EvaluationFinished(evaluation=9, loss=(1.0, 1), metrics=())),
         "an evaluation of another": (evaluating, "b.s0", m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=())),
@@ -320,6 +323,13 @@ def test_what_contradicts_the_run_ends_it_and_names_the_sender(name):
     run, sender, message = contradictions()[name]
     with pytest.raises(RunFailed, match=sender):
         run.handle(sender, message)
+
+
+@pytest.mark.parametrize(("round_", "ring"), [(1, 1), (1, 0), (10**9, 0), (1, 10**9)])
+def test_a_report_of_a_ring_or_round_that_is_none_of_the_sender_s_ends_a_run_whose_rings_re_form(round_, ring):
+    owner = RoundOwner(RINGS, average_every=24, on_loss="reform", clusters={"a.s0": "a", "a.s1": "a", "b.s0": "b"})
+    with pytest.raises(RunFailed, match=r"a\.s0 contradicts the state of the run: it reported"):
+        c.RunControl(SHAPE, owner).handle("a.s0", m.RingFinishedMessage(round=round_, ring=ring, epoch=0))
 
 
 def test_a_drained_report_that_overtakes_an_update_still_counts():
@@ -348,8 +358,8 @@ def test_an_order_to_stop_that_comes_after_the_end_of_training_cuts_nothing_off(
 def test_every_round_is_marked_when_it_opens_and_the_last_one_as_such():
     run = control()
     updated(run, "a", 0)
-    assert of(updated(run, "b", 0), c.RecordRoundOpened) == [c.RecordRoundOpened(1, final=False)]
+    assert of(updated(run, "b", 0), ins.RecordRoundOpened) == [ins.RecordRoundOpened(1, final=False)]
     ring_finished(run, 1)
     run.stop(evaluate=True)
     out = drained(run, "a", 1) + drained(run, "b", 1)
-    assert of(out, c.RecordRoundOpened) == [c.RecordRoundOpened(2, final=True)]
+    assert of(out, ins.RecordRoundOpened) == [ins.RecordRoundOpened(2, final=True)]

@@ -6,14 +6,16 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.job.config import StopConfig
-from ravnest.job.materials import load_data, make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import load_data, make_model
 from ravnest.training.batches import fetch
 from ravnest.training.corrections import corrected
 from ravnest.training.sampler import Sampler
 from tests.support.jobs.partly_frozen import FROZEN
 from tests.support.local import JOB_FILE, Start, local_run, tiny_job
+from tests.support.state import saved
 
 SHARE_OF_ALL = (0.0, 1.0)
 
@@ -257,7 +259,7 @@ def test_a_stop_at_once_ends_with_the_update_that_was_begun():
     run = local_run(tiny_job(), parts=(2,))
     run.follow(run.control.stop(evaluate=False))
     run.run()
-    assert run.control.phase is c.RunPhase.DONE
+    assert run.control.phase is ins.RunPhase.DONE
     assert run.control.samples == 12
 
 
@@ -274,7 +276,7 @@ def test_a_resumed_run_goes_on_where_the_last_round_was():
     anchor = first.run().checkpoints[-1]
     done = len(first.result.losses["c0"])
     assert first.control.samples == done * job.micro_batch
-    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: saved(stage.rounds)[1] for name, stage in first.stages.items()}
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)
     second = local_run(job.model_copy(update={"stop": StopConfig(samples=480)}), parts=(2,), start=start)
     later = second.run().losses["c0"]

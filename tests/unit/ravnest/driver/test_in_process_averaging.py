@@ -7,6 +7,7 @@ import torch
 
 from ravnest.job.config import StopConfig
 from tests.support.local import Start, local_run, tiny_job
+from tests.support.state import saved
 
 CNN = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
 NESTEROV = {"nesterov": {"lr": 0.7, "momentum": 0.5}}
@@ -119,7 +120,7 @@ def test_a_resumed_run_goes_on_with_its_momentum():
     whole, first = local_run(longer, parts=(2,)), local_run(job, parts=(2,))
     whole.run()
     anchor = first.run().checkpoints[-1]
-    state = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
+    state = {name: saved(stage.rounds)[1] for name, stage in first.stages.items()}
     assert all({key for _, key in found} == {"outer_momentum"} for found in state.values())
     done = len(first.result.losses["c0"])
     apart = {}
@@ -127,7 +128,7 @@ def test_a_resumed_run_goes_on_with_its_momentum():
         start = Start(anchor, kept, first.control.updates, first.control.samples)
         second = local_run(longer, parts=(2,), start=start)
         for stage, runtime in second.stages.items():
-            loaded = runtime.rounds.optimizer_state()
+            loaded = saved(runtime.rounds)[1]
             assert loaded.keys() == kept[stage].keys()
             assert all(torch.equal(loaded[key], kept[stage][key]) for key in loaded)
         losses = second.run().losses["c0"]
@@ -135,3 +136,36 @@ def test_a_resumed_run_goes_on_with_its_momentum():
         apart[name] = max(abs(a - b) for a, b in zip(losses, expected, strict=False))
     # Not the same to the last bit: the end of the first run merged its last round an update earlier.
     assert apart["with"] < 0.3 * apart["without"]
+
+
+SPECTRAL = {"model": {"factory": "tiny:spectral"}, "data": {"factory": "tiny:images"}}
+VECTORS = [f"{layer}.parametrizations.weight.0.{name}" for layer in (2, 3) for name in ("_u", "_v")]
+
+
+def spectral(**averaging):
+    optimizer = {"name": "sgd", "lr": 0.3}
+    return trained((1, 2), **SPECTRAL, optimizer=optimizer, average_every=96, averaging=averaging)
+
+
+def test_vectors_of_a_spectral_norm_keep_their_length_and_are_the_same_everywhere():
+    run = spectral()
+    assert run.control.rounds_committed >= 4
+    for name in VECTORS:
+        assert [float(saved[name].norm()) for saved in run.result.checkpoints] == pytest.approx(
+            [1.0] * len(run.result.checkpoints), abs=1e-6
+        )
+        assert len(held_by(run, name)) == 1
+
+
+def test_a_job_may_average_such_buffers_or_leave_them_local():
+    averaged = spectral(buffers={"*._u": "average", "*._v": "average"}).result.checkpoints[-1]
+    assert min(float(averaged[name].norm()) for name in VECTORS) < 1 - 1e-4
+    local = spectral(buffers={"*._[uv]": "local"})
+    assert all(len(held_by(local, name)) == 2 for name in VECTORS)
+    assert all(float(local.result.checkpoints[-1][name].norm()) == pytest.approx(1.0) for name in VECTORS)
+
+
+def held_by(run, name):
+    """The different values of a buffer that the stages hold."""
+    buffers = [dict(stage.compute.module.named_buffers()) for stage in run.stages.values()]
+    return {held[name].numpy().tobytes() for held in buffers if name in held}

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ravnest.job.materials import load_data, make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import load_data, make_model
 from ravnest.training.batches import arguments, fetch
 from ravnest.training.sampler import Sampler
 from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
@@ -110,6 +111,6 @@ def test_hugging_face_models_train_with_an_attention_mask(config, classify):
 def test_a_run_with_keyword_inputs_is_evaluated_with_a_short_last_batch():
     job = tiny_job(**BY_KEYWORD, evaluate_every=60, metrics=["accuracy"])
     result = local_run(job, parts=(2,)).run()
-    counted = int((load_data(job, JOB_FILE).held_out.target != -100).sum())
+    counted = int((load_data(job, JOB_FILE).held_out.dataset.target != -100).sum())
     assert len(result.evaluations) >= 3
     assert all(evaluated.metrics[0][1] == counted for evaluated in result.evaluations)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from tests.support.local import captured_job, local_run, tiny_job
 
 
@@ -54,7 +54,7 @@ def test_it_ends_in_agreement_and_within_its_bounds(seed, max_lag, max_staleness
         return False
 
     result = run.run(until=watch)
-    assert run.control.phase is c.RunPhase.DONE
+    assert run.control.phase is ins.RunPhase.DONE
     assert run.control.samples >= 72
     assert run.control.rounds_committed >= 3
     assert max(lags) <= max_lag

@@ -7,9 +7,11 @@ import torch
 
 from cluster_planner import SpanCosts
 from ravnest.driver.preparation import needed
-from ravnest.job.materials import make_model, make_weights
+from ravnest.job.initial_weights import make_weights
+from ravnest.job.materials import make_model
 from ravnest.stage import messages as m
 from tests.support.local import JOB_FILE, Start, captured_job, local_run, setups_of, tiny_job
+from tests.support.state import saved
 from tests.unit.ravnest.driver.test_in_process_models import plain_losses
 
 GPT = {"model": {"factory": "tied:gpt"}}
@@ -151,7 +153,7 @@ def test_a_resumed_run_goes_on():
     first = local_run(job, parts=(3,))
     anchor = first.run().checkpoints[-1]
     done = len(first.result.losses["c0"])
-    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: saved(stage.rounds)[1] for name, stage in first.stages.items()}
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)
     later_job = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 480})})
     later = local_run(later_job, parts=(3,), start=start).run().losses["c0"]

@@ -9,7 +9,7 @@ from ravnest.driver.in_process import LocalRun
 from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
 from ravnest.errors import RunFailed
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
 from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 

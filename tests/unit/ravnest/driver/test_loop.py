@@ -7,23 +7,34 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ravnest.checkpoints.checkpoint import CheckpointWriter
+from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.fail_stop import FailStop
 from ravnest.driver.loop import DriverLoop, StageLinks
+from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.report import MetricsWriter, read_metrics
-from ravnest.driver.preparation import ResumedRun, needed, states_for, writer_opener
+from ravnest.driver.observe.report import (
+    CheckpointRefusedEvent,
+    CheckpointWrittenEvent,
+    ClusterLostEvent,
+    NoticeEvent,
+)
+from ravnest.driver.preparation import needed, states_for, writer_opener
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
+from ravnest.driver.resuming import ResumedRun
+from ravnest.driver.run_rings import RunRings
 from ravnest.driver.session import run_control
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.driver.stage_watch import StageWatch
+from ravnest.errors import NodeLost, NotWritten, RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.process import assemble, batch_source
 from ring_allreduce.rounds import SILENCE_FLOOR_S
-from ring_allreduce.transport import InProcessNetwork, Lane, Outbox
+from ring_allreduce.transport import InProcessNetwork, Lane, Outbox, PeerAddress
 from tests.support.local import setups_of, tiny_job
+from tests.support.state import saved as saved_state
 
 STAGES = ["c0.s0", "c0.s1", "c1.s0"]
 
@@ -31,7 +42,10 @@ STAGES = ["c0.s0", "c0.s1", "c1.s0"]
 class InlineDisk(Executor):
     def submit(self, fn, /, *args, **kwargs):
         future = Future()
-        future.set_result(fn(*args, **kwargs))
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
         return future
 
 
@@ -71,15 +85,21 @@ class Bench:
             total_samples=self.job.stop.samples,
             metrics=[],
         )
+        outbox = Outbox(driver)
         self.loop = DriverLoop(
-            StageLinks(driver, Outbox(driver), self.news),
+            StageLinks(driver, outbox, self.news),
             self.control,
-            FailStop({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
+            StageWatch({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
+            RunRings(self.plan, self.setups, dict.fromkeys(STAGES, PeerAddress("127.0.0.1", 5000, 5001))),
             CheckpointCollector(self.setups, writer_opener(self.folder, self.plan, self.job, resumed), InlineDisk()),
             self.record,
             stop_wanted=lambda: self.wish,
+            recovery=self.recovery(driver, outbox),
             now=self.now,
         )
+
+    def recovery(self, driver, outbox):
+        """What starts lost clusters anew: nothing."""
 
     def now(self):
         return self.now_s
@@ -125,18 +145,46 @@ def test_it_says_each_second_that_it_lives(bench):
     assert len(bench.heard("c0.s0", but=())) in (4, 5)
 
 
-def test_a_stage_that_dies_is_named_with_its_node(bench):
+def lost(bench):
+    return [event for event in bench.events if isinstance(event, ClusterLostEvent)]
+
+
+def test_a_stage_that_dies_takes_its_cluster_out_of_the_run(bench):
     bench.start()
     bench.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
-    with pytest.raises(NodeLost, match=r"c0\.s1 on node 'laptop' died: its process was killed"):
+    bench.turn(after_s=1.0)
+    (event,) = lost(bench)
+    assert (event.cluster, event.stage, event.node, event.left) == ("c0", "c0.s1", "laptop", ("c1",))
+    assert event.reason == "stage c0.s1 on node 'laptop' died: its process was killed"
+    assert bench.heard("c0.s0") == [m.Stop()]
+    (told,) = bench.heard("c1.s0")
+    assert (told.epoch, told.lost) == (1, ("c0.s0", "c0.s1"))
+    assert {ring.members for ring in told.rings} == {("c1.s0",)}
+    bench.news.ends.append(StageEnded("c0.s0", StageOutcome()))
+    bench.turn(after_s=1.0)
+    assert len(lost(bench)) == 1, "it left because it was told to"
+
+
+def test_the_last_cluster_that_loses_a_stage_ends_the_run_and_names_it(bench):
+    bench.start()
+    bench.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
+    bench.turn(after_s=1.0)
+    bench.news.ends.append(StageEnded("c1.s0", None, "the lights went out"))
+    with pytest.raises(NodeLost, match=r"c1\.s0 on node 'tower' died: the lights went out"):
+        bench.turn(after_s=1.0)
+
+
+def test_a_stage_that_dies_before_training_ends_the_run(bench):
+    bench.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
+    with pytest.raises(NodeLost, match=r"c0\.s1 on node 'laptop' died"):
         bench.turn(after_s=1.0)
 
 
 def test_a_stage_that_leaves_early_is_lost(bench):
     bench.start()
     bench.news.ends.append(StageEnded("c0.s1", StageOutcome()))
-    with pytest.raises(NodeLost, match=r"c0\.s1.*left before the run was over"):
-        bench.turn(after_s=1.0)
+    bench.turn(after_s=1.0)
+    assert "c0.s1 on node 'laptop' left before the run was over" in lost(bench)[0].reason
 
 
 def test_a_stage_that_fails_is_told_in_one_line_and_its_log_is_kept(bench):
@@ -147,13 +195,49 @@ def test_a_stage_that_fails_is_told_in_one_line_and_its_log_is_kept(bench):
     assert (bench.folder.path / "logs" / "c1.s0.log").read_text() == "Traceback: many lines"
 
 
-def test_silence_ends_the_run(bench):
+def test_a_silent_stage_is_lost(bench):
     bench.start()
-    for _ in range(int(SILENCE_FLOOR_S)):
+    for _ in range(int(SILENCE_FLOOR_S) + 1):
+        assert lost(bench) == []
         for stage in ("c0.s0", "c1.s0"):
             bench.say(stage, m.Alive())
         bench.turn(after_s=1.0)
-    with pytest.raises(NodeLost, match=r"c0\.s1 on node 'laptop' has been silent"):
+    assert "c0.s1 on node 'laptop' has been silent" in lost(bench)[0].reason
+
+
+def test_a_pause_of_everything_is_nobody_s_silence(bench):
+    """The processes were frozen, or the machine suspended, for longer than any deadline."""
+    bench.start()
+    bench.turn(after_s=0.1)
+    bench.turn(after_s=7200.0)
+    for stage in STAGES:
+        bench.say(stage, m.Alive())
+    bench.turn(after_s=0.1)
+    assert bench.control.phase is ins.RunPhase.TRAINING
+    notices = [event.text for event in bench.events if isinstance(event, NoticeEvent)]
+    assert len(notices) == 1
+    assert "stood still for 1 h 59 min" in notices[0]
+
+
+def test_who_stays_silent_after_a_pause_is_lost_by_its_own_deadline(bench):
+    bench.start()
+    bench.turn(after_s=7200.0)
+    with pytest.raises(NodeLost, match=r"has been silent for 2\d s"):
+        seconds(bench, 60)
+
+
+def test_a_pause_is_no_minute_of_training(tmp_path):
+    bench = Bench(tmp_path, stop={"minutes": 1})
+    bench.start()
+    bench.turn(after_s=7200.0)
+    assert bench.control.phase is ins.RunPhase.TRAINING
+    alive_for(bench, 60, lambda second: second)
+    assert bench.control.phase is ins.RunPhase.DRAINING
+    bench.writer.close()
+
+
+def seconds(bench, count):
+    for _ in range(count):
         bench.turn(after_s=1.0)
 
 
@@ -168,7 +252,7 @@ def test_long_work_without_a_report_is_no_stall_while_computations_finish(bench)
     """A first update on a slow node, or an evaluation of a large held-out set, takes minutes."""
     bench.start()
     alive_for(bench, 300, lambda second: second // 20)
-    assert bench.control.phase is c.RunPhase.TRAINING
+    assert bench.control.phase is ins.RunPhase.TRAINING
 
 
 def test_life_without_work_is_a_stall(bench):
@@ -188,7 +272,7 @@ def test_the_wish_to_stop_drains_once(bench):
 def test_a_wish_before_the_start_waits_for_it(bench):
     bench.wish = True
     bench.turn()
-    assert bench.control.phase is c.RunPhase.TRAINING
+    assert bench.control.phase is ins.RunPhase.TRAINING
     for stage in STAGES:
         bench.say(stage, m.StageStarted(process_bytes=1))
     bench.turn()
@@ -200,9 +284,9 @@ def test_a_run_that_stops_by_time_counts_from_the_start_of_training(tmp_path):
     bench.now_s = 15.0
     bench.start()
     alive_for(bench, 59, lambda second: second)
-    assert bench.control.phase is c.RunPhase.TRAINING
+    assert bench.control.phase is ins.RunPhase.TRAINING
     alive_for(bench, 1, lambda second: 99)
-    assert bench.control.phase is c.RunPhase.DRAINING
+    assert bench.control.phase is ins.RunPhase.DRAINING
     bench.writer.close()
 
 
@@ -227,7 +311,7 @@ def train(bench, states):
         for stage in stages.values():
             if not stage.stopped:
                 stage.turn(0.0)
-        if bench.control.phase is c.RunPhase.DONE:
+        if bench.control.phase is ins.RunPhase.DONE:
             break
     bench.news.ends += [
         StageEnded("c0.s0", None, "died while leaving"),
@@ -239,10 +323,54 @@ def train(bench, states):
     return stages
 
 
+class FullDisk:
+    """The disk refuses the files of these checkpoints, by the order in which they are begun."""
+
+    def __init__(self, monkeypatch, *refused):
+        self.begun, write, begin = 0, DurableFiles.write_bytes, CheckpointWriter.__init__
+
+        def counted(writer, *args, **kwargs):
+            self.begun += 1
+            begin(writer, *args, **kwargs)
+
+        def written(files, path, data):
+            if self.begun in refused:
+                raise OSError(28, "No space left on device")
+            write(files, path, data)
+
+        monkeypatch.setattr(CheckpointWriter, "__init__", counted)
+        monkeypatch.setattr(DurableFiles, "write_bytes", written)
+
+
+def test_a_full_disk_at_a_checkpoint_lets_training_go_on_and_says_so(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, 2)
+    bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 240})
+    train(bench, states_for(bench.setups, bench.plan, bench.job, None))
+    assert bench.control.phase is ins.RunPhase.DONE
+    (refused,) = (event for event in bench.events if isinstance(event, CheckpointRefusedEvent))
+    assert "cannot be written: No space left on device" in refused.reason
+    assert any(
+        line["kind"] == "not_saved" and line["round"] == refused.round for line in read_metrics(bench.folder.metrics)
+    )
+    written = [event for event in bench.events if isinstance(event, CheckpointWrittenEvent)]
+    assert len(written) >= 2
+    assert ResumedRun.load(bench.folder, bench.plan, bench.job).samples == bench.control.samples
+    assert list(bench.folder.checkpoints.glob(".unfinished-*")) == []
+
+
+def test_a_full_disk_at_the_last_checkpoint_ends_the_run_since_its_result_is_in_it(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, *range(2, 100))
+    bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 240})
+    with pytest.raises(NotWritten, match="cannot be written: No space left on device"):
+        train(bench, states_for(bench.setups, bench.plan, bench.job, None))
+    bench.writer.close()
+    assert 0 < ResumedRun.load(bench.folder, bench.plan, bench.job).samples < bench.control.samples
+
+
 def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 120})
     stages = train(bench, states_for(bench.setups, bench.plan, bench.job, None))
-    assert bench.control.phase is c.RunPhase.DONE
+    assert bench.control.phase is ins.RunPhase.DONE
     records = read_metrics(bench.folder.metrics)
     assert json.dumps(records, allow_nan=False)
     evaluated = [record for record in records if record["kind"] == "evaluated"]
@@ -258,7 +386,7 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
         for segment in stage.setup.segments:
             saved = torch.cat([states[name].weights[one].flatten() for one in segment.parameters])
             assert torch.equal(saved, stage.rounds.anchor(segment.ring))
-        held = stage.rounds.optimizer_state()
+        _, held = saved_state(stage.rounds)
         assert held.keys() == states[name].optimizer.keys()
         assert all(torch.equal(held[key], states[name].optimizer[key]) for key in held)
         assert states[name].version == bench.control.updates[stage.setup.cluster]

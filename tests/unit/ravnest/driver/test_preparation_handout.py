@@ -1,7 +1,7 @@
 import torch
 
 from ravnest.driver.preparation import StageState, hand_out, needed
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.process import receive_state
 from ring_allreduce.transport import InProcessNetwork, Outbox

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from ravnest.driver.control import RunPhase
+from ravnest.driver.instructions import RunPhase
 from ravnest.driver.observe.report import NO_LIMIT, RunLimit
-from ravnest.driver.session import run_control, run_failure_policy, run_keys
+from ravnest.driver.session import run_control, run_keys, stage_watch
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
@@ -85,13 +85,13 @@ def test_a_run_of_slowly_imitated_machines_is_given_as_much_longer_to_begin(spee
     _, plan = setups_of(tiny_job(), parts=(2, 1))
     first, *others = plan.predicted.clusters
     slow = replace(plan, predicted=replace(plan.predicted, clusters=(replace(first, round_trip_s=2.0), *others)))
-    waits_s = times * 2.0 * 50  # 50 round trips, as launch/membership.py says
-    membership = run_failure_policy(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
+    waits_s = times * 2.0 * 50  # 50 round trips, as stage_watch.py says
+    watch = stage_watch(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
     for now_s in range(0, int(waits_s), 10):
         for stage in ("c0.s0", "c0.s1"):
-            membership.heard(stage, float(now_s), progress=False)
-        membership.check(float(now_s))
+            watch.heard(stage, float(now_s), progress=False)
+        assert watch.silent(float(now_s)) == []
     for stage in ("c0.s0", "c0.s1"):
-        membership.heard(stage, waits_s + 1.0, progress=False)
+        watch.heard(stage, waits_s + 1.0, progress=False)
     with pytest.raises(NodeLost, match="no stage has made progress"):
-        membership.check(waits_s + 1.0)
+        watch.silent(waits_s + 1.0)

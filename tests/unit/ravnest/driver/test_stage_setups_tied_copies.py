@@ -7,10 +7,11 @@ import torch
 
 from cluster_planner import SpanCosts
 from ravnest.driver.stage_setups import tied_copies
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
 from ravnest.stage.tied import TiedSetup
 from tests.support.local import JOB_FILE, Start, captured_job, local_run, setups_of, tiny_job
+from tests.support.state import saved
 from tests.unit.ravnest.driver.test_in_process_models import plain_losses
 
 GPT = {"model": {"factory": "tied:gpt"}, "tied": "averaged"}
@@ -141,7 +142,7 @@ def test_a_resumed_run_goes_on_with_each_copy_s_own_optimizer_state():
     job = tiny_job(**GPT, optimizer={"name": "adamw", "lr": 0.02}, average_every=96)
     first = local_run(job, parts=(3,))
     anchor = first.run().checkpoints[-1]
-    optimizer = {name: stage.rounds.optimizer_state() for name, stage in first.stages.items()}
+    optimizer = {name: saved(stage.rounds)[1] for name, stage in first.stages.items()}
     moments = [optimizer[name][TABLE, "exp_avg"] for name in ("c0.s0", "c0.s2")]
     assert not torch.equal(*moments)
     start = Start(anchor, optimizer, first.control.updates, first.control.samples)

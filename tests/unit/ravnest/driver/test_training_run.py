@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,14 @@ import torch
 
 from cluster_planner import Plan
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver import training_run as driver
 from ravnest.driver.checkpoint_collector import parts_of_plan
+from ravnest.driver.imitation import Imitation
 from ravnest.driver.observe import report
 from ravnest.driver.preparation import writer_opener
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.driver.restarting import MOST_IN_A_ROW
+from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import Job
 from tests.support.local import tiny_job
 
@@ -38,7 +41,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def checkpoint(folder: RunFolder, plan: Plan, job: Job) -> Path:
-    writer = writer_opener(folder, plan, job, None)(c.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
+    writer = writer_opener(folder, plan, job, None)(ins.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
     for cluster in plan.clusters:
@@ -70,6 +73,25 @@ def failed(
         driver.run(plan, folder.plan, observer=observer)
     assert observer.events == [report.PhaseEvent(phase) for phase in phases]
     return caught.value
+
+
+def test_a_device_that_this_machine_lacks_is_told_at_once_with_its_node(plan: Plan, tmp_path: Path) -> None:
+    nodes = tuple(replace(node, device="cuda:99") if node.name == "tower" else node for node in plan.fleet.nodes)
+    lacking = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+    with pytest.raises(InvalidInput, match="the node's device is cuda:99, but") as caught:
+        driver.run(lacking, out_dir=tmp_path / "out", observer=Recorded())
+    assert caught.value.key == "nodes.tower.device"
+    assert not (tmp_path / "out").exists()
+    driver.require_devices(lacking, Imitation())  # a rehearsal computes on the processor
+
+
+def test_what_ray_said_is_named_where_it_said_something(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    folder.ray_log.parent.mkdir()
+    monkeypatch.setattr(RunFolder, "begin", lambda *_, **__: folder.ray_log.write_text("words of Ray"))
+    error = failed(monkeypatch, plan, job, folder, RunFailed("Ray did not start"), ["starting Ray"])
+    assert str(error) == f"Ray did not start; what Ray said is in {folder.ray_log}"
 
 
 def test_before_training_nobody_misses_a_checkpoint(
@@ -106,3 +128,94 @@ def test_a_checkpoint_that_no_resume_would_take_is_not_offered(
         f" {folder.checkpoints / 'latest'}"
     )
     assert type(error) is RunFailed
+
+
+class Sessions:
+    """Sessions of one run, of which each but the last loses all clusters after so many seconds of training."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder, lost_after_s: Sequence[float]
+    ) -> None:
+        self.left = list(lost_after_s)
+        self.limits: list[report.RunLimit] = []
+        self.plans: list[Plan] = []
+        self.resumed: list[bool] = []
+        self.waits: list[float] = []
+        self.alive = {node.name for node in plan.fleet.nodes}
+        self.saves = True
+        self.job, self.folder = job, folder
+        monkeypatch.setattr(driver, "prepare", self.prepare)
+        monkeypatch.setattr(driver, "train", self.train)
+        monkeypatch.setattr(driver, "finish", lambda *_, **__: "finished")
+        monkeypatch.setattr(driver, "nodes_alive", lambda *_: self.alive)
+        monkeypatch.setattr(driver.time, "sleep", self.waits.append)
+
+    def prepare(self, plan: Plan, plan_path: Path, *_: object, resume: bool, **__: object) -> Any:
+        self.plans.append(plan)
+        self.resumed.append(resume)
+        return SimpleNamespace(folder=self.folder, plan=plan, job=self.job, plan_path=plan_path)
+
+    def train(self, prepared: Any, *_: object, observer: report.Observer, limit: report.RunLimit, **__: object) -> Any:
+        self.limits.append(limit)
+        observer.on(report.PhaseEvent("training"))
+        if not self.left:
+            return None, None
+        observer.on(report.ProgressEvent(self.left.pop(0), 0, None, ()))
+        if self.saves:
+            checkpoint(self.folder, prepared.plan, self.job)
+        raise NodeLost("the last one is gone")
+
+
+def restarted(observer: Recorded) -> list[report.RestartedEvent]:
+    return [event for event in observer.events if isinstance(event, report.RestartedEvent)]
+
+
+def test_a_run_without_clusters_begins_again_from_its_last_checkpoint_for_the_rest_of_its_time(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [30.0, 40.0]), Recorded()
+    done = driver.run(plan, folder.plan, observer=observer, limit=report.RunLimit(seconds=100.0))
+    assert str(done) == "finished"
+    assert sessions.resumed == [False, True, True]
+    assert sessions.plans == [plan] * 3
+    assert [limit.seconds for limit in sessions.limits] == [100.0, 70.0, 30.0]
+    assert [(event.reason, event.checkpoint, event.planned_anew) for event in restarted(observer)] == [
+        ("the last one is gone", "checkpoint-000001", False),
+        ("the last one is gone", "checkpoint-000002", False),
+    ]
+    assert sum(sessions.waits) == pytest.approx(sum(event.wait_s for event in restarted(observer)))
+
+
+def test_a_run_whose_nodes_are_gone_goes_on_by_a_plan_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [30.0]), Recorded()
+    gone = plan.clusters[0].stages[0].node
+    sessions.alive.discard(gone)
+    driver.run(plan, folder.plan, observer=observer)
+    nodes = {stage.node for cluster in sessions.plans[1].clusters for stage in cluster.stages}
+    assert gone not in nodes
+    assert [event.planned_anew for event in restarted(observer)] == [True]
+    assert gone in folder.plan.read_text(), "the new plan is in the folder, and the node a spare of it"
+
+
+def test_a_run_that_comes_to_no_other_checkpoint_ends_after_some_tries(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0] * 20), Recorded()
+    checkpoint(folder, plan, job)
+    sessions.saves = False
+    with pytest.raises(NodeLost, match="the last one is gone; go on from checkpoint-000001 with: ravnest run"):
+        driver.run(plan, folder.plan, observer=observer)
+    assert len(restarted(observer)) == len(sessions.plans) - 1 == MOST_IN_A_ROW
+
+
+def test_a_run_that_nothing_can_be_planned_for_ends(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0]), Recorded()
+    sessions.alive.clear()
+    with pytest.raises(NodeLost, match="the last one is gone; go on from"):
+        driver.run(plan, folder.plan, observer=observer)
+    (notice,) = [event.text for event in observer.events if isinstance(event, report.NoticeEvent)]
+    assert notice.startswith("the run cannot begin again: nodes: no node of the plan is there")

@@ -11,7 +11,7 @@ from torch.nn import functional
 from cluster_planner import NodeData
 from ravnest.errors import InvalidInput
 from ravnest.job import config
-from ravnest.job.config import FactoryConfig, Job, data_of_node, differs, job_from_mapping, load_job
+from ravnest.job.config import DataConfig, Job, data_of_node, differs, job_from_mapping, load_job
 from tests.support.jobs import tiny
 from tests.support.local import tiny_job
 
@@ -144,6 +144,13 @@ def test_stop(stop, said):
     assert said in fault(stop=stop)
 
 
+@pytest.mark.parametrize("changes", [{"update_every": 4097}, {"max_staleness": 2**61}, {"update_every": 2**62}])
+def test_more_micro_batches_on_their_way_than_a_plan_can_follow_are_refused(changes):
+    said = fault(**changes, stop={"minutes": 1})
+    assert said.startswith("job.yaml: update_every: (max_staleness + 1) · update_every must be at most 8,192, not ")
+    job_from_mapping({**LEAST, "update_every": 4096, "stop": {"minutes": 1}})
+
+
 @pytest.mark.parametrize("key", ["micro_batch", "update_every", "average_every", "max_lag", "evaluate_every"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "many", None, math.nan])
 def test_counts_are_positive_whole_numbers(key, value):
@@ -227,7 +234,7 @@ def test_load_job(tmp_path):
     )
     job = load_job(path)
     assert isinstance(job, Job)
-    assert job.data == FactoryConfig(factory="data:text")
+    assert job.data == DataConfig(factory="data:text")
     assert job.optimizer.arguments == {"momentum": 0.9}
 
 

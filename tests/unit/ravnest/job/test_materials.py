@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from ravnest.errors import InvalidInput
+from ravnest.job.initial_weights import make_weights
 from ravnest.job.materials import (
+    baselines_of,
     capture_job,
     check_shares,
     load_data,
     make_model,
-    make_weights,
     search_dirs,
     total_samples,
 )
@@ -22,6 +23,11 @@ from types import SimpleNamespace
 def no_held_out(): return SimpleNamespace(train=[1])
 def unsized(): return SimpleNamespace(train=iter([1]), held_out=[1])
 def fine(): return SimpleNamespace(train=[1], held_out=[2])
+def drawn():
+    import random, numpy, torch
+    train = list(zip(torch.randn(4), numpy.random.rand(4), [random.random() for _ in range(4)]))
+    return SimpleNamespace(train=train, held_out=train)
+def odd_baselines(): return SimpleNamespace(train=[1], held_out=[2], baselines={"guessing": "much"})
 """
 
 
@@ -44,12 +50,33 @@ def test_factories_are_looked_for_beside_the_job_first(tmp_path, monkeypatch):
 
 
 def test_data_needs_no_more_than_two_sets_of_known_length(job_file):
-    assert load_data(with_data("fine"), job_file).held_out == [2]
+    assert load_data(with_data("fine"), job_file).held_out.dataset == [2]
 
 
-@pytest.mark.parametrize(("name", "part"), [("no_held_out", "held_out"), ("unsized", "train")])
-def test_data_without_one_of_them_is_refused_at_its_key(job_file, name, part):
-    with pytest.raises(InvalidInput, match=rf"data\.factory: .*`{part}` is missing or has none"):
+def test_a_factory_that_draws_gives_the_same_data_in_every_process(job_file):
+    def train(job):
+        return [[float(number) for number in row] for row in load_data(job, job_file).given.train]
+
+    before = torch.get_rng_state()
+    first = train(with_data("drawn"))
+    torch.rand(3)
+    assert train(with_data("drawn")) == first
+    assert train(with_data("drawn").model_copy(update={"seed": 1})) != first
+    torch.set_rng_state(before)
+    train(with_data("drawn"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_baselines_that_are_no_numbers_are_refused_before_training(job_file):
+    with pytest.raises(InvalidInput, match="`baselines` raised ValueError"):
+        load_data(with_data("odd_baselines"), job_file)
+
+
+@pytest.mark.parametrize(
+    ("name", "lack"), [("no_held_out", "`held_out` is missing"), ("unsized", "`train` has no `__len__`")]
+)
+def test_data_without_one_of_them_is_refused_at_its_key(job_file, name, lack):
+    with pytest.raises(InvalidInput, match=rf"data\.factory: .*{lack}"):
         load_data(with_data(name), job_file)
 
 
@@ -99,7 +126,7 @@ def test_epochs_that_make_no_run_are_refused(epochs, said):
     [
         ("return 3", "model.factory: 'broken_model:net' returned int, not a torch.nn.Module"),
         ("return 1 / 0", "model.factory: 'broken_model:net' raised ZeroDivisionError"),
-        ("return float(torch.ones(1).sum())", "its constructor must not read values"),
+        ("return float(torch.ones(1).sum())", "returned float, not a torch.nn.Module"),
         ("return nn.BatchNorm1d(2, momentum=None)", "with momentum=None, which reads its counter: give it a momentum"),
     ],
 )
@@ -128,3 +155,90 @@ def test_a_warm_up_that_leaves_no_updates_to_decay_over_is_refused_before_anythi
 def test_a_cluster_with_less_than_a_micro_batch_is_refused(plan):
     with pytest.raises(InvalidInput, match="micro-batch"):
         check_shares(tiny_job(), JOB_FILE, plan, 1)
+
+
+LOADERS = """
+import random
+from types import SimpleNamespace
+import torch
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+
+ROWS = [(torch.ones(2) * i, i) for i in range(12)]
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(ROWS)
+
+def joined(samples):
+    return torch.stack([x for x, _ in samples]), torch.tensor([-y for _, y in samples])
+
+def loaders(**changes):
+    loader = DataLoader(ROWS, **{"batch_size": 4, "shuffle": True, "collate_fn": joined, "num_workers": 2, **changes})
+    return {"train": loader, "held_out": DataLoader(ROWS, 4), "baselines": {"guessing": 1.5}}
+
+def streaming():
+    return {"train": DataLoader(Stream(), 4), "held_out": ROWS}
+
+def weighted():
+    return loaders(shuffle=None, sampler=WeightedRandomSampler([1.0] * 12, 12))
+
+def unbatched():
+    return loaders(batch_size=None, shuffle=None)
+
+def replacing():
+    return loaders(shuffle=None, sampler=torch.utils.data.RandomSampler(ROWS, replacement=True))
+
+def own_batches():
+    batches = [[0, 1], [2, 3]]
+    return {"train": DataLoader(ROWS, batch_sampler=batches), "held_out": ROWS}
+
+def initialised():
+    return loaders(worker_init_fn=print)
+
+def both():
+    return SimpleNamespace(train=ROWS, held_out=ROWS, collate_fn=joined, workers=3)
+"""
+
+
+@pytest.fixture
+def loaders_file(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "loaders_for_materials", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "loaders_for_materials.py").write_text(LOADERS)
+    return tmp_path / "job.yaml"
+
+
+def loaded(file, name, **changes):
+    return load_data(tiny_job(data={"factory": f"loaders_for_materials:{name}", **changes}), file)
+
+
+def test_of_a_data_loader_its_dataset_collate_function_and_workers_are_taken(loaders_file):
+    data = loaded(loaders_file, "loaders")
+    assert (len(data.train), data.workers, baselines_of(data)) == (12, 2, {"guessing": 1.5})
+    assert data.train.batch([1, 2])[1].tolist() == [-1, -2]
+    assert data.held_out.batch([1, 2])[1].tolist() == [1, 2]
+
+
+def test_the_job_s_keys_count_before_those_of_the_data(loaders_file):
+    data = loaded(loaders_file, "both")
+    assert (data.workers, data.held_out.batch([3])[1].tolist()) == (3, [-3])
+    data = loaded(loaders_file, "loaders", workers=0, collate_fn="torch.utils.data:default_collate")
+    assert (data.workers, data.train.batch([3])[1].tolist()) == (0, [3])
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("streaming", "an IterableDataset"),
+        ("weighted", "a sampler of its own .WeightedRandomSampler."),
+        ("replacing", "a sampler of its own .RandomSampler."),
+        ("unbatched", "batch_size=None"),
+        ("own_batches", "a batch sampler of its own"),
+        ("initialised", "a worker_init_fn"),
+    ],
+)
+def test_a_data_loader_that_a_run_cannot_keep_to_is_refused(loaders_file, name, what):
+    with pytest.raises(InvalidInput, match=f"`train` is a DataLoader (of|with) {what}.*: a run cannot keep") as caught:
+        loaded(loaders_file, name)
+    assert (caught.value.key, caught.value.path) == ("data.factory", str(loaders_file))
+    assert caught.value.hint

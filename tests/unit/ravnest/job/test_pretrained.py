@@ -8,7 +8,8 @@ from torch.nn import functional
 from ravnest.checkpoints.weight_files import WeightFiles
 from ravnest.driver.preparation import hand_out, needed, states_for
 from ravnest.errors import InvalidInput
-from ravnest.job.materials import load_data, make_buffers, make_model, make_weights
+from ravnest.job.initial_weights import make_buffers, make_weights
+from ravnest.job.materials import load_data, make_model
 from ravnest.job.pretrained import pretrained_weights
 from ravnest.training.batches import fetch
 from ravnest.training.sampler import Sampler
@@ -63,6 +64,9 @@ class Outbox:
 
     def __init__(self):
         self.sent = {}
+
+    def forget(self, peer):
+        self.sent.pop(peer, None)
 
     def put(self, peer, message, tensors):
         self.sent.setdefault(peer, {})[message.name] = tensors[0]

@@ -1,7 +1,7 @@
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.job.pretrained import Conventions, Form, match
+from ravnest.job.pretrained import Conventions, Form, match, match_with_loss
 
 F32 = Form((2, 3), "F32")
 
@@ -89,3 +89,15 @@ def test_what_would_lose_numbers_is_not(stored, wanted):
 def test_a_pattern_of_no_weight_is_a_slip():
     with pytest.raises(InvalidInput, match=r"initial_weights\.new: no weight of the model is called 'haed\.\*'"):
         match(MODEL, MODEL, new=["haed.*"])
+
+
+def test_weights_of_a_loss_are_stored_under_their_own_names_or_are_new():
+    wanted, of_loss = MODEL | forms("loss.words", "loss.norm"), ["loss.words", "loss.norm"]
+    assert match_with_loss(wanted, wanted, of_loss) == {name: name for name in wanted}
+    found = match_with_loss(wanted, BASE, of_loss, new=["head.*", "loss.*"])
+    assert found == {f"transformer.{name}": name for name in BASE}  # `words` is not taken for loss.words
+    assert match_with_loss(wanted, BASE, of_loss, new=["*"]) == found
+    with pytest.raises(InvalidInput, match=r"^loss\.words: is missing; so are loss\.norm\."):
+        match_with_loss(wanted, MODEL, of_loss)
+    with pytest.raises(InvalidInput, match=r"no weight of the model is called 'lost\.\*'"):
+        match_with_loss(wanted, wanted, of_loss, new=["lost.*"])

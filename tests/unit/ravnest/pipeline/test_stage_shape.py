@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.pipeline import StageShape
+from ravnest.pipeline import StageShape, stage_name, stage_place
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,8 @@ def test_impossible_shapes_are_refused(wrong: dict[str, int]) -> None:
     right = {"stages": 3, "index": 0, "update_every": 2, "max_staleness": 1, "window": 4, "max_lag": 1}
     with pytest.raises(ValueError, match=r"must be at least|is not a stage"):
         StageShape(**{**right, **wrong})
+
+
+@pytest.mark.parametrize("place", [("c0", 1), ("home.s", 12), ("a.s1", 0)])
+def test_a_stages_name_tells_its_place(place: tuple[str, int]) -> None:
+    assert stage_place(stage_name(*place)) == place

@@ -1,13 +1,15 @@
 """What the planner is told of a job, before it plans."""
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
-from cluster_planner import Fleet, Node
+from cluster_planner import Fleet, Node, NoFeasiblePlan
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
+from tests.support.local import job_in
 
 JOB = Path(__file__).parents[3] / "support" / "jobs" / "job.yaml"
 
@@ -47,3 +49,68 @@ def test_the_planner_hears_how_long_training_is(
         planning.prepare_plan(fleet, job, fleet_path="nodes.yaml", step=lambda words: None)
     assert told["trained_samples"] == (2.0 * held[0] if samples == "twice" else samples)
     assert told["trained_s"] == seconds
+
+
+CODE = """
+from types import SimpleNamespace
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("state", torch.zeros(4))
+    def forward(self, x):
+        y = self.b(self.a(x + self.state))
+        self.state.clamp_(max=0.5)
+        return y + self.state
+
+def loading():
+    model = Whole()
+    model.load_state_dict(model.state_dict())
+    model.rates = [rate.item() for rate in torch.linspace(0, 1, 2)]
+    return model
+
+def flat():
+    part = TensorDataset(torch.randn(24, 4), torch.zeros(24, dtype=torch.long))
+    return SimpleNamespace(train=part, held_out=part)
+"""
+
+
+def planned(folder: Path, factory: str, memory_bytes: int, warn: list[str]) -> planning.ExplainedPlan:
+    (folder / "code_that_is_whole.py").write_text(CODE)
+    job = job_in(
+        folder,
+        model={"factory": f"code_that_is_whole:{factory}"},
+        data={"factory": "code_that_is_whole:flat"},
+        micro_batch=4,
+        optimizer={"name": "sgd", "lr": 0.1},
+        stop={"samples": 96},
+    )
+    node = Node(name="a", flops_per_s=1e9, memory_bytes=memory_bytes, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
+    return planning.prepare_plan(Fleet((node,)), job, step=lambda words: None, warn=warn.append)
+
+
+@pytest.fixture
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "code_that_is_whole", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_a_model_in_one_piece_that_does_not_fit_is_told_what_keeps_it_so(tmp_path: Path) -> None:
+    said = r"a single unit.* because aten\.clamp_\.default in .*code_that_is_whole\.py:14"
+    with pytest.raises(NoFeasiblePlan, match=said):
+        planned(tmp_path, "Whole", 300 << 20, [])
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_what_a_model_that_needs_or_loads_values_costs_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    plan = planned(tmp_path, "loading", 1 << 30, said).plan
+    assert len(plan.clusters) == 1
+    assert "model.factory loads weights (Whole.load_state_dict)" in said[0]
+    assert "initial_weights" in said[0]
+    assert "captured with its weights in memory" in said[1]

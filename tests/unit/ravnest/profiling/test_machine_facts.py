@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ravnest.job.config import job_from_mapping
-from ravnest.profiling.machine_facts import check_job, machine_facts, source_digest
+from ravnest.profiling.machine_facts import check_job, machine_facts, own_addresses, source_digest
 from tests.support.local import JOB_FILE, tiny_job
 
 
@@ -15,6 +15,11 @@ def test_the_facts_are_those_of_this_machine() -> None:
     assert source_digest() in facts.ravnest
     assert facts.versions["torch"] != "not installed"
     assert machine_facts().machine_id == facts.machine_id
+
+
+def test_this_machine_knows_its_own_addresses() -> None:
+    assert "127.0.0.1" in own_addresses()
+    assert "192.0.2.1" not in own_addresses()
 
 
 def test_a_job_that_works_here_has_no_problems_and_data_with_a_digest() -> None:

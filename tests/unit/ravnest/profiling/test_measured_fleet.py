@@ -51,8 +51,8 @@ def test_a_fleet_of_asymmetric_nodes_predicts_each_flow_that_was_measured() -> N
     found = measured_fleet([measured(name) for name in "abc"], RATES)
     fleet = found.fleet
     assert not [note for note in found.notes if "uncertain" in note]
-    assert not found.up_put_down | found.down_put_down
-    assert not found.links_put_down
+    assert not found.up_assumed | found.down_assumed
+    assert not found.links_assumed
     for (sender, receiver), rate in RATES.pairs.items():
         assert fleet.flow_bytes_per_s(sender, receiver) == pytest.approx(rate.value, rel=0.01)
     assert fleet.node("a").up_bytes_per_s == pytest.approx(100 * MBPS)
@@ -71,7 +71,7 @@ def test_gpus_of_a_machine_share_its_rates_and_its_links() -> None:
 def test_a_machine_alone_has_stated_rates_and_a_note() -> None:
     found = measured_fleet([measured("a")], Rates({}, {}, {}, {}))
     assert found.fleet.nodes[0].up_bytes_per_s == UNMEASURED_BYTES_PER_S
-    assert found.up_put_down == found.down_put_down == {"a"}
+    assert found.up_assumed == found.down_assumed == {"a"}
     assert len([note for note in found.notes if "not measured" in note]) == 2
 
 
@@ -81,8 +81,8 @@ def test_a_pair_whose_transfers_failed_has_no_link_and_one_that_was_not_tried_is
     rates = replace(RATES, pairs=pairs, sent={}, received={}, failed=[("c", "a"), ("a", "b")])
     found = measured_fleet(nodes, rates)
     assert [(link.a, link.b) for link in found.fleet.links] == [("a", "b"), ("b", "c")]
-    assert found.links_put_down == {frozenset("bc")}
-    assert found.up_put_down == found.down_put_down == {"c"}
+    assert found.links_assumed == {frozenset("bc")}
+    assert found.up_assumed == found.down_assumed == {"c"}
     assert found.fleet.link("b", "c").latency_s == 0.046
     assert any(note.startswith("a and c are left without a link") for note in found.notes)
     assert any(note.startswith("1 pair has a latency and no rate") for note in found.notes)

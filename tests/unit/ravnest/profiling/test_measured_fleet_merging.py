@@ -40,10 +40,10 @@ def test_a_gpu_is_known_by_its_address_and_device_whatever_it_is_called() -> Non
 @pytest.mark.parametrize("called", ["desk", "renamed"])
 def test_rates_that_nobody_measured_replace_none_of_the_users(called: str) -> None:
     known = Fleet((replace(old(called, 40.0, 200.0), address="10.0.0.100"),))
-    alone = MeasuredFleet(Fleet((node("desk"),)), up_put_down=frozenset({"desk"}), down_put_down=frozenset({"desk"}))
+    alone = MeasuredFleet(Fleet((node("desk"),)), up_assumed=frozenset({"desk"}), down_assumed=frozenset({"desk"}))
     (result,) = merged(alone, known).nodes
     assert (result.up_bytes_per_s, result.down_bytes_per_s, result.flops_per_s) == (40.0, 200.0, 1e10)
-    (result,) = merged(replace(alone, down_put_down=frozenset()), known).nodes
+    (result,) = merged(replace(alone, down_assumed=frozenset()), known).nodes
     assert (result.up_bytes_per_s, result.down_bytes_per_s) == (40.0, 100.0)
 
 
@@ -51,7 +51,7 @@ def test_nodes_of_a_host_share_what_was_measured_else_what_the_user_gave() -> No
     gpus = [node(f"x-gpu{i}", host="x", device=f"cuda:{i}", address="10.0.0.9") for i in range(2)]
     known = Fleet((replace(old("x-gpu0", 40.0, 200.0), host="x", device="cuda:0"),))
     names = frozenset({"x-gpu0", "x-gpu1"})
-    result = merged(MeasuredFleet(Fleet(tuple(gpus)), up_put_down=names), known)
+    result = merged(MeasuredFleet(Fleet(tuple(gpus)), up_assumed=names), known)
     assert [(each.up_bytes_per_s, each.down_bytes_per_s) for each in result.nodes] == [(40.0, 100.0)] * 2
 
 
@@ -59,7 +59,7 @@ def test_a_known_rate_of_a_pair_is_replaced_by_a_measured_one_only() -> None:
     known = Fleet((old("a"), old("b"), old("c")), (Link("b", "a", 0.5, 7.0), Link("b", "c", 0.5, 8.0)))
     nodes, links = (node("a"), node("b"), node("c")), (Link("a", "b", 0.003, 99.0), Link("a", "c", 0.004, 99.0))
     pairs = frozenset({frozenset("ab"), frozenset("ac")})
-    result = merged(MeasuredFleet(Fleet(nodes, links), links_put_down=pairs), known)
+    result = merged(MeasuredFleet(Fleet(nodes, links), links_assumed=pairs), known)
     assert (result.link("a", "b").latency_s, result.link("a", "b").bytes_per_s) == (0.003, 7.0)
     assert (result.link("b", "c").latency_s, result.link("b", "c").bytes_per_s) == (0.5, 8.0)
     assert (result.link("a", "c").latency_s, result.link("a", "c").bytes_per_s) == (0.004, 99.0)

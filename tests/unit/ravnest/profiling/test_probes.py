@@ -1,5 +1,6 @@
 from ravnest.profiling.probes import LEAST_AHEAD_BYTES, Arrived, Block, Ping, Pong, ProbeMessage, RoundTrips, Transfer
 from ring_allreduce.transport import Lane
+from tests.support.wire import unbounded
 
 
 def test_pings_go_one_at_a_time_until_count_and_time_are_reached() -> None:
@@ -77,3 +78,7 @@ def test_nothing_is_sent_beyond_what_may_be_on_its_way() -> None:
     assert task.turn(0.1, 0.0) == []  # of another transfer
     assert task.turn(4.1, 0.0) == []
     assert not task.done
+
+
+def test_each_field_of_a_message_has_bounds() -> None:
+    assert [unbounded(kind) for kind in (Ping, Pong, Block, Arrived)] == [[]] * 4

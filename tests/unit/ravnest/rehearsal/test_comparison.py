@@ -100,6 +100,9 @@ def test_a_machine_that_was_late_is_named_with_a_speed_at_which_it_may_keep_up(p
     assert (rehearsal.faithful, rehearsal.late_stages, rehearsal.most_late_share) == (False, ("c1.s0",), 0.25)
     assert rehearsal.suggested_speed == 1.2
     assert rehearsal.unfaithful_in == ("computing",)
+    far_behind = replace(run, stages=(*run.stages[:3], figures("c1.s1", 0.04, 0.4, 150.0)))
+    hopeless = compare(plan, far_behind, 1.0)
+    assert (hopeless.late_stages, hopeless.suggested_speed) == (("c1.s1",), None)
 
 
 def test_a_run_without_a_steady_state_achieves_nothing_that_is_known(plan: Plan, run: RunResult) -> None:

@@ -11,13 +11,14 @@ from safetensors.torch import save_file
 
 from cluster_planner import save_plan
 from ravnest.driver.stage_setups import evaluating_cluster
-from ravnest.errors import InvalidInput
+from ravnest.errors import Interrupted, InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.materials import make_model
-from ravnest.results.evaluation import Evaluation, evaluate
+from ravnest.results.evaluation import Evaluation, chosen_batches, evaluate
 from ravnest.results.trained_run import TrainedRun, open_run
 from ravnest.splitting import StageModule, StageProgram
-from ravnest.training.losses import Measure
+from ravnest.training.named_measures import Measure
+from ravnest.training.sampler import EvaluationBatches
 from tests.support.local import JOB_FILE, captured_job, local_run, plan_with, setups_of, tiny_job
 
 GPT_2 = {"huggingface": {"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 2, "n_positions": 8}}
@@ -150,7 +151,7 @@ def test_a_model_that_has_changed_is_refused(untrained: TrainedRun) -> None:
 
 
 def test_what_is_not_there_is_refused(untrained: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravnest.results.evaluation.evaluation_batches", lambda *arguments, **options: [])
+    monkeypatch.setattr("ravnest.results.evaluation.EvaluationBatches", lambda *arguments, **options: [])
     with pytest.raises(
         InvalidInput,
         match=r"data\.factory: `held_out` has 10 samples, which fill no batch of 16: .* nothing to evaluate",
@@ -189,3 +190,35 @@ def test_the_plan_says_which_cluster_evaluated() -> None:
     changed = replace(plan, predicted=replace(plan.predicted, clusters=(plan.predicted.clusters[0], faster)))
     assert evaluating_cluster(plan).name == "c0"
     assert evaluating_cluster(changed).name == "c1"
+
+
+def test_some_samples_are_whole_batches_from_all_over_the_set() -> None:
+    batches = EvaluationBatches(98, 10)
+    assert chosen_batches(batches, None) == list(batches)
+    assert [batch[0] for batch in chosen_batches(batches, 25)] == [0, 30, 60]
+    assert chosen_batches(batches, 1) == [range(10)]
+    assert chosen_batches(batches, 1000) == list(batches)
+    assert chosen_batches(EvaluationBatches(3, 10, short_last=False), 5) == []
+
+
+def test_a_part_of_the_set_is_told_as_such_and_compared_with_no_baseline(
+    untrained: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravnest.results.evaluation.evaluation_batch", lambda job, captured: 5)
+    whole, part = of_file(untrained), of_file(untrained, samples=4)
+    assert (whole.samples, whole.set_samples, whole.stopped_early) == (10, None, False)
+    assert (part.samples, part.set_samples, part.stopped_early) == (5, 10, False)
+    assert whole.baselines
+    assert not part.baselines
+
+
+def test_stopped_it_tells_what_is_through_all_spans(untrained: TrainedRun) -> None:
+    """240 samples in batches of 16, in 3 spans: the last span begins with the 31st."""
+    passed: list[float] = []
+    batches = 15
+    found = of_file(untrained, data="train", progress=passed.append, stop=lambda: len(passed) == 2 * batches + 4)
+    assert (found.samples, found.set_samples, found.stopped_early) == (4 * 16, 240, True)
+    first = of_file(untrained, data="train", stop=lambda: False)
+    assert found.loss != first.loss
+    with pytest.raises(Interrupted, match="nothing to tell"):
+        of_file(untrained, data="train", stop=lambda: True)

@@ -1,6 +1,7 @@
 """A run's weights for other programs: they load into the unmodified model, in one file or in parts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput
-from ravnest.job.config import Job
+from ravnest.job.config import InitialWeightsConfig, Job
 from ravnest.job.materials import make_model
 from ravnest.results.export import ExportTarget, save_huggingface, save_weights
 from ravnest.results.trained_run import TrainedRun
@@ -92,25 +93,15 @@ def test_numbers_that_a_precision_cannot_hold_are_refused(tmp_path: Path) -> Non
         save_weights(run, open_weights(run.folder.weights), place(tmp_path / "out.safetensors"), "float16")
 
 
-def test_large_weights_are_written_part_by_part_with_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ravnest.results import export as saving
-
+def test_large_weights_are_written_part_by_part_with_an_index(tmp_path: Path) -> None:
     run, weights = trained(tmp_path / "r", tiny_job())
-    most: list[int] = []
-    write = saving.write_final_weights
-
-    def watched(path: Path, tensors: dict[str, Tensor]) -> None:
-        most.append(sum(tensor.nbytes for tensor in tensors.values()))
-        write(path, tensors)
-
-    monkeypatch.setattr(saving, "write_final_weights", watched)
     parts: list[float] = []
     target = place(tmp_path / "out.safetensors", part_bytes=10_000)
     written = save_weights(run, open_weights(run.folder.weights), target, progress=parts.append)
     assert len(written) > 3
-    assert max(most) <= 10_000
     assert parts[-1] == 1.0
     *files, index = written
+    assert all(sum(tensor.nbytes for tensor in load_file(file).values()) <= 10_000 for file in files)
     assert index == tmp_path / "out.safetensors.index.json"
     assert equal({name: tensor for file in files for name, tensor in load_file(file).items()}, weights)
     total = json.loads(index.read_text())["metadata"]["total_size"]
@@ -195,7 +186,41 @@ def test_only_hugging_face_models_make_such_a_folder_and_none_is_replaced_unaske
     assert [path.name for path in (tmp_path / "hf").iterdir()] == ["config.json"]
 
 
+def test_the_tokenizer_and_the_settings_of_generation_come_along(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    for name in ("tokenizer.json", "merges.txt", "model.safetensors", "notes.txt"):
+        (base / name).write_text(f"of {name}")
+    job = llama().model_copy(update={"initial_weights": InitialWeightsConfig(path=str(base))})
+    run, _ = trained(tmp_path / "r", job)
+    folder = ExportTarget(tmp_path / "hf", "model", "--huggingface")
+    save_huggingface(run, open_weights(run.folder.weights), folder)
+    names = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == names
+    assert (tmp_path / "hf/tokenizer.json").read_text() == "of tokenizer.json"
+    made = json.loads((tmp_path / "hf/generation_config.json").read_text())
+    assert "transformers_version" in made
+    (base / "generation_config.json").write_text("{}")
+    (tmp_path / "hf/config.json").unlink()
+    with pytest.raises(InvalidInput, match=r"hf/generation_config\.json: --huggingface: is there already"):
+        save_huggingface(run, open_weights(run.folder.weights), ExportTarget(tmp_path / "hf", "other", "--huggingface"))
+    save_huggingface(run, open_weights(run.folder.weights), replace(folder, force=True))
+    assert (tmp_path / "hf/generation_config.json").read_text() == "{}"
+
+
 def test_a_folder_that_takes_no_files_is_refused_though_its_permissions_would_let(tmp_path: Path) -> None:
     run, _ = trained(tmp_path / "r", tiny_job())
     with pytest.raises(InvalidInput, match=r"/proc: --weights: cannot be written to \("):
         save_weights(run, open_weights(run.folder.weights), place(Path("/proc/x.safetensors")))
+
+
+def test_a_loss_with_parameters_is_exported_under_its_prefix(tmp_path: Path) -> None:
+    loss = {"factory": "measured:ArcFace"}
+    job = tiny_job(model={"factory": "measured:embedder"}, data={"factory": "tiny:images"}, loss=loss)
+    run, weights = trained(tmp_path / "r", job)
+    with pytest.raises(InvalidInput, match=r"loss\.directions: is missing"):
+        save_weights(run, open_weights(run.folder.weights), place(tmp_path / "out.safetensors"))
+    weights |= {"loss.directions": torch.ones(5, 16), "loss.norm": torch.tensor(3.0)}
+    save_file(weights, run.folder.weights)
+    (written,) = save_weights(run, open_weights(run.folder.weights), place(tmp_path / "out.safetensors"))
+    assert equal(load_file(written), weights)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.driver.observe.report import MetricsWriter
+from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.errors import InvalidInput
 from ravnest.results.tensorboard import Scalar, scalars, to_tensorboard
 
@@ -16,7 +16,7 @@ def written(path: Path) -> Path:
         writer.write("update", 1.0, stage=0, **both)
         writer.write("update", 1.5, stage=1, loss=2.5, samples=60, **both)
         writer.write("update", 1.75, stage=1, loss=float("nan"), samples=72, **{**both, "update": 5, "staleness": []})
-        writer.write("progress", 2.0, samples=120, clusters=[{"name": "a", "samples_per_s": 30.0}])
+        writer.write("progress", 2.0, samples=120, clusters=[{"name": "a", "samples_per_s": 30.0, "loss": None}])
         writer.write("time", 2.0, stages={"a.s0": SHARES})
         writer.write("memory", 2.0, cluster="a", stage=0, tensor_bytes={"weights": 5, "gradients": 2})
         writer.write("evaluated", 3.0, samples=130, loss=1.5, metrics={"accuracy": 0.25}, final=True)
@@ -25,7 +25,7 @@ def written(path: Path) -> Path:
 
 
 def test_what_becomes_a_curve_and_over_what(tmp_path: Path) -> None:
-    from ravnest.driver.observe.report import read_metrics
+    from ravnest.driver.observe.metrics_file import read_metrics
 
     points = list(scalars(read_metrics(written(tmp_path) / "metrics.jsonl")))
     assert (
@@ -60,7 +60,7 @@ def test_tensorboard_reads_what_was_written_and_an_export_replaces_the_last(tmp_
 
 def test_without_tensorboard_the_user_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'ravnest\[tensorboard\]'") as told:
+    with pytest.raises(InvalidInput, match="pip install tensorboard") as told:
         to_tensorboard(written(tmp_path), tmp_path / "board")
     assert told.value.exit_code == 2
 

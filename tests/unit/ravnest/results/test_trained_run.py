@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from cluster_planner import save_plan
-from ravnest.checkpoints.checkpoint import CheckpointWriter, write_final_weights
+from ravnest.checkpoints.checkpoint import CheckpointWriter
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.errors import InvalidInput
 from ravnest.results.trained_run import open_run, weights_of_run
@@ -32,7 +33,7 @@ def checkpoint(folder: RunFolder, rings: int = 2) -> Path:
 
 
 def finish(folder: RunFolder, made: Path) -> None:
-    write_final_weights(folder.weights, {"x": torch.ones(2)})
+    save_file({"x": torch.ones(2)}, folder.weights)
     folder.summary.write_text(json.dumps({"checkpoint_path": str(made)}))
 
 
@@ -76,6 +77,17 @@ def test_the_weights_are_the_last_that_were_made(tmp_path: Path) -> None:
     finish(folder, second)
     shutil.rmtree(folder.checkpoints)
     assert weights_of_run(open_run(folder.path)) == folder.weights
+
+
+def test_weights_in_parts_are_found_by_their_index(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    made = checkpoint(folder)
+    finish(folder, made)
+    folder.weights.unlink()
+    folder.weights_index.parent.mkdir()
+    assert weights_of_run(open_run(folder.path)) == made  # parts without an index are not whole
+    folder.weights_index.write_text("{}")
+    assert weights_of_run(open_run(folder.path)) == folder.weights_index
 
 
 def test_a_summary_that_was_cut_off_leaves_the_checkpoint(tmp_path: Path) -> None:

@@ -96,10 +96,10 @@ def two_clusters(**rest: object) -> VirtualFleet:
     return VirtualFleet(
         clusters=(VirtualCluster("c0", 16, (FAST, SLOW, FAST)), VirtualCluster("c1", 16, (SLOW, FAST))),
         rings=(
-            VirtualRing(("c0.s0", "c1.s0"), elements=10_000, chunk_elements=1000),
-            VirtualRing(("c1.s0", "c0.s1"), elements=5_000, chunk_elements=1000),
-            VirtualRing(("c0.s1", "c1.s1"), elements=5_000, chunk_elements=1000),
-            VirtualRing(("c0.s2", "c1.s1"), elements=10_000, chunk_elements=1000),
+            VirtualRing(("c0.s0", "c1.s0"), elements=10_000, chunk_elements=1000, element_bytes=4),
+            VirtualRing(("c1.s0", "c0.s1"), elements=5_000, chunk_elements=1000, element_bytes=4),
+            VirtualRing(("c0.s1", "c1.s1"), elements=5_000, chunk_elements=1000, element_bytes=4),
+            VirtualRing(("c0.s2", "c1.s1"), elements=10_000, chunk_elements=1000, element_bytes=4),
         ),
         update_every=4,
         max_staleness=1,

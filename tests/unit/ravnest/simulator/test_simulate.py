@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from cluster_planner import load_plan, save_plan
 from ravnest.errors import InvalidInput
-from ravnest.simulator import BandwidthChange, Scenario, SimulatedRun, Stall, StallRate, simulate
+from ravnest.simulator import BandwidthChange, Death, Scenario, SimulatedRun, Stall, StallRate, simulate
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 PLAN = home_plan()
+NODES = {stage.node for cluster in PLAN.clusters for stage in cluster.stages}
 EVENTFUL = Scenario(
     compute_jitter=0.2,
     link_jitter_s=0.01,
@@ -41,7 +42,7 @@ def test_without_a_scenario_the_plan_is_what_happens() -> None:
     assert result.samples_per_s == pytest.approx(PLAN.predicted.samples_per_s, rel=0.03)
     assert result.goodput_per_s == pytest.approx(result.overall_samples_per_s, rel=1e-9)
     assert max(stage.utilisation for stage in result.stages) == pytest.approx(1.0, abs=0.01)
-    assert (result.stalls, result.first_lost) == (0, None)
+    assert (result.stalls, result.clusters_lost) == (0, ())
     assert sum(clusters for clusters in result.clusters.values()) == pytest.approx(result.samples_per_s)
     assert set(result.staleness) <= {0, 1}
     assert result.rounds >= 2
@@ -70,13 +71,83 @@ def test_a_stall_costs_what_it_lasts_where_the_stage_is_the_bottleneck() -> None
     assert lost == pytest.approx(15.0 / 80.0, rel=0.15)  # of the steady state, which begins at 20 s
     [stage] = [each for each in stalled.stages if each.node == busiest.node]
     assert stage.seconds["stalled"] == 15.0
-    assert stalled.first_lost is None
+    assert stalled.clusters_lost == ()
 
 
-def test_a_stall_beyond_the_deadline_is_said_to_end_a_run() -> None:
+def test_a_stall_beyond_the_deadline_costs_the_run_a_cluster() -> None:
     result = simulate(PLAN, Scenario(stalls=(Stall("n3", 10.0, SILENCE_FLOOR_S + 5.0),)), seconds=40.0)
-    assert result.first_lost is not None
-    assert (result.first_lost.node, result.first_lost.given_up_s) == ("n3", 10.0 + SILENCE_FLOOR_S)
+    [lost] = result.clusters_lost
+    assert (lost.node, lost.silent_from_s, lost.lost_s) == ("n3", 10.0, 10.0 + SILENCE_FLOOR_S)
+
+
+def test_a_death_costs_what_its_cluster_had_not_averaged_and_the_others_go_on() -> None:
+    free = simulate(PLAN, seconds=100.0)
+    result = simulate(PLAN, Scenario(deaths=(Death("n3", 50.0, noticed_after_s=1.0),)), seconds=100.0)
+    [lost] = result.clusters_lost
+    [other] = free.clusters.keys() - {lost.cluster}
+    assert result.clusters[other] == pytest.approx(free.clusters[other], rel=0.03)
+    assert result.clusters[lost.cluster] < 0.45 * free.clusters[lost.cluster]  # 30 of the 80 s of the steady state
+    assert result.rounds > free.rounds / 2
+    assert 0 < lost.samples < 2 * PLAN.workload.average_every
+    assert round(result.goodput_per_s * result.end_s) == result.samples
+    assert lost.back_s is None
+
+
+def test_a_cluster_whose_node_is_back_trains_again_from_the_anchor() -> None:
+    free = simulate(PLAN, seconds=200.0)
+    death = Death("n3", 50.0, noticed_after_s=1.0, back_after_s=10.0)
+    result = simulate(PLAN, Scenario(deaths=(death,), restart_s=5.0), seconds=200.0)
+    [lost] = result.clusters_lost
+    assert lost.back_s is not None
+    assert 65.0 < lost.back_s < 100.0  # after the restart: the next commit, and the way of the anchor
+    away_s = lost.back_s - 50.0
+    assert result.clusters[lost.cluster] == pytest.approx((1 - away_s / 160.0) * free.clusters[lost.cluster], rel=0.1)
+    assert result.samples == pytest.approx(result.goodput_per_s * result.end_s)
+    [stage] = [each for each in result.stages if each.node == "n3"]
+    assert stage.seconds["away"] == pytest.approx(lost.back_s - 51.0)
+    assert stage.staleness.keys() <= {0, 1}
+
+
+def test_the_anchor_takes_the_time_of_the_links() -> None:
+    death = Death("n3", 20.0, noticed_after_s=0.0, back_after_s=0.0)
+    slow = BandwidthChange(20.0, up=0.05, down=0.05)
+    ends = [
+        simulate(PLAN, Scenario(deaths=(death,), restart_s=0.0, bandwidth=change), seconds=200.0).clusters_lost[0]
+        for change in ((), (slow,))
+    ]
+    assert None is not ends[0].back_s < (ends[1].back_s or 1000.0)
+
+
+def test_the_run_ends_with_its_last_cluster() -> None:
+    gone = tuple(Death(cluster.stages[0].node, 20.0 + 10.0 * i) for i, cluster in enumerate(PLAN.clusters))
+    result = simulate(PLAN, Scenario(deaths=gone), seconds=1000.0)
+    assert len(result.clusters_lost) == len(PLAN.clusters)
+    assert result.end_s == result.clusters_lost[-1].lost_s
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.builds(
+            Death,
+            st.sampled_from(sorted(NODES)),
+            st.floats(0.0, 30.0),
+            st.sampled_from([0.0, 0.2, 5.0]),
+            st.sampled_from([None, 0.0, 3.0, 8.0]),
+        ),
+        max_size=5,
+    ),
+    st.sampled_from([0.0, 1.0, 6.0]),
+    st.integers(0, 9),
+)
+def test_every_history_of_deaths_and_returns_ends_and_no_sample_counts_twice(
+    deaths: list[Death], restart_s: float, seed: int
+) -> None:
+    wanted = Scenario(compute_jitter=0.3, deaths=tuple(deaths), restart_s=restart_s)
+    result = simulate(PLAN, wanted, seconds=30.0, seed=seed)
+    assert all(each.samples >= 0 for each in result.clusters_lost)
+    assert result.goodput_per_s * result.end_s == pytest.approx(result.samples)
+    assert result.staleness.keys() <= {0, 1}
 
 
 def test_a_stall_during_a_stall_is_one() -> None:
@@ -183,3 +254,14 @@ def test_progress_is_told() -> None:
     assert [events for _, _, events in told] == sorted(events for _, _, events in told)
     assert told[-1][0] == 1.0
     assert told[-1][2] == result.events
+
+
+def test_stopped_it_tells_what_was_simulated() -> None:
+    asked: list[int] = []
+    result = simulate(home_plan(), samples=10**9, stop=lambda: not asked.append(1))
+    assert result.stopped_early
+    assert len(asked) == 1
+    assert 0 < result.samples < 10**6
+    assert result.samples_per_s > 0
+    assert result.end_s >= result.drain_s
+    assert not simulate(home_plan(), samples=64, stop=lambda: False).stopped_early

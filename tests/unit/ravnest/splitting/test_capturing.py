@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.splitting import capture, initial_weights
+from ravnest.splitting.liveness import SENDABLE
 from ravnest.splitting.stage_module import StageModule
+from ring_allreduce.transport.envelope import DTYPES
 from tests.unit.ravnest.splitting.models import (
     CASES,
     GPT,
@@ -193,3 +195,85 @@ def test_a_mistake_of_ours_is_not_told_as_the_models(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ravnest.splitting.capturing.measure", mistaken)
     with pytest.raises(KeyError, match="ours"):
         captured(CASES["pooled"])
+
+
+class Waves(nn.Module):
+    """Complex numbers are alive between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+        self.turn = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.fft.fft(self.a(x)).transpose(0, 1).conj()
+        z = z * self.b.weight[0][:, None] * torch.view_as_complex(self.turn)[:, None]
+        return self.c(torch.fft.ifft(z, dim=0).real.transpose(0, 1))
+
+
+def test_complex_values_travel_as_their_parts() -> None:
+    case = Case(Waves, (torch.randn(3, 4),))
+    model = captured(case)
+    count = len(model.units)
+    stages = build(model, case, list(range(count + 1)))
+    specs = [spec for stage in stages[:-1] for spec in stage.program.outputs]
+    assert any(spec.is_complex and spec.dtype == torch.float32 and spec.shape[-1] == 2 for spec in specs)
+    assert all(spec.dtype in SENDABLE for spec in specs)
+    for training in (True, False):
+        whole = run_stages(build(model, case, [0, count]), case.args, training)
+        run_stages(stages, case.args, training).assert_equal(whole, gradient_tolerance=1e-6)
+
+
+def test_what_may_be_sent_is_what_the_transport_carries() -> None:
+    assert set(DTYPES.values()) == SENDABLE
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4, sparse=True)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.words(ids))
+
+
+def test_sparse_gradients_are_refused_by_the_modules_name() -> None:
+    with pytest.raises(ModelNotSplittable, match=r"^words makes sparse gradients .*leave out `sparse=True`"):
+        captured(Case(Sparse, (torch.zeros(3, 2, dtype=torch.long),)))
+
+
+class Extra(nn.Module):
+    """Saves something of its own beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.state = 3.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))
+
+    def get_extra_state(self) -> object:
+        return torch.tensor([self.state, 0.1], dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.state = float(state[0])
+
+
+def test_extra_state_of_a_module_is_saved_with_its_weights() -> None:
+    case = Case(Extra, (torch.ones(3, 4),))
+    model = captured(case)
+    stages = build(model, case, [0, 1, 2])
+    saved = {key: tensor for stage in stages for key, tensor in stage.state_dict().items()}
+    assert torch.equal(saved["_extra_state"], torch.tensor([3.0, 0.1], dtype=torch.float64))
+    fresh = Extra()
+    fresh.state = 0.0
+    fresh.load_state_dict(saved)
+    assert fresh.state == 3.0
+
+
+def test_extra_state_that_files_of_weights_cannot_hold_is_refused() -> None:
+    Model = type("Model", (Extra,), {"get_extra_state": lambda self: {"steps": 3}})
+    with pytest.raises(InvalidInput, match=r"get_extra_state of 'Model' returns dict, .* return a tensor"):
+        captured(Case(Model, (torch.ones(3, 4),)))

@@ -1,9 +1,15 @@
 """Models are exported in both modes, in the first way that works, and stay as they were."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import capture
+from ravnest.splitting.exporting import refusal, ways_to_export
 from tests.unit.ravnest.splitting.models import (
     CASES,
     CNN,
@@ -73,3 +79,28 @@ def test_capture_leaves_the_model_and_its_modes_alone() -> None:
     assert not model.training
     assert model.blocks[0].conv1.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+class Shortened(nn.Linear):
+    """It holds the norms of its rows below 1, as Keras's max_norm does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 1.0)
+        return super().forward(x)
+
+
+def test_a_forward_that_writes_to_data_is_told_what_to_do_instead() -> None:
+    with pytest.raises(ModelNotSplittable, match=r"writes to the \.data of a tensor; .*parametrize"):
+        capture(nn.Sequential(nn.Linear(4, 4), Shortened(4, 4)), (torch.ones(3, 4),))
+
+
+def test_a_model_of_transformers_with_its_cache_is_told_to_leave_it_out() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 1, "num_key_value_heads": 1}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
+    way = next(ways_to_export(model, (torch.zeros(2, 4, dtype=torch.long),), {}))
+    with pytest.raises(RuntimeError, match="DynamicCache") as caught:
+        way.export()
+    assert "set config.use_cache = False before the factory returns it" in str(refusal(model, caught.value))
+    assert "use_cache" not in str(refusal(model, ValueError("no way")))

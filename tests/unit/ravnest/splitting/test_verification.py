@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting import CapturedModel, capture, verify
+from ravnest.splitting import CapturedModel, capture, verification, verify
 from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.program import ModelGraph, Operation
 from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured_case, seeded
@@ -55,6 +55,20 @@ def test_refuses_a_mode_that_differs_and_names_it(mode: str, word: str) -> None:
     with pytest.raises(ModelNotSplittable, match=rf"in {word}, as one stage, output 0 differs .* by \d"):
         verify(wrong, model, sample)
     verify(right, model, sample)
+
+
+def test_what_differs_is_the_same_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),)
+    model = small()
+    right = capture(model, sample)
+    wrong = dataclasses.replace(right, train=changed(right.train, "aten.tanh.default", target="aten.sigmoid.default"))
+    said = []
+    for piece in (1 << 20, 1, 5):
+        monkeypatch.setattr(verification, "PIECE", piece)
+        with pytest.raises(ModelNotSplittable) as refused:
+            verify(wrong, model, sample)
+        said.append(str(refused.value))
+    assert len(set(said)) == 1
 
 
 def test_refuses_a_buffer_that_ends_up_different() -> None:

@@ -4,6 +4,7 @@ import torch
 from ravnest.errors import RunFailed
 from ravnest.splitting import ValueSpec
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.boundary_tensors import check_tensors, expected_sender
 from ring_allreduce.transport import Delivery
 from tests.support.local import setups_of, tiny_job
@@ -25,14 +26,15 @@ ORDERS = (
     m.Evaluate(evaluation=1, batches=1),
     m.Stop(),
     m.Alive(),
+    sm.StateWanted(round=1, pieces=1),
 )
 REPORTS = (
     m.StageStarted(process_bytes=1),
     m.Updated(update=0, staleness=(), losses=(), lr=0.1),
     m.ContributionFinishedMessage(round=1, update=1),
-    m.RingFinishedMessage(round=1, ring=0),
+    m.RingFinishedMessage(round=1, ring=0, epoch=0),
     m.RoundMerged(round=1),
-    m.StateSent(round=1, tensors=1),
+    sm.StateSent(round=1, pieces=1),
     m.Drained(micro_batches=3, updates=1),
     m.RoundsFinished(up_to=1),
     m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=()),

@@ -10,6 +10,7 @@ from ravnest.stage.device import HostDevice
 from ravnest.stage.rounds import SegmentAverage
 from ravnest.training.batches import fetch
 from tests.support.local import JOB_FILE, local_run, tiny_job
+from tests.support.state import saved
 
 
 def computes(parts=(2,), **changes):
@@ -188,10 +189,9 @@ def test_a_stage_gives_its_weights_and_its_optimizer_s_state_to_be_saved():
         }
         rounds.merge(round_, averages)
         compute.weights_moved()
-    pieces = rounds.saved()
-    kinds = {piece.part for piece in pieces}
-    assert kinds == {"weight", "optimizer"}
-    assert {piece.key for piece in pieces if piece.part == "optimizer"} == {"step", "exp_avg", "exp_avg_sq"}
+    weights, optimizer = saved(rounds)
+    assert weights
+    assert {key for _, key in optimizer} == {"step", "exp_avg", "exp_avg_sq"}
 
 
 def test_the_quick_seed_draws_what_torch_manual_seed_draws():

@@ -8,8 +8,9 @@ from torch.nn import functional
 
 from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost
-from ravnest.job.materials import make_weights
+from ravnest.job.initial_weights import make_weights
 from ravnest.splitting import StageModule
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import process
 from ravnest.stage.executor import InlineExecutor
@@ -58,6 +59,37 @@ def test_while_it_waits_a_stage_says_that_it_lives_and_how_much_has_come(pair):
     told = [delivery.message for delivery in driver.poll(0.0)]
     assert len(told) >= 10
     assert set(told) == {m.Alive(finished=1)}
+
+
+def test_what_has_come_is_told_at_once_since_the_driver_waits_for_it(pair):
+    driver, stage, _ = pair
+    told = []
+
+    class Sends:
+        """The stage's endpoint, whose clock stands still: nothing is told because time has passed."""
+
+        def poll(self, timeout_s):
+            told.extend(delivery.message.finished for delivery in driver.poll(0.0))
+            if len(told) < 3:
+                name = f"w{len(told)}"
+                driver.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name=name), [torch.ones(2)])
+            return stage.poll(timeout_s)
+
+        def send(self, *message):
+            stage.send(*message)
+
+    driver.send("c0.s1", Lane.PIPELINE, m.Begin(tensors=3, version=0))
+    _, weights, _ = receive_state(Sends(), now=lambda: 1.0)
+    assert len(weights) == 3
+    assert told == [1, 2]
+
+
+def test_a_pause_of_this_process_is_not_the_driver_s_silence(pair):
+    _, stage, _ = pair
+    times = iter([*range(10), *range(7200, 9000)])
+    with pytest.raises(NodeLost, match="the driver sent no more state for 30 s"):
+        receive_state(stage, deadline_s=30.0, now=lambda: float(next(times)))
+    assert 7215 < next(times) < 7300
 
 
 def test_only_first_and_last_stages_read_data():
@@ -136,6 +168,30 @@ def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monk
     (first, deadline_s), last = closed
     assert (first, last) == ("executor", "endpoint")
     assert 0 < deadline_s < 60
+
+
+def test_a_process_that_is_to_end_tells_the_driver_once_and_goes_on(monkeypatch):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
+    turns = []
+
+    def turn():
+        turns.append(None)
+        if len(turns) == 2:
+            made.give_notice()
+        stage.stopped = len(turns) == 5
+
+    stage = SimpleNamespace(stopped=False, turn=turn)
+    monkeypatch.setattr(process, "assemble", lambda *given: stage)
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
+    made = StageProcess(setup, "127.0.0.1")
+    made.run({})
+    assert len(turns) == 5
+    assert sum(isinstance(each.message, em.NoticeGiven) for each in driver.poll(0.0)) == 1
 
 
 def test_a_stage_that_has_trained_has_imported_neither_torchs_compiler_nor_symbolic_shapes():

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from ravnest.training.averaging import OUTER_PREFIX, AveragingConfig, split_outer
+from ravnest.errors import InvalidInput
+from ravnest.training.averaging import OUTER_PREFIX, AveragingConfig, keeping_progress, split_outer
 from ring_allreduce.rounds import Nesterov
 
 NESTEROV = {"nesterov": {"lr": 0.5, "momentum": 0.8}}
@@ -60,3 +61,39 @@ def test_no_optimizer_of_torch_has_a_key_with_that_prefix(name):
     parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert not [key for key in optimizer.state[parameter] if str(key).startswith(OUTER_PREFIX)]
+
+
+def test_running_statistics_are_averaged_and_other_buffers_taken_from_one():
+    averaging = AveragingConfig()
+    averaged = ["bn.running_mean", "running_var", "norm.moving_variance"]
+    assert {name: averaging.rule_of(name) for name in averaged} == dict.fromkeys(averaged, "average")
+    taken = ["layer.parametrizations.weight.0._u", "codebook", "running_stats.mask"]
+    assert {name: averaging.rule_of(name) for name in taken} == dict.fromkeys(taken, "first")
+    assert not averaging.keeps_own("bn.num_batches_tracked")
+
+
+def test_the_first_pattern_that_matches_a_buffer_counts():
+    averaging = AveragingConfig(buffers={"code.*": "average", "*.n": "local", "*": "first"})
+    rules = [averaging.rule_of(name) for name in ("code.n", "layer.n", "bn.running_mean")]
+    assert rules == ["average", "local", "first"]
+    assert averaging.keeps_own("layer.n")
+
+
+@pytest.mark.parametrize(
+    ("buffers", "key", "said"),
+    [
+        ({"cod.*": "average"}, r"averaging\.buffers\.cod\.\*", "matches no buffer that the model saves"),
+        ({"*": "first"}, r"averaging\.buffers\.\*", "'code.seen' holds integers"),
+    ],
+)
+def test_patterns_of_buffers_that_cannot_be_meant(buffers, key, said):
+    AveragingConfig(buffers={"code.s*": "local", "code.m*": "average"}).check_buffers(["code.mean"], ["code.seen"])
+    with pytest.raises(InvalidInput, match=f"^{key}: {said}"):
+        AveragingConfig(buffers=buffers).check_buffers(["code.mean"], ["code.seen"])
+
+
+def test_statistics_keep_what_was_learned_since_they_were_given():
+    average, given, now = torch.tensor([[2.0, 1.0, 0.1, 3.0], [1.0, 1.0, 1.0, 3.0], [1.0, 1.5, 0.5, 2.0]])
+    # Nothing given apart from the average: what is now. Else their sum, but never beyond both: a variance of -0.4.
+    assert keeping_progress(average, given, now).tolist() == pytest.approx([2.0, 1.5, 0.1, 2.0])
+    assert torch.equal(keeping_progress(average, given, given), average)

@@ -6,7 +6,8 @@ from torch.nn import functional
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig
-from ravnest.training.losses import Measure, build_loss, build_metrics
+from ravnest.training.losses import build_loss, build_metrics, outputs_read
+from ravnest.training.named_measures import Measure, MeasureConfig
 
 
 def randn(*shape):
@@ -56,7 +57,7 @@ def test_ignored_targets_count_nowhere():
 def test_accuracy_and_perplexity():
     output = torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [1.0, 0.0]]])
     target = torch.tensor([[0, 1], [0, 0]])
-    accuracy, perplexity = build_metrics(["accuracy", "perplexity"])
+    accuracy, perplexity = build_metrics([MeasureConfig(name=n, classes="last") for n in ("accuracy", "perplexity")])
     assert accuracy.finish(accuracy.measure(output, target).mean) == 0.75
     nats = float(functional.cross_entropy(output.reshape(-1, 2), target.reshape(-1)))
     assert perplexity.finish(perplexity.measure(output, target).mean) == pytest.approx(math.exp(nats))
@@ -72,7 +73,7 @@ def test_nothing_counted_is_nan():
     [
         ("cross_entropy", (4, 5), torch.zeros(4, 1, dtype=torch.long)),
         ("cross_entropy", (4, 5), torch.zeros(4)),
-        ("cross_entropy", (2, 5, 3), torch.zeros(2, 3, dtype=torch.long)),
+        ("cross_entropy", (2, 5, 3), torch.zeros(2, 4, dtype=torch.long)),
         ("cross_entropy", (4,), torch.zeros((), dtype=torch.long)),
         ("mse", (4, 1), torch.zeros(4)),
     ],
@@ -134,3 +135,38 @@ def test_a_function_is_the_loss_itself_and_gets_its_arguments_with_each_call() -
     wanted = torch.nn.functional.cross_entropy(output, target, label_smoothing=0.5)
     assert build_loss(spec).mean(output, target) == wanted
     assert build_metrics([spec])[0].measure(output, target).mean == pytest.approx(float(wanted))
+
+
+def test_a_loss_of_the_users_gets_output_and_target_as_they_are():
+    output = {"logits": torch.tensor([[2.0, 0.0]]), "hidden": torch.ones(1, 3)}
+    target = {"labels": torch.tensor([0]), "mask": torch.tensor([1.0])}
+    loss = build_loss(FunctionConfig(function=f"{__name__}:taking_both"))
+    assert loss.mean(output, target) == 3.0 + 1.0
+    assert loss.measure(output, target) == Measure(4.0, 1)
+
+
+def taking_both(output, target):
+    return output["hidden"].sum() + target["mask"].sum()
+
+
+def test_a_module_of_the_users_is_in_training_where_it_trains_and_in_evaluation_where_it_measures():
+    loss = build_loss(FactoryConfig(factory=f"{__name__}:Moody"))
+    output = target = torch.ones(2)
+    assert (loss.mean(output, target), loss.measure(output, target).mean) == (1.0, 0.0)
+    assert loss.mean(output, target) == 1.0
+
+
+class Moody(torch.nn.Module):
+    def forward(self, output, target):
+        return torch.tensor(float(self.training))
+
+
+def test_only_named_measures_say_which_outputs_they_read():
+    names = ("hidden", "logits")
+    assert outputs_read("cross_entropy", ["accuracy"])(names) == ("logits",)
+    chosen = outputs_read("cross_entropy", [MeasureConfig(name="accuracy", output="hidden")])
+    assert chosen(names) == ("logits", "hidden")
+    assert outputs_read("mse", [])(("output",)) == ("output",)
+    assert outputs_read("mse", [FactoryConfig(factory="torch.nn:L1Loss")]) is None
+    with pytest.raises(InvalidInput, match=r"^metrics: the model returns a, b; accuracy takes one tensor"):
+        outputs_read(MeasureConfig(name="mse", output="a"), ["accuracy"])(("a", "b"))

@@ -1,8 +1,14 @@
 import pytest
 import torch
+from pydantic import ValidationError
 
 from ravnest.errors import InvalidInput
-from ravnest.training.optimizer import OptimizerConfig, build_optimizer, state_bytes_per_parameter_byte
+from ravnest.training.optimizer import (
+    OptimizerConfig,
+    build_optimizer,
+    partition,
+    state_bytes_per_parameter_byte,
+)
 
 OFFERED = [
     "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "muon", "nadam", "radam", "rmsprop",
@@ -55,3 +61,41 @@ def test_a_parameter_that_the_class_cannot_train():
 )
 def test_state_bytes(config, ratio):
     assert state_bytes_per_parameter_byte(OptimizerConfig(**config)) == ratio
+
+
+GROUPS = [{"match": "*.bias", "weight_decay": 0}, {"match": ["head.*", "*.head.*"], "lr": 0.5}]
+
+
+def test_the_first_group_that_matches_counts_and_the_rest_is_the_section():
+    config = OptimizerConfig(lr=0.1, weight_decay=0.2, clip_norm=1.0, groups=GROUPS)
+    found = partition(config, ["body.weight", "body.bias", "head.bias", "head.weight"])
+    assert [names for _, names in found] == [["body.bias", "head.bias"], ["head.weight"], ["body.weight"]]
+    assert [(one.lr, one.arguments["weight_decay"], one.groups) for one, _ in found] == [
+        (0.1, 0, ()),
+        (0.5, 0.2, ()),
+        (0.1, 0.2, ()),
+    ]
+    assert partition(config, []) == []
+
+
+def test_a_group_with_another_optimizer_takes_none_of_the_arguments():
+    config = OptimizerConfig(name="muon", momentum=0.9, groups=[{"match": "*.bias", "name": "adamw", "eps": 1e-6}])
+    (bias, _), (matrix, _) = partition(config, ["w", "w.bias"])
+    assert (bias.name, bias.arguments, matrix.arguments) == ("adamw", {"eps": 1e-6}, {"momentum": 0.9})
+    assert state_bytes_per_parameter_byte(config) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([{"weight_decay": 0}], "groups.0.match"),
+        ([{"match": []}], "groups.0.match"),
+        ([{"match": "*", "weight_dekay": 0}], r"groups\.0\.weight_dekay\n.*AdamW has no such argument"),
+        ([{"match": "*", "name": "adamm"}], r"groups\.0\.name\n.*no optimizer 'adamm'"),
+        ([{"match": "*", "lr": -1}], r"groups\.0\.lr\n.*greater than 0"),
+        ([{"match": "*", "schedule": {"name": "cosine"}}], r"groups\.0\n.*a group has no schedule of its own"),
+    ],
+)
+def test_groups_that_cannot_be_meant(groups, said):
+    with pytest.raises(ValidationError, match=said):
+        OptimizerConfig(groups=groups)

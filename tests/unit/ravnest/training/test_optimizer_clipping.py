@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from ravnest.errors import RunFailed
-from ravnest.training.optimizer import clip_scale, global_norm, norm_to_clip_by
-
-
-def test_stages_norms_add_up_to_that_of_the_whole():
-    gradient = torch.randn(100, generator=torch.Generator().manual_seed(0))
-    parts = [float(part.square().sum()) for part in gradient.split([10, 60, 30])]
-    assert global_norm(parts) == pytest.approx(float(gradient.norm()))
-    assert global_norm([]) == 0.0
+from ravnest.training.optimizer import clip_scale, norm_to_clip_by
 
 
 @pytest.mark.parametrize("clip_norm", [0.1, 1.0, 1e6])

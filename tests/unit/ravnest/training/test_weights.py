@@ -80,6 +80,40 @@ def test_one_version_is_a_plain_loop_bit_for_bit(optimizer, copied):
     assert {name: torch.equal(ours[name], theirs[name]) for name in theirs} == dict.fromkeys(theirs, True)
 
 
+GROUPS = [{"match": "*.bias", "weight_decay": 0.0, "betas": [0.5, 0.9]}, {"match": "second.*", "lr": 0.1}]
+
+
+def test_groups_are_those_of_a_plain_loop_bit_for_bit_and_are_resumed_by_name():
+    module, weights = make(groups=GROUPS)
+    plain, _ = make()
+    named = {name: p for name, p in plain.named_parameters() if p.requires_grad}
+    biases = [p for name, p in named.items() if name.endswith(".bias")]
+    second = [named["second.weight"]]
+    rest = [p for p in named.values() if all(p is not other for other in (*biases, *second))]
+    stepper = torch.optim.AdamW(
+        [{"params": biases, "weight_decay": 0.0, "betas": (0.5, 0.9)}, {"params": second, "lr": 0.1}, {"params": rest}],
+        lr=0.05,
+    )
+
+    def both(x):
+        accumulate(module, weights, x)
+        plain(x).square().mean().backward()
+        stepper.step()
+        stepper.zero_grad()
+        weights.step(0.05)
+
+    for x in micro_batches(3):
+        both(x)
+    state = weights.optimizer_state()
+    assert {name for name, _ in state} == named.keys()
+    weights = VersionedWeights(module, OptimizerConfig(lr=0.05, groups=GROUPS), version=3)
+    weights.load_optimizer_state(state)
+    for x in micro_batches(2):
+        both(x + 1)
+    ours, theirs = module.state_dict(), plain.state_dict()
+    assert {name: torch.equal(ours[name], theirs[name]) for name in theirs} == dict.fromkeys(theirs, True)
+
+
 def test_gradients_of_different_versions_add_up():
     module, weights = make()
     one, two, three = micro_batches(3)

@@ -46,7 +46,7 @@ MESSAGES = [
     OverdueMessage(round=3, waited_s=60.0),
     AliveMessage(report=Report(1, 3, 2, 2, "b")),
     LeavingMessage(reason="enough"),
-    WelcomeMessage(token=b"t", alive_every_s=1.0),
+    WelcomeMessage(token=bytes(16), alive_every_s=1.0),
     HeardMessage(),
     RefusedMessage(reason="complete"),
     ReformedMessage(epoch=2, members={"b": HERE, "a": HERE}, committed=2, lost={"c": "killed"}),

@@ -11,7 +11,7 @@ from ring_allreduce.group.group_ring import GroupRing
 from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.in_process import InProcessNetwork
-from ring_allreduce.transport.message import Codec
+from ring_allreduce.transport.message import Codec, Unacceptable
 from ring_timing.layout import MOST_CHUNK_BYTES_UNKNOWN
 
 
@@ -84,6 +84,16 @@ def test_what_does_not_fit_is_refused_with_its_sender():
     with pytest.raises(ContributionRefused) as caught:
         ring.deliver(chunk(1), call, 1, newcomer=False)
     assert caught.value.member == "b"
+
+
+@pytest.mark.parametrize("contributed", [False, True])
+def test_what_no_member_sends_is_refused_with_its_sender_before_the_own_part_is_there_too(contributed):
+    ring, call = Pair().rings["a"], call_of((9,))
+    if contributed:
+        ring.contribute(call, 1)
+    with pytest.raises(ContributionRefused) as caught:
+        ring.deliver(Delivery("b", 0, Unacceptable(reason="a weight of 1e308"), ()), call, 0, newcomer=False)
+    assert (caught.value.member, caught.value.reason) == ("b", "a weight of 1e308")
 
 
 def test_each_form_has_a_reducer_and_compression_gives_back_to_its_own():

@@ -10,7 +10,7 @@ from ring_allreduce.ring.events import parse_line
 from ring_allreduce.rounds import events as rounds
 
 RING = get_args(ring_events.RingEvent) + get_args(ring_events.RingInstruction)
-OWNER = get_args(rounds.OwnerEvent) + get_args(rounds.OwnerInstruction) + get_args(rounds.MemberEvent)
+OWNER = get_args(rounds.OwnerEvent) + get_args(rounds.OwnerInstruction)
 SAMPLES = [
     ring_events.ContributionReady(8.0, (3, 4)),
     ring_events.ChunkArrived("a", 0, 1, "reduce", 0, 0, 5, 2.5, ()),
@@ -27,6 +27,7 @@ SAMPLES = [
     ring_events.DropChunk("a", "round 2, not 1"),
     ring_events.RefuseChunk("a", "it's of another size"),
     rounds.SamplesReported("c0", 100),
+    rounds.RoundRequested(),
     rounds.MemberFinished(1, "c0/0", "r0"),
     rounds.MemberLost("c0/0", "killed"),
     rounds.MemberSuspected(3, "c0/0", "nothing came", True),
@@ -40,10 +41,9 @@ SAMPLES = [
     rounds.Resume(3, (2,), (("r0", 2, "c0/0", ("c1/0",)),), {"c0/0": 1, "c1/0": 1}),
     rounds.LeaveOut("c2/0", 3, "killed", False),
     rounds.RingFinished("r0", 1),
-    rounds.RoundCommitted(1),
     rounds.MergeRound(1),
 ]
-KINDS = (*RING, *OWNER, rounds.MergeRound)
+KINDS = (*RING, *OWNER, rounds.RingFinished, rounds.MergeRound)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)

@@ -115,7 +115,7 @@ def test_another_epoch_has_no_effect():
     fleet.endpoints["b"].epoch = 2
     fleet.endpoints["a"].send("b", Lane.BULK, header(block=0, start=0, stop=7), [torch.ones(7)])
     fleet.turn("b")
-    assert fleet.endpoints["b"].stats.dropped == {"older_epoch": 1}
+    assert fleet.reducers["b"].drops == {"epoch 1, not 0": 1, "epoch 1, not 2": 1}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,11 @@ def test_another_epoch_has_no_effect():
         (header(), [torch.ones(7), torch.ones(7)], "2 tensors"),
         (header(start=26, stop=33), [torch.ones(7)], "no chunk of"),
         (header(start=33, stop=26), [torch.ones(7)], r"\(7,\)"),
-        (header(weight=math.inf), [torch.ones(7)], "weight inf"),
+        (header(weight=math.inf), [torch.ones(7)], r"\$\.weight"),
+        (header(weight=1e13), [torch.ones(7)], "weight 1000"),
+        (header(weight=1e-13), [torch.ones(7)], "weight 1e-13"),
+        (header(), [torch.full((7,), 3e38)], "beyond 1.7"),
+        (header(weight=1e-3), [torch.full((7,), 1e38)], "beyond 1.7"),
         (header(ring="x"), [torch.ones(7)], "not in the ring"),
         (header(round=3), [torch.ones(7)], "rounds ahead"),
         (header(block=0, start=0, stop=7, phase="gather"), [torch.ones(7)], "cannot be complete"),

@@ -22,7 +22,8 @@ def test_a_round_starts_again_without_the_lost_member_from_what_was_contributed(
     fleet.reform([spec(members="ac")], epoch=1)
     fleet.again.add(("r", 1))
     for name in "ac":
-        assert fleet.endpoints[name].poll(0.0) == [], "nothing is sent before restart()"
+        sent_in = {delivery.epoch for delivery in fleet.endpoints[name].poll(0.0)}
+        assert sent_in <= {0}, "nothing is sent before restart()"
         fleet.reducers[name].restart(1)
         fleet.turn("c")  # so that one is told earlier than the other
     fleet.settle()
@@ -93,7 +94,7 @@ def test_what_was_sent_in_an_older_epoch_has_no_effect_in_the_next():
         fleet.reducers[name].restart(1)
     fleet.settle()
     assert fleet.results["a"]["r", 1].average.tolist() == [1.5] * 50
-    assert fleet.endpoints["b"].stats.dropped["older_epoch"] > 0
+    assert fleet.reducers["b"].drops["epoch 0, not 1"] > 0
 
 
 def test_commit_forgets_contributions_averages_and_strays():

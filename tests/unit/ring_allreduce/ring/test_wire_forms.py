@@ -16,6 +16,7 @@ from ring_allreduce.ring.wire_forms import (
     decode,
     encode,
     is_finite,
+    most_of_part,
     why_not_summed,
 )
 
@@ -202,7 +203,7 @@ def test_a_sum_that_overflows_is_finite_all_the_same():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("members", "weight"), [(2, 1.0), (3, 1.0), (2, 0.0), (8, 640.0)])
 def test_parts_that_are_let_through_never_overflow_together(dtype, members, weight):
-    most = torch.finfo(dtype).max / members / max(1.0, weight)
+    most = most_of_part(dtype, members) / max(1.0, weight)
     for sign in (1.0, -1.0):
         vector = torch.tensor([0.0, 0.99 * sign * most], dtype=dtype)
         assert why_not_summed(vector, weight, members) is None

@@ -1,6 +1,9 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S, SilenceDeadline
+from ring_allreduce.errors import InvalidInput
+from ring_allreduce.rounds.deadlines import SILENCE_FLOOR_S, AwakeTime, SilenceDeadline
 
 
 def heard_every(gaps_s, **arguments):
@@ -58,3 +61,40 @@ def test_a_clock_that_seems_to_go_back_is_no_gap():
     for now_s in (9.0, 9.0, 9.0):
         deadline.heard(now_s)
     assert deadline.limit_s() == SILENCE_FLOOR_S
+
+
+def test_a_clock_that_is_read_all_the_time_is_itself():
+    awake = AwakeTime(3.0, 1.0)
+    times = [10.0, 10.5, 13.5, 13.5, 16.5]
+    assert [awake.at(now_s) for now_s in times] == times
+    assert awake.away_s == 0.0
+
+
+def test_a_gap_counts_as_one_usual_reading():
+    awake = AwakeTime(3.0, 1.0)
+    assert [awake.at(now_s) for now_s in (10.0, 3610.0, 3611.0, 7211.0)] == [10.0, 11.0, 12.0, 13.0]
+    assert awake.away_s == 2 * 3599.0
+
+
+@given(st.lists(st.floats(0.0, 1e5), min_size=1))
+def test_awake_time_never_goes_back_and_moves_by_no_more_than_the_longest_gap(gaps_s):
+    awake, now_s = AwakeTime(3.0, 1.0), 0.0
+    before_s = awake.at(now_s)
+    for gap_s in gaps_s:
+        now_s += gap_s
+        at_s = awake.at(now_s)
+        assert before_s - 1e-6 <= at_s <= before_s + 3.0 + 1e-6
+        before_s = at_s
+
+
+def test_where_every_turn_is_a_gap_deadlines_pass_all_the_same():
+    awake = AwakeTime(3.0, 1.0)
+    deadline = SilenceDeadline(awake.at(0.0))
+    silent = [turn for turn in range(1, 100) if deadline.expired(awake.at(10.0 * turn))]
+    assert silent[0] == SILENCE_FLOOR_S + 1
+
+
+@pytest.mark.parametrize(("longest_s", "usual_s"), [(3.0, 0.0), (1.0, 2.0), (float("nan"), 1.0)])
+def test_a_gap_that_counts_for_nothing_is_refused(longest_s, usual_s):
+    with pytest.raises(InvalidInput, match="awake time needs"):
+        AwakeTime(longest_s, usual_s)

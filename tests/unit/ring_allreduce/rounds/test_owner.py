@@ -15,6 +15,7 @@ from ring_allreduce.rounds.events import (
     MemberHeld,
     MemberLost,
     OpenRound,
+    RoundRequested,
     SamplesReported,
 )
 from ring_allreduce.rounds.owner import RoundOwner
@@ -209,3 +210,14 @@ def test_a_run_that_reforms_goes_on_without_a_lost_cluster():
     *_, failed = run(machine, MemberLost("b0", "killed"))
     assert isinstance(failed, FailRun)
     assert run(machine, SamplesReported("b", 1000), FinishRequested()) == []
+
+
+def test_a_round_that_is_requested_opens_at_once_or_as_soon_as_the_lag_permits():
+    machine = owner()
+    assert run(machine, RoundRequested()) == [], "nobody has made anything"
+    assert run(machine, SamplesReported("a", 10), RoundRequested()) == [OpenRound(1, 3, final=False)]
+    assert run(machine, SamplesReported("a", 20)) == [], "it was one round"
+    assert run(machine, RoundRequested(), RoundRequested()) == [OpenRound(2, 3, final=False)]
+    out = run(machine, *finished(1))
+    assert out == [CommitRound(1, 3), OpenRound(3, 3, final=False)]
+    assert run(machine, SamplesReported("a", 90), *finished(2)) == [CommitRound(2, 3)]

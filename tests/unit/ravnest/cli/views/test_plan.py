@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner import Plan, SingleNodePlan, Stage, format_rate
+from cluster_planner import Plan, SingleNodePlan, Spare, Stage, format_rate
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models
 
 
@@ -30,6 +30,15 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "a faster laptop would help most",
     ):
         assert words in text
+
+
+def test_spares_for_the_same_reason_are_one_line(plan: Plan) -> None:
+    many = tuple(Spare(f"g{i:02}", "no cluster gains") for i in range(42))
+    out = StringIO()
+    show_plan(replace(plan, spares=(*many[:1], *plan.spares, *many[1:])), Console(file=out, width=110))
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("spare: ")]
+    assert lines[0] == "spare: g00 … g41 (42 nodes), no cluster gains"
+    assert len(lines) == 1 + len(plan.spares)
 
 
 def test_a_long_name_goes_on_in_the_next_line_and_cuts_no_column_off(plan: Plan) -> None:

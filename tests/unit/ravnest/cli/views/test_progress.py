@@ -3,7 +3,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from ravnest.cli.views.progress import LiveView, time_left_s
+from ravnest.cli.views.progress import LiveView, RecentLosses, time_left_s
 from ravnest.driver.observe.report import EvaluatedEvent, PhaseEvent, ProgressEvent, RoundCommittedEvent
 
 
@@ -12,6 +12,8 @@ def test_time_left_is_at_the_present_rate(progress: ProgressEvent) -> None:
     assert time_left_s(replace(progress, samples=20100)) == 0
     assert time_left_s(replace(progress, total_samples=None)) is None
     assert time_left_s(replace(progress, clusters=())) is None
+    assert time_left_s(replace(progress, stop_s=70.0)) == 5.0  # it ends by time before that
+    assert time_left_s(replace(progress, clusters=(), stop_s=100.0)) == 35.0
 
 
 def test_it_shows_the_phase_then_each_cluster(progress: ProgressEvent) -> None:
@@ -29,6 +31,28 @@ def test_it_shows_the_phase_then_each_cluster(progress: ProgressEvent) -> None:
     assert [line.split()[0] for line in text.splitlines()[:3]] == ["cluster", "c0", "c1"]
     assert "2.457" in text
     assert "4,000 of 20,000 samples · round 7 · 1 min 05 s, 3 min 20 s left" in text
+
+
+def test_the_loss_is_a_mean_over_seconds_and_stays_while_there_is_no_new_one(progress: ProgressEvent) -> None:
+    recent = RecentLosses()
+
+    def shown(at_s: float, loss: float | None) -> float | None:
+        first = replace(progress.clusters[0], loss=loss)
+        return recent.shown(replace(progress, elapsed_s=at_s, clusters=(first,))).clusters[0].loss
+
+    assert [shown(1, None), shown(2, 4.0), shown(3, 2.0), shown(10, None)] == [None, 4.0, 3.0, 3.0]
+    assert shown(17.5, None) == 2.0  # the first one is too long ago
+    assert shown(300, None) == 2.0
+    assert shown(301, 1.0) == 1.0
+
+
+def test_a_resumed_run_shows_the_round_that_it_goes_on_from(progress: ProgressEvent) -> None:
+    console = Console(file=StringIO(), width=110)
+    view = LiveView(console)
+    view.on(progress)
+    with console.capture() as capture:
+        console.print(view.render())
+    assert "samples · round 7 ·" in capture.get()
 
 
 def test_evaluations_stay_on_the_screen() -> None:

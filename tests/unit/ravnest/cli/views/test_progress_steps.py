@@ -35,3 +35,15 @@ def test_how_far_a_step_is_stands_beside_it_on_a_terminal_alone() -> None:
             steps.say("40%")
     assert "evaluating … 40%" in terminal.getvalue()
     assert "40%" not in file.getvalue()
+
+
+def test_a_long_step_says_how_far_it_is_and_what_is_left() -> None:
+    terminal, file = StringIO(), StringIO()
+    for out, is_terminal in ((terminal, True), (file, False)):
+        clock = iter([0.0, 1.0, 20.0, 40.0, 50.0, 80.0]).__next__
+        with Steps(Console(file=out, force_terminal=is_terminal, width=100), clock) as steps:
+            steps.begin("evaluating")
+            for part in (0.01, 0.25, 0.5, 0.625):
+                steps.done(part)
+    assert "evaluating … 62%, 30.0 s left" in terminal.getvalue()
+    assert file.getvalue().splitlines() == ["evaluating: 50%, 40.0 s left", "evaluating: 80.0 s"]

@@ -64,7 +64,10 @@ def test_predicted_and_achieved_stand_side_by_side_for_fleet_clusters_and_stages
         assert figure in text
     assert "10 times the speed; in the plan's time" in " ".join(text.split())
     assert "window 2%" in text
-    assert "input" not in text  # nothing worth naming
+    assert "input 0%" not in text  # nothing worth naming
+    legends = " ".join(text.split())
+    assert "busy, waited for: shares of the stage's time" in legends
+    assert "late: by how much this machine took longer" in legends
     assert "kept up: the latest stage took 0.4% more" in " ".join(text.split())
 
 
@@ -81,6 +84,9 @@ def test_a_machine_too_small_is_said_loudly_with_stages_shares_and_a_speed() -> 
     assert line.startswith("NOT FAITHFUL")
     for word in ("c0.s0 on desk 31.0%", "more than 2%", "--speed 6.1"):
         assert word in line
+    (line,) = verdict(replace(late, suggested_speed=None))
+    assert "ravnest simulate" in line
+    assert "--speed" not in line
 
 
 def test_links_that_this_machine_cannot_imitate_are_told_beside_computing_that_it_can() -> None:

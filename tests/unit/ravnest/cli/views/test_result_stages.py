@@ -57,3 +57,15 @@ def test_nothing_is_cut_off_in_80_columns() -> None:
 
 def test_a_stage_that_told_nothing_has_no_row() -> None:
     assert "a.s1" not in shown(StageFigures("a.s0", "desk", SHARES, SHARES), StageFigures("a.s1", "laptop", None, None))
+
+
+def test_each_table_says_what_its_columns_mean() -> None:
+    text = " ".join(shown(StageFigures("a.s0", "desk", SHARES, SHARES), width=120).split())
+    for word in (
+        "a row adds up to 100%",
+        "handing over: between",
+        "bubble: waiting",
+        "input (another stage)",
+        "tensors: ",
+    ):
+        assert word in text

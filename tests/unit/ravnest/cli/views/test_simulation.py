@@ -25,6 +25,7 @@ def test_each_cluster_and_each_stage_has_its_row(run: SimulatedRun, plan: Plan) 
     shown = text.getvalue()
     assert all(cluster.name in shown for cluster in plan.clusters)
     assert all(stage.name in shown for stage in run.stages)
+    assert "Shares of the stage's time." in " ".join(shown.split())
 
 
 def test_the_remarks_say_why_it_ended_and_what_came_too_late(run: SimulatedRun, plan: Plan) -> None:

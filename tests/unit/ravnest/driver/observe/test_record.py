@@ -2,10 +2,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ravnest.driver import control as c
+from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.report import MetricsWriter, read_metrics
+from ravnest.driver.replacing import Replaced, TryFailed
 from ravnest.stage import messages as m
 
 
@@ -28,7 +29,7 @@ class Watched:
             **changes,
         )
 
-    def tick(self, elapsed_s, phase=c.RunPhase.TRAINING, **updates):
+    def tick(self, elapsed_s, phase=ins.RunPhase.TRAINING, **updates):
         state = SimpleNamespace(phase=phase, updates=updates, samples=12 * sum(updates.values()))
         self.record.tick(state, elapsed_s)
 
@@ -57,15 +58,61 @@ def test_each_stage_says_what_memory_it_starts_with(watched):
     assert (line["cluster"], line["stage"], line["process_bytes"]) == ("a", 1, 123)
 
 
-def test_progress_comes_once_a_second_with_rates_since_the_last(watched):
+def test_metrics_that_cannot_be_written_are_told_once_and_so_is_that_they_can_be_again(watched, monkeypatch):
+    lost = iter([(0, None), (3, "No space left on device"), (2, "No space left on device"), (0, None), (0, None)])
+    monkeypatch.setattr(watched.writer, "take_lost", lambda: next(lost))
+    told = []
+    for second in range(5):
+        before = len(watched.events)
+        watched.tick(float(second), a=second, b=second)
+        told.append([event.text for event in watched.events[before:] if isinstance(event, report.NoticeEvent)])
+    assert [len(each) for each in told] == [0, 1, 0, 1, 0]
+    assert "metrics.jsonl cannot be written (No space left on device)" in told[1][0]
+    assert "training goes on" in told[1][0]
+    assert "5 lines were lost" in told[3][0]
+
+
+def test_a_log_that_cannot_be_written_hides_no_error(watched):
+    assert watched.record.write_log("a.s0", "Traceback").startswith("details in ")
+    (watched.path / "logs" / "b.s0.log").mkdir()
+    assert "b.s0.log cannot be written: Is a directory" in watched.record.write_log("b.s0", "Traceback")
+
+
+def test_progress_comes_once_a_second_with_the_rates_so_far(watched):
     watched.tick(0.0, a=0, b=0)
     watched.tick(0.5, a=1, b=0)
     watched.tick(2.0, a=4, b=1)
     watched.tick(4.0, a=5, b=1)
     first, second = watched.progress()  # at 0.0 there are no rates yet
     assert [one.samples_per_s for one in first.clusters] == [24.0, 6.0]
-    assert [one.samples_per_s for one in second.clusters] == [6.0, 0.0]
+    assert [one.samples_per_s for one in second.clusters] == [15.0, 6.0]
     assert second.samples == 72
+
+
+def test_the_rate_of_slow_training_is_steady_between_its_updates(watched):
+    """An update of 12 samples every 40 s, seen every second, is 0.3 samples/s at each of them."""
+    for second in range(0, 400):
+        watched.tick(float(second), a=second // 40, b=0)
+    rates = [one.clusters[0].samples_per_s for one in watched.progress() if one.elapsed_s >= 40]
+    assert rates == pytest.approx([0.3] * len(rates))
+
+
+def test_a_rate_follows_what_happens_now_and_falls_where_nothing_does(watched):
+    for second in range(0, 101):
+        watched.tick(float(second), a=min(second, 60), b=0)
+    rates = {one.elapsed_s: one.clusters[0].samples_per_s for one in watched.progress()}
+    assert rates[60.0] == pytest.approx(12.0)
+    assert rates[61.0] == pytest.approx(12.0)  # the next update is not late yet
+    assert rates[62.0] > rates[70.0] > rates[100.0] > 0
+    assert rates[100.0] < 6.0
+
+
+def test_progress_says_where_this_run_ends(tmp_path):
+    made = Watched(tmp_path, stop_s=180.0)
+    made.tick(0.0, a=0, b=0)
+    made.tick(1.0, a=1, b=0)
+    (progress,) = made.progress()
+    assert (progress.total_samples, progress.stop_s) == (240, 180.0)
 
 
 def test_a_resumed_run_does_not_report_what_was_made_before_as_its_rate(watched):
@@ -115,7 +162,7 @@ def test_rounds_merged_are_those_of_the_last_stage(watched):
 
 def test_an_evaluation_is_told_as_means(watched):
     evaluated = m.EvaluationFinished(evaluation=1, loss=(6.0, 4), metrics=((3.0, 4),))
-    watched.record.evaluated(c.RecordEvaluation(48, evaluated, final=True))
+    watched.record.evaluated(ins.RecordEvaluation(48, evaluated, final=True))
     assert watched.record.evaluations == [report.EvaluatedEvent(48, 1.5, {"accuracy": 0.75}, True)]
     assert watched.lines("evaluated")[0]["metrics"] == {"accuracy": 0.75}
 
@@ -123,8 +170,8 @@ def test_an_evaluation_is_told_as_means(watched):
 def test_the_last_progress_is_told_once_however_early_it_comes(watched):
     watched.tick(0.0, a=0, b=0)
     watched.tick(1.0, a=1, b=1)
-    watched.tick(1.2, phase=c.RunPhase.DONE, a=2, b=1)
-    watched.tick(5.0, phase=c.RunPhase.DONE, a=2, b=1)
+    watched.tick(1.2, phase=ins.RunPhase.DONE, a=2, b=1)
+    watched.tick(5.0, phase=ins.RunPhase.DONE, a=2, b=1)
     assert [one.samples for one in watched.progress()] == [24, 36]
     assert watched.record.training_s == 5.0
 
@@ -134,7 +181,7 @@ def test_rounds_count_on_over_a_resume(tmp_path):
     made.tick(0.0, a=0, b=0)
     made.tick(1.0, a=0, b=0)
     assert [one.rounds_merged for one in made.progress()[0].clusters] == [7, 7]
-    made.record.round_committed(c.RecordRoundCommitted(2, 96))
+    made.record.round_committed(ins.RecordRoundCommitted(2, 96))
     made.record.checkpoint(tmp_path / "checkpoint-000004", 2)
     made.record.merged("a.s1", m.RoundMerged(round=2))
     made.tick(2.0, a=1, b=1)
@@ -145,9 +192,9 @@ def test_rounds_count_on_over_a_resume(tmp_path):
 def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_drain(watched):
     for number, forward_s in enumerate((1.0, 2.0, 4.0)):
         spent = {"forward": forward_s, "input": 1.0}
-        watched.record.updated("a.s0", m.Updated(update=number, staleness=(), losses=(), lr=0.1, spent=spent))
+        watched.record.updated("a.s0", m.Updated(update=number, staleness=(0,), losses=(), lr=0.1, spent=spent))
         watched.tick(float(number), a=number, b=0)
-    watched.record.phase(c.RunPhase.DRAINING)
+    watched.record.phase(ins.RunPhase.DRAINING)
     watched.record.finished("a.s0", m.RoundsFinished(up_to=1, spent={"forward": 4.0, "input": 1.0, "drain": 5.0}))
     assert watched.record.times.steady("a.s0").compute == 1.0
     assert watched.record.times.overall("a.s0").compute == 0.4
@@ -188,9 +235,9 @@ def test_a_round_takes_from_its_opening_to_its_commit_and_the_last_one_does_not_
     record = watched.record
     for round_, opened_s, committed_s, final in ((1, 1.0, 3.0, False), (2, 4.0, 5.0, False), (3, 6.0, 20.0, True)):
         record.at(opened_s)
-        record.round_opened(c.RecordRoundOpened(round_, final))
+        record.round_opened(ins.RecordRoundOpened(round_, final))
         record.at(committed_s)
-        record.round_committed(c.RecordRoundCommitted(round_, 24 * round_))
+        record.round_committed(ins.RecordRoundCommitted(round_, 24 * round_))
     assert record.rounds_s == [2.0, 1.0]
     assert [line["seconds"] for line in watched.lines("round")] == [2.0, 1.0, 14.0]
 
@@ -200,3 +247,18 @@ def test_each_stages_gradients_are_counted_by_their_staleness(watched):
     watched.record.updated("a.s0", update(1, staleness=(2, 1)))
     watched.record.updated("b.s0", update(0, staleness=(0,), losses=(1.0,)))
     assert watched.record.staleness == {"a.s0": [1, 1, 2], "b.s0": [1]}
+
+
+def test_what_becomes_of_a_lost_cluster_is_recorded_with_rounds_of_the_whole_run(tmp_path):
+    watched = Watched(tmp_path, rounds_before=10)
+    watched.record.replacement_failed(TryFailed("b", "it died", 4.0))
+    watched.record.cluster_replaced(Replaced("b", {"b.s0": "desk"}, 7.5, 24), 3)
+    (failed,) = watched.lines("not_replaced")
+    assert (failed["cluster"], failed["reason"], failed["again_s"]) == ("b", "it died", 4.0)
+    (replaced,) = watched.lines("replaced")
+    assert (replaced["nodes"], replaced["round"], replaced["seconds"], replaced["samples"]) == (
+        {"b.s0": "desk"},
+        13,
+        7.5,
+        24,
+    )

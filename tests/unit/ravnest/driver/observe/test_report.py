@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ravnest.driver.observe.report import (
+    CheckpointRefusedEvent,
     CheckpointWrittenEvent,
     EvaluatedEvent,
     NoticeEvent,
@@ -22,6 +23,7 @@ def test_every_event_becomes_a_line_of_json(progress: ProgressEvent) -> None:
         EvaluatedEvent(4000, 2.5, {"accuracy": 0.5}, final=False),
         RoundCommittedEvent(1, 512),
         CheckpointWrittenEvent(Path("a/b"), 1),
+        CheckpointRefusedEvent(2, "full"),
         NoticeEvent("words"),
     ]
     lines = [json.loads(json.dumps(as_plain(event), allow_nan=False)) for event in events]
@@ -31,6 +33,7 @@ def test_every_event_becomes_a_line_of_json(progress: ProgressEvent) -> None:
         "evaluated",
         "round",
         "checkpoint",
+        "not_saved",
         "notice",
     ]
     assert lines[1]["clusters"][1]["loss"] is None

@@ -1,0 +1,65 @@
+"""Cuts for given orders of nodes: of one cluster, or the same cuts for several.
+
+Where several clusters have the same cuts, each ring joins one stage of every cluster, and stages of neighbours make a
+ring of neighbours. The cuts are chosen for the slowest node of each stage, under the least memory, by the dynamic
+program of order_and_cuts.py, once for each window that leaves other memory; every node gets a stage. This takes a few
+milliseconds, since no order is looked for and nothing is walked.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import (
+    GroupNodes,
+    Pipeline,
+    both_ways,
+    bottleneck_tables,
+    first_that_fits,
+    timed,
+)
+from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.pipeline.order_and_cuts import best_cuts, windows_to_try
+from cluster_planner.plan import Stage
+
+
+def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) -> Iterator[tuple[Pipeline, ...]]:
+    """Yield pipelines of these nodes, all with the same cuts, for each window that leads to other cuts.
+
+    `orders`: the nodes of each pipeline, equally many. Nothing is yielded where there are more nodes than spans, or
+    where one has too little memory.
+    """
+    stages = len(orders[0])
+    if stages >= len(spans.positions):
+        return
+    group = GroupNodes.slowest_of(fleet, orders)
+    tables = both_ways(spans, lambda flops: bottleneck_tables(spans, group, 0.0, flops))
+    seen: set[tuple[tuple[int, int], ...]] = set()
+    for window in windows_to_try(spans.workload, stages):
+        slowest = first_that_fits(tables, spans.ways_that_fit(group.memory_bytes, window))
+        found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
+        if found is None:
+            continue
+        at = spans.positions
+        cuts = tuple((int(at[start]), int(at[end])) for _, start, end in found.steps)
+        if cuts not in seen:
+            seen.add(cuts)
+            made = [_pipeline(fleet, spans, order, cuts, window) for order in orders]
+            if all(made):
+                yield tuple(one for one in made if one is not None)
+
+
+def fast_cuts(fleet: Fleet, spans: SpanCosts, order: Sequence[str]) -> Pipeline | None:
+    """Return the most valuable of the pipelines in which all of these nodes run a stage, in this order."""
+    found = (pipeline for (pipeline,) in common_cuts(fleet, spans, [order]))
+    return max(found, key=lambda one: one.value, default=None)
+
+
+def _pipeline(
+    fleet: Fleet, spans: SpanCosts, names: Sequence[str], cuts: Sequence[tuple[int, int]], window: int
+) -> Pipeline | None:
+    plain = [Stage(name, units) for name, units in zip(names, cuts, strict=True)]
+    stages = recomputing(fleet, spans, plain, window) or recomputing(fleet, spans, plain, 1)
+    return None if stages is None else timed(fleet, spans, stages, 0.0)

@@ -1,0 +1,46 @@
+"""Parts of a fleet that may be worth more by themselves than with all of it: what a search should not do worse than.
+
+More machines can make a plan worse: a slow uplink holds every round up, and a search over many nodes sees each of them
+less often. So the parts are searched too, as far as they are named here: each region alone, the fleet without one
+region, and without its slowest nodes, by speed and by links. In: a fleet. Out: nodes.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.search.estimates import Group
+
+MOST_REGIONS = 16
+"""In fleets of more regions, no part is named for each."""
+
+FASTEST = (0.75, 0.5, 0.25)
+"""These fractions of the nodes are looked at, the fastest by speed and by links."""
+
+
+def parts_of(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
+    """Yield each part of `nodes` in words, and its nodes; no part twice, and not all nodes."""
+    seen = {nodes, ()}
+    for words, part in (*_by_region(fleet, nodes), *_fastest(fleet, nodes)):
+        if part not in seen:
+            seen.add(part)
+            yield words, part
+
+
+def _by_region(fleet: Fleet, nodes: Group) -> list[tuple[str, Group]]:
+    regions = {region: None for i in nodes if (region := fleet.nodes[i].region) is not None}
+    if len(regions) > MOST_REGIONS:
+        return []
+    own = {region: tuple(i for i in nodes if fleet.nodes[i].region == region) for region in regions}
+    alone = [(f"{region} alone", part) for region, part in own.items()]
+    without = [(f"without {region}", tuple(i for i in nodes if i not in part)) for region, part in own.items()]
+    return alone + without
+
+
+def _fastest(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
+    arrays = fleet.arrays
+    links: Sequence[float] = [min(arrays.up_bytes_per_s[i], arrays.down_bytes_per_s[i]) for i in nodes]
+    speeds: Sequence[float] = [arrays.flops_per_s[i] for i in nodes]
+    for what, values in (("speed", speeds), ("links", links)):
+        ranked = [node for _, node in sorted((-value, node) for value, node in zip(values, nodes, strict=True))]
+        for part in FASTEST:
+            yield f"the fastest {part:.0%} by {what}", tuple(sorted(ranked[: max(1, round(part * len(ranked)))]))

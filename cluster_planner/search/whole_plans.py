@@ -1,0 +1,307 @@
+"""Better plans by small changes of whole plans, each judged with its rings and rounds: hill climbing.
+
+A search over groups (local_search.py) asks what each group is worth by itself, and knows of averaging only what the
+last plan took. This search changes stages: who runs which units. Every plan that it looks at is predicted as a whole
+(plan_worths.py), first roughly, and exactly where that promises a gain, so it sees where a ring starves. The changes:
+
+    exchange    two nodes change places, most often in stages of the same units in two clusters; or a node and a spare
+    cut         a cut moves by a few units, in one cluster or in all that have it
+    same cuts   a cluster takes the cuts of another, or all clusters those of one
+    order       two neighbouring stages change places, in one cluster or in all with the same cuts, nodes and all
+    leave       a node becomes spare, and the others of its cluster are cut anew; a whole cluster is dissolved
+    join        a spare, or a node of another cluster, joins a cluster; spares found a cluster
+    anew        a cluster's order and cuts are planned again by themselves
+
+They are drawn by seed; one that makes the plan worth more is taken. In: clusters. Out: clusters that are worth more.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from cluster_planner.inputs.constraints import LAST
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
+from cluster_planner.pipeline.common_cuts import fast_cuts
+from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.plan_worths import PlanWorths
+
+GAIN = 1e-6
+"""A change must raise a plan's worth by more than this part of it."""
+
+FARTHEST = 4
+"""A cut moves by this many units at most."""
+
+MOST_FOUNDERS = 8
+"""At most so many spares found a cluster together."""
+
+Clusters = tuple[Cluster, ...]
+
+Change = Callable[[Clusters, np.random.Generator], Clusters | None]
+"""A function that returns the plan after one change that it draws, or None where there is no such change."""
+
+
+class WholePlans:
+    """Hill climbing over the plans of one fleet, model and workload.
+
+    `allows` says whether nodes may form a cluster; `needed` names nodes that have to run a stage.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        spans: SpanCosts,
+        worths: PlanWorths,
+        names: Sequence[str],
+        least: int,
+        *,
+        few: SpanCosts | None = None,
+    ) -> None:
+        """`names`: the nodes that may run stages. `least`: stages of a cluster, at the least. `few`: the same costs on
+        few cut positions, on which pipelines are planned anew.
+        """
+        self._fleet, self._spans, self._worths, self._names, self._least = fleet, spans, worths, tuple(names), least
+        self._few = spans if few is None else few
+        self._rules = fleet.rules
+        self._number_of = fleet.arrays.number_of
+        self._clusters: dict[tuple[tuple[str, int, int], ...], Cluster | None] = {}
+        drawn: Sequence[tuple[Change, float]] = (
+            (self._exchange, 8),
+            (self._cut, 5),
+            (self._join, 3),
+            (self._same_cuts, 2),
+            (self._order, 2),
+            (self._leave, 2),
+            (self._dissolve, 1),
+            (self._found, 1),
+            (self._anew, 1),
+        )
+        self._changes = [change for change, _ in drawn]
+        self._weights = np.array([weight for _, weight in drawn]) / sum(weight for _, weight in drawn)
+
+    def improved(
+        self,
+        clusters: Sequence[Cluster],
+        tries: int,
+        seed: int,
+        *,
+        tell: Callable[[float, Clusters], bool] | None = None,
+    ) -> tuple[Clusters, float]:
+        """Return better clusters, and what they are worth, after trying so many changes.
+
+        `tell` hears of each better plan and of its worth, and says whether to go on.
+        """
+        random = np.random.default_rng(seed)
+        now: Clusters = tuple(clusters)
+        worth, rough = self._worths.of(now), self._worths.of(now, roughly=True)
+        for kind in random.choice(len(self._changes), size=tries, p=self._weights).tolist():
+            changed = self._changes[kind](now, random)
+            if changed is None or not self._is_allowed(changed):
+                continue
+            about = self._worths.of(changed, roughly=True)
+            if about <= rough * (1 + GAIN) or (exact := self._worths.of(changed)) <= worth * (1 + GAIN):
+                continue
+            now, worth, rough = changed, exact, about
+            if tell is not None and not tell(worth, now):
+                break
+        return now, worth
+
+    def _is_allowed(self, clusters: Clusters) -> bool:
+        if len(clusters) < self._rules.min_clusters:
+            return False
+        if not self._rules.pinned:
+            return True
+        runs = {self._number_of[stage.node] for cluster in clusters for stage in cluster.stages}
+        return self._rules.pinned <= runs
+
+    def made(self, names: Sequence[str], cuts: Sequence[tuple[int, int]]) -> Cluster | None:
+        """Return the cluster of these nodes with these spans, with the window that it wants and has memory for; None
+        where it has no memory, or a rule forbids it.
+        """
+        key = tuple((name, *cut) for name, cut in zip(names, cuts, strict=True))
+        if key not in self._clusters:
+            self._clusters[key] = self._make([Stage(name, cut) for name, cut in zip(names, cuts, strict=True)])
+        return self._clusters[key]
+
+    def _make(self, plain: Sequence[Stage]) -> Cluster | None:
+        if len(plain) < self._least or not self._may_run([stage.node for stage in plain]):
+            return None
+        found: list[Pipeline] = []
+        for window in (self._spans.workload.largest_window, 2 * len(plain), 1):
+            stages = recomputing(self._fleet, self._spans, plain, window)
+            if stages is not None and all(one.stages != stages for one in found):
+                found.append(timed(self._fleet, self._spans, stages, 0.0))
+        if not found:
+            return None
+        best = max(found, key=lambda one: one.value)
+        return Cluster("", best.window, best.stages)
+
+    def _cut_anew(self, names: Sequence[str]) -> Cluster | None:
+        """Return the cluster of these nodes in this order, each with a stage."""
+        if len(names) < self._least or not self._may_run(names):
+            return None
+        found = fast_cuts(self._fleet, self._few, names)
+        return None if found is None else Cluster("", found.window, found.stages)
+
+    def _planned(self, names: Sequence[str]) -> Cluster | None:
+        """Return the best cluster of these nodes, in any order."""
+        if len(names) < self._least or not self._may_share(names):
+            return None
+        found = plan_pipeline(self._fleet, self._few, names, 0.0, self._least)
+        return None if found is None else Cluster("", found.window, found.stages)
+
+    def _may_share(self, names: Sequence[str]) -> bool:
+        """Say whether these nodes may be in one cluster."""
+        rules = self._rules
+        return not rules.are_any or rules.allows(tuple(sorted(self._number_of[name] for name in names)))
+
+    def _may_run(self, names: Sequence[str]) -> bool:
+        """Say whether these nodes may run stages in this order."""
+        if not self._rules.are_any:
+            return True
+        places = self._rules.stage_of
+        pinned = ((places.get(name), at) for at, name in enumerate(names))
+        at_last = len(names) - 1
+        return self._may_share(names) and all(
+            place is None or at == (at_last if place == LAST else place) for place, at in pinned
+        )
+
+    # One change each: the plan after it, or None where there is no such change.
+
+    def _exchange(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        s = int(random.integers(len(now[i].stages)))
+        spares = self._spares(now) if random.random() < 0.25 else []
+        if spares:
+            return self._replaced(now, {i: self._with(now[i], {s: spares[int(random.integers(len(spares)))]})})
+        j = int(random.integers(len(now)))
+        if i == j:
+            t = int(random.integers(len(now[j].stages)))
+            a, b = now[i].stages[s].node, now[j].stages[t].node
+            return None if s == t else self._replaced(now, {i: self._with(now[i], {s: b, t: a})})
+        if random.random() < 0.7:
+            middle = sum(now[i].stages[s].units) // 2
+            t = next(at for at, stage in enumerate(now[j].stages) if middle < stage.units[1])
+        else:
+            t = int(random.integers(len(now[j].stages)))
+        a, b = now[i].stages[s].node, now[j].stages[t].node
+        return self._replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
+
+    def _cut(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        if len(now[i].stages) < 2:
+            return None
+        s = int(random.integers(len(now[i].stages) - 1))
+        by = int(random.integers(1, FARTHEST + 1)) * (1 if random.random() < 0.5 else -1)
+        old, together = now[i].stages[s].units[1], random.random() < 0.5
+        changed = {}
+        for at, cluster in enumerate(now):
+            if at == i or together:
+                ends = [stage.units[1] for stage in cluster.stages]
+                if old in ends[:-1]:
+                    ends[ends.index(old)] += by
+                    changed[at] = self._recut(cluster, ends)
+        return self._replaced(now, changed)
+
+    def _same_cuts(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i, everyone = int(random.integers(len(now))), random.random() < 0.5
+        alike = [at for at, c in enumerate(now) if at != i and len(c.stages) == len(now[i].stages)]
+        if not alike:
+            return None
+        ends = [stage.units[1] for stage in now[i].stages]
+        if everyone:
+            return self._replaced(now, {at: self._recut(now[at], ends) for at in alike})
+        at = alike[int(random.integers(len(alike)))]
+        return self._replaced(now, {at: self._recut(now[at], ends)})
+
+    def _order(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        count = len(now[i].stages)
+        if count < 2:
+            return None
+        s, everyone, whole = int(random.integers(count - 1)), random.random() < 0.6, random.random()
+        ends = [stage.units[1] for stage in now[i].stages]
+        changed = {}
+        for at, cluster in enumerate(now):
+            if at == i or (everyone and [stage.units[1] for stage in cluster.stages] == ends):
+                names = [stage.node for stage in cluster.stages]
+                if whole < 0.5:
+                    names[s], names[s + 1] = names[s + 1], names[s]
+                elif whole < 0.75:
+                    names = names[::-1]
+                else:
+                    names = names[s + 1 :] + names[: s + 1]
+                changed[at] = self.made(names, [stage.units for stage in cluster.stages])
+        return self._replaced(now, changed)
+
+    def _leave(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        s = int(random.integers(len(now[i].stages)))
+        names = [stage.node for at, stage in enumerate(now[i].stages) if at != s]
+        return self._replaced(now, {i: self._cut_anew(names)})
+
+    def _dissolve(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        return now[:i] + now[i + 1 :] if len(now) > 1 else None
+
+    def _join(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        spares = self._spares(now)
+        changed: dict[int, Cluster | None] = {}
+        if spares:
+            joins = spares[int(random.integers(len(spares)))]
+        else:
+            j = int(random.integers(len(now)))
+            if i == j:
+                return None
+            s = int(random.integers(len(now[j].stages)))
+            joins = now[j].stages[s].node
+            left = [stage.node for at, stage in enumerate(now[j].stages) if at != s]
+            if (without := self._cut_anew(left)) is None:
+                return None
+            changed[j] = without
+        names = [stage.node for stage in now[i].stages]
+        names.insert(int(random.integers(len(names) + 1)), joins)
+        changed[i] = self._cut_anew(names)
+        return self._replaced(now, changed)
+
+    def _found(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        spares = self._spares(now)
+        if len(spares) < self._least:
+            return None
+        first = spares[int(random.integers(len(spares)))]
+        latency_s, _ = self._fleet.arrays.between([self._number_of[first]], [self._number_of[name] for name in spares])
+        nearest = [spares[i] for i in np.argsort(latency_s[0], kind="stable")]
+        count = int(random.integers(self._least, min(len(nearest), MOST_FOUNDERS) + 1))
+        cluster = self._planned(nearest[:count])
+        return None if cluster is None else (*now, cluster)
+
+    def _anew(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        names = [stage.node for stage in now[i].stages]
+        planned = self._planned if random.random() < 0.3 else self._cut_anew
+        return self._replaced(now, {i: planned(names)})
+
+    def _spares(self, now: Clusters) -> list[str]:
+        running = {stage.node for cluster in now for stage in cluster.stages}
+        return [name for name in self._names if name not in running]
+
+    def _with(self, cluster: Cluster, nodes: dict[int, str]) -> Cluster | None:
+        names = [nodes.get(at, stage.node) for at, stage in enumerate(cluster.stages)]
+        return self.made(names, [stage.units for stage in cluster.stages])
+
+    def _recut(self, cluster: Cluster, ends: Sequence[int]) -> Cluster | None:
+        cuts = list(itertools.pairwise((0, *ends)))
+        if any(start >= end for start, end in cuts) or cuts[-1][1] != self._spans.count:
+            return None
+        return self.made([stage.node for stage in cluster.stages], cuts)
+
+    @staticmethod
+    def _replaced(now: Clusters, changed: dict[int, Cluster | None]) -> Clusters | None:
+        """Return the plan with these clusters in their places; None where one of them is impossible."""
+        if not changed or any(one is None for one in changed.values()):
+            return None
+        return tuple(changed.get(at) or cluster for at, cluster in enumerate(now))

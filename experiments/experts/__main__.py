@@ -1,0 +1,28 @@
+"""`python -m experiments.experts [--quick] [--only PART…] [--json]`: measure, judge, and write RESULT.md."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from experiments.experts import table
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
+
+TITLE = "Experts behind a hash table"
+INTRO = (
+    "How long does it take to find a key among a thousand nodes, is everything found, what does the sudden death of a "
+    "tenth of the nodes cost, and how do searches grow with the table? docs/experiments.md says what each part does."
+)
+
+PARTS: Mapping[str, Callable[..., Part]] = {"table": table.run}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: see run_parts."""
+    asked = parser_for("experts", __doc__, list(PARTS)).parse_args(arguments)
+    parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
+    return run_parts("experts", asked, parts, title=TITLE, intro=INTRO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

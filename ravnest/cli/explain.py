@@ -1,0 +1,106 @@
+"""`ravnest explain`: what a key of nodes.yaml, job.yaml, plan.yaml or scenario.yaml means, from the file reference.
+
+In: a key, with or without the section that it stands in (`lr`, `optimizer.lr`, `job.optimizer.lr`). Out: the rows of
+the reference that are about it, the section of its name, or else the paragraphs that mention it. The text is that of
+docs/file-formats.md, which comes with the package as file_reference.txt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import fill
+from typing import Annotated
+
+import typer
+
+from ravnest.errors import InvalidInput
+
+REFERENCE = Path(__file__).with_name("file_reference.txt")
+_WIDTH = 79
+_HEADING = re.compile(r"(#{2,3}) (.*)")
+_CODE = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_BESIDE_ESCAPED = re.compile(r"(?<!\\)\|")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that the reference says. `place` is the headings above it; `keys` are those that a row is about."""
+
+    place: tuple[str, ...]
+    keys: tuple[str, ...]
+    text: str
+    default: str = ""
+
+
+def entries_of(reference: str) -> Iterator[Entry]:
+    """Yields the rows of tables, and the paragraphs and lists (without keys), in their order."""
+    place: tuple[str, ...] = ()
+    columns: list[str] = []
+    for block in re.split(r"\n\s*\n", reference):
+        heading = _HEADING.fullmatch(block.strip())
+        if heading is not None:
+            place = (*place[: len(heading[1]) - 2], heading[2])
+        elif block.startswith("|"):
+            for number, line in enumerate(block.splitlines()):
+                cells = [cell.strip() for cell in _BESIDE_ESCAPED.split(line)[1:-1]]
+                if number == 0:
+                    columns = cells
+                elif number > 1:
+                    row = dict(zip(columns, cells, strict=True))
+                    keys = tuple(_CODE.findall(cells[0]))
+                    yield Entry(place, keys, row.get("meaning", cells[-1]), row.get("default", ""))
+        elif block.strip():
+            yield Entry(place, (), block.strip())
+
+
+def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
+    """Returns what the reference says about a key.
+
+    Raises InvalidInput, with keys that are spelt alike, where it says nothing.
+    """
+    *above, name = key.removesuffix(".yaml").split(".")
+    here = [entry for entry in entries if all(_is_under(entry, part) for part in above)]
+    found = [entry for entry in here if name in entry.keys]
+    found += [entry for entry in here if entry.place and name == entry.place[-1].removesuffix(".yaml")]
+    if not found:
+        found = [entry for entry in here if name in _CODE.findall(entry.text)]
+    if found:
+        return list(dict.fromkeys(found))
+    known = {one for entry in entries for one in (*entry.keys, *(part.removesuffix(".yaml") for part in entry.place))}
+    near = get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
+    raise InvalidInput(f"the file reference has no {key!r}", key="KEY", hint=hint)
+
+
+def _is_under(entry: Entry, part: str) -> bool:
+    names = {name.removesuffix(".yaml") for name in entry.place}
+    return part in names or part in entry.keys
+
+
+def shown(entry: Entry) -> str:
+    """Returns an entry as lines for a terminal."""
+    where = " › ".join(entry.place)
+    default = f" (default: {_plain(entry.default)})" if entry.default else ""
+    keys = f": {', '.join(entry.keys)}" if entry.keys else ""
+    if "```" in entry.text or entry.text.startswith(("-", "1.")):
+        text = _plain(entry.text)
+    else:
+        text = fill(_plain(" ".join(entry.text.split())), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return f"{where}{keys}{default}\n{text}\n"
+
+
+def _plain(text: str) -> str:
+    return _LINK.sub(r"\1", text).replace("\\|", "|").replace("```yaml", "").replace("```", "").strip("\n")
+
+
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Such as gflops, optimizer or job.averaging.wire.")],
+) -> None:
+    """Say what a key of nodes.yaml, job.yaml, plan.yaml or scenario.yaml means, and its default."""
+    for entry in about(key, list(entries_of(REFERENCE.read_text(encoding="utf-8")))):
+        typer.echo(shown(entry))

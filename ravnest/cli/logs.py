@@ -1,0 +1,54 @@
+"""`ravnest logs`: what has happened in a run, or what one of its stages has left in its log.
+
+In: the folder of a run, which is only read. Out: lines; with --follow also those that come, until the run ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_POLL_S = 0.5
+
+
+def logs(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
+    stage: Annotated[
+        str | None,
+        typer.Argument(metavar="[STAGE]", help="A stage that has failed, such as c0.s1, or ray; without it, events."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
+) -> None:
+    """Print what has happened in a run, or the log of one stage or of Ray."""
+    from ravnest.checkpoints.run_folder import RunFolder
+    from ravnest.checkpoints.run_lock import look_at_lock
+    from ravnest.errors import InvalidInput
+    from ravnest.results.run_log import events_of, lines_of, log_of
+    from ravnest.results.run_state import is_run
+
+    if not is_run(run):
+        raise InvalidInput("no run is here: its plan.yaml is missing", path=str(run))
+    folder = RunFolder(run)
+
+    def goes_on() -> bool:
+        return follow and look_at_lock(run)[0] == "held"
+
+    def wait() -> None:
+        sys.stdout.flush()
+        time.sleep(_POLL_S)
+
+    if stage is not None:
+        for line in lines_of(log_of(folder, stage), goes_on, wait):
+            sys.stdout.write(line)
+        return
+    from ravnest.cli.views.progress import event_line
+    from ravnest.formatting import duration
+
+    for at_s, event in events_of(folder.metrics, goes_on, wait):
+        words = event_line(event)
+        if words is not None:
+            sys.stdout.write(f"{duration(at_s)} · {words}\n")

@@ -1,0 +1,86 @@
+"""Shows what runs' folders tell: a table of several, or one run in lines.
+
+In: RunStates. Out: a table, lines, or plain data for JSON. This module decides the words and the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from cluster_planner import format_rate
+from ravnest.cli.views.progress import cluster_table, time_left_s
+from ravnest.cli.views.tables import legend, titled_table
+from ravnest.driver.observe.report import ProgressEvent
+from ravnest.formatting import duration, json_value, loss_text
+from ravnest.results.run_state import MEANING, RunState
+
+_STYLES = {"running": "green", "failed": "red", "killed": "red", "unknown": "yellow"}
+_NOTHING = "–"
+
+
+def show_runs(runs: Sequence[RunState], console: Console) -> None:
+    """Prints a row for each run."""
+    table = titled_table(f"{len(runs)} run{'' if len(runs) == 1 else 's'}, the last that wrote at the end", "run")
+    for name in ("state", "samples", "held-out loss", "wrote last"):
+        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for run in runs:
+        state = f"{run.state}{' (rehearsal)' if run.is_rehearsal else ''}"
+        table.add_row(
+            escape(str(run.path)),
+            Text(state, style=_STYLES.get(run.state, "")),
+            _NOTHING if run.progress is None else f"{run.progress.samples:,}",
+            loss_text(run.held_out_loss),
+            _ago(run.silent_s),
+        )
+    console.print(table)
+    seen = [state for state in MEANING if any(run.state == state for run in runs)]
+    console.print(legend("; ".join(f"{state}: {MEANING[state]}" for state in seen) + "."))
+
+
+def show_status(run: RunState, console: Console) -> None:
+    """Prints what is known of one run."""
+    rows = [("state", f"{run.state}: {MEANING[run.state]}{' (a rehearsal)' if run.is_rehearsal else ''}")]
+    if run.owner is not None:
+        rows.append(("process", run.owner))
+    if run.state == "running" and run.phase is not None:
+        rows.append(("phase", run.phase))
+    if run.progress is not None:
+        rows.append(("samples", _samples(run.progress, goes_on=run.state == "running")))
+    if run.held_out_loss is not None:
+        rows.append(("held-out loss", f"{loss_text(run.held_out_loss)} after {run.held_out_samples:,} samples"))
+    if run.checkpoint is not None:
+        rows.append(("checkpoint", f"{run.path / 'checkpoints' / run.checkpoint}, {_ago(run.checkpoint_age_s)}"))
+    rows.append(("wrote last", _ago(run.silent_s)))
+    if run.logs:
+        rows.append(("logs", ", ".join(f"{run.path / 'logs' / name}" for name in run.logs)))
+    width = max(len(name) for name, _ in rows) + 2
+    console.print(Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows))
+    if run.progress is not None:
+        console.print()
+        console.print(cluster_table(run.progress))
+
+
+def run_document(run: RunState) -> object:
+    """Returns the state as JSON has it."""
+    left_s = time_left_s(run.progress) if run.progress is not None and run.state == "running" else None
+    return json_value({**asdict(run), "left_s": left_s})
+
+
+def _samples(progress: ProgressEvent, *, goes_on: bool) -> str:
+    total = f" of {progress.total_samples:,}" if progress.total_samples is not None else ""
+    words = f"{progress.samples:,}{total} in {duration(progress.elapsed_s)}"
+    if not goes_on:
+        return words
+    rate = sum(cluster.samples_per_s for cluster in progress.clusters)
+    left_s = time_left_s(progress)
+    return f"{words} ({format_rate(rate)}/s)" + ("" if left_s is None else f", {duration(left_s)} left")
+
+
+def _ago(seconds: float | None) -> str:
+    return _NOTHING if seconds is None else f"{duration(seconds)} ago"

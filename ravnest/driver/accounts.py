@@ -1,0 +1,111 @@
+"""How much each cluster has made, and how much of it is in the anchor: no sample counts twice. Pure.
+
+In: updates, snapshots and commits, by cluster. Out: the samples of the fleet, and what is lost with a cluster. A
+cluster's updates count from the run's first start. What a cluster that is lost had not averaged does not count: one
+that begins in its place goes on from the update of its last averaged snapshot, and reads the same samples again.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RunShape:
+    """What the control needs to know of a run. Samples are the fleet's, counted from the run's first start."""
+
+    clusters: Mapping[str, int]
+    """By name: the number of stages."""
+    evaluators: tuple[str, ...]
+    """All clusters, the fastest first: the first that is not lost evaluates."""
+    samples_per_update: int
+    """Samples that one cluster takes for one update."""
+    stop_samples: int | None
+    """The run ends when the fleet has made so many samples; None: it ends by time."""
+    stop_s: float | None
+    """The run ends after so many seconds of training; None: it ends by samples."""
+    evaluate_every: int
+    """Samples between two evaluations, and between two checkpoints."""
+    held_out_batches: int
+    """Batches of the held-out set; 0: nothing is evaluated."""
+    start_samples: int = 0
+    """Samples that were made before a resume."""
+    start_updates: Mapping[str, int] = field(default_factory=dict)
+    """Updates that each cluster had made before a resume."""
+
+
+class SampleAccounts:
+    """The updates of all clusters of a run."""
+
+    def __init__(self, shape: RunShape) -> None:
+        self._shape = shape
+        self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
+        self._averaged = dict(self._updates)
+        self._snapshots: dict[int, dict[str, int]] = {}
+        """By round that is not committed, and cluster: its updates at its snapshot for the round."""
+        self._orphaned: set[tuple[int, str]] = set()
+        """Those of them that were taken by a cluster that is lost since."""
+
+    @property
+    def updates(self) -> Mapping[str, int]:
+        """Each cluster's updates so far; of a lost cluster, those that were averaged."""
+        return self._updates
+
+    @property
+    def averaged(self) -> dict[str, int]:
+        """A copy of each cluster's updates at its snapshot for the last round that was committed."""
+        return dict(self._averaged)
+
+    @property
+    def samples(self) -> int:
+        """Samples that the fleet has trained on, earlier sessions of the run included."""
+        return self.samples_of(self._updates)
+
+    @property
+    def session_samples(self) -> int:
+        """Samples that the fleet has trained on in this session."""
+        return self.samples - self._shape.start_samples
+
+    def samples_of(self, updates: Mapping[str, int]) -> int:
+        """Samples that the fleet has trained on when each cluster has made so many `updates`, lost ones included."""
+        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
+        return self._shape.start_samples + made * self._shape.samples_per_update
+
+    def made_by(self, cluster: str) -> int:
+        """Samples that one cluster has trained on in this session."""
+        return (self._updates[cluster] - self._shape.start_updates.get(cluster, 0)) * self._shape.samples_per_update
+
+    def updated(self, cluster: str, updates: int) -> None:
+        """The cluster has made so many updates; news of fewer came late."""
+        self._updates[cluster] = max(self._updates[cluster], updates)
+
+    def drained(self, cluster: str, updates: int) -> None:
+        """The cluster has made just so many updates, and makes no more."""
+        self._updates[cluster] = updates
+
+    def snapshot(self, round_: int, cluster: str, updates: int) -> None:
+        """The cluster has contributed to a round what it had made in so many updates."""
+        self._snapshots.setdefault(round_, {})[cluster] = updates
+
+    def restarted(self, kept: Collection[int]) -> None:
+        """Rounds that are not `kept` start again, without what clusters gave to them that were lost since."""
+        for round_, name in {each for each in self._orphaned if each[0] not in kept}:
+            self._snapshots[round_].pop(name, None)
+            self._orphaned.discard((round_, name))
+
+    def committed(self, round_: int) -> None:
+        """A round is committed. What a cluster gave to it counts, even one that is lost since."""
+        taken = self._snapshots.pop(round_, {})
+        self._averaged |= taken
+        for name, updates in taken.items():
+            if (round_, name) in self._orphaned:
+                self.updated(name, updates)
+        for stale in [r for r in self._snapshots if r < round_]:
+            del self._snapshots[stale]
+        self._orphaned = {each for each in self._orphaned if each[0] > round_}
+
+    def dropped(self, cluster: str) -> int:
+        """The cluster is lost. Returns the samples that it had trained on and that are in no committed round."""
+        lost = self._updates[cluster] - self._averaged[cluster]
+        self._updates[cluster] = self._averaged[cluster]
+        self._orphaned |= {(round_, cluster) for round_, taken in self._snapshots.items() if cluster in taken}
+        return lost * self._shape.samples_per_update

@@ -1,0 +1,138 @@
+"""The processes of lost clusters, as they are started anew while a run goes on.
+
+In: what `Replacements` orders, and what becomes of the processes. Out: processes that listen and know their peers, and
+clusters that can join. Nothing here waits: the driver's loop asks at each turn.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cluster_planner import Plan
+from ravnest.driver.replacing import Replacements, StartCluster, TryFailed
+from ravnest.driver.run_rings import RunRings
+from ravnest.errors import RavnestError
+from ravnest.pipeline import stage_name
+from ravnest.stage.messages import DRIVER
+from ravnest.stage.setup import StageAddress, StageSetup
+from ring_allreduce.transport import Endpoint, PeerAddress
+
+
+class ClusterProcesses(Protocol):
+    """Who starts and ends the processes of stages: Ray in a real run. No method waits for a process."""
+
+    def alive(self, plan: Plan) -> set[str]:
+        """The nodes of the plan that can run stages now."""
+        ...
+
+    def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
+        """End what is left of these stages, and start a process for each, on the node that the plan says.
+
+        Raises InvalidInput or RunFailed where that is not possible.
+        """
+        ...
+
+    def prepared(self, stages: list[str]) -> Mapping[str, StageAddress | str]:
+        """Those of these stages whose processes listen, with their addresses, or have failed, with the reason."""
+        ...
+
+    def enter(self, peers: Mapping[str, PeerAddress], stages: list[str]) -> None:
+        """Let these stages enter their loops. `peers` are those that they know at first."""
+        ...
+
+    def end(self, stages: list[str]) -> None:
+        """End the processes of these stages, whatever they do."""
+        ...
+
+
+@dataclass(frozen=True)
+class Listening:
+    """All processes of a cluster listen: it can join. `nodes` names the node of each stage."""
+
+    cluster: str
+    nodes: Mapping[str, str]
+
+
+class ClusterStarts:
+    """Starts lost clusters anew. It belongs to the driver's thread."""
+
+    def __init__(
+        self,
+        replacements: Replacements,
+        processes: ClusterProcesses,
+        setups: Callable[[Plan], Mapping[str, StageSetup]],
+        check: Callable[[Mapping[str, StageAddress]], None],
+    ) -> None:
+        """
+        Arguments:
+            setups: makes the setups of all stages by a plan that has other nodes for some.
+            check: raises InvalidInput where stages at these addresses cannot take part, since they read other data.
+        """
+        self.replacements = replacements
+        self._processes = processes
+        self._setups = setups
+        self._check = check
+        self._found: dict[str, dict[str, StageAddress]] = {}
+
+    def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float) -> list[Listening | TryFailed]:
+        """Do what is due. `epoch` is the epoch of membership, older than any that the new processes take part in.
+
+        Returns the clusters that can join now, and the tries that failed.
+        """
+        out: list[Listening | TryFailed] = []
+        if self.replacements.due(now_s):
+            for order in self.replacements.tick(self._processes.alive(self.replacements.plan), now_s):
+                if isinstance(order, StartCluster):
+                    out += self._start(order, rings, epoch, now_s)
+                else:
+                    self.end(order.cluster, rings)
+                    out.append(order)
+        for cluster in self.replacements.starting:
+            out += self._look(cluster, rings, endpoint, now_s)
+        return out
+
+    def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float) -> list[TryFailed]:
+        """A try to start the cluster has failed: end its processes. Returns what there is to say."""
+        self.end(cluster, rings)
+        said = self.replacements.failed(cluster, reason, now_s)
+        return [each for each in said if isinstance(each, TryFailed)]
+
+    def end(self, cluster: str, rings: RunRings) -> None:
+        """End the processes of a cluster that is not in the run."""
+        self._found.pop(cluster, None)
+        self._processes.end(list(rings.of_cluster(cluster)))
+
+    def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[Listening | TryFailed]:
+        same = rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
+        setups = {
+            name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epoch), initial=())
+            for name, setup in (self._setups(order.plan) if order.moved else same).items()
+            if setup.cluster == order.cluster
+        }
+        self._found[order.cluster] = {}
+        rings.begin_anew(order.plan, setups, {})
+        try:
+            self._processes.begin(order.plan, setups)
+        except RavnestError as error:
+            return [*self.failed(order.cluster, str(error), rings, now_s)]
+        return []
+
+    def _look(self, cluster: str, rings: RunRings, endpoint: Endpoint, now_s: float) -> list[Listening | TryFailed]:
+        setups, found = rings.of_cluster(cluster), self._found[cluster]
+        for stage, at in self._processes.prepared([name for name in setups if name not in found]).items():
+            if isinstance(at, str):
+                return [*self.failed(cluster, f"{stage} could not start: {at}", rings, now_s)]
+            found[stage] = at
+        if len(found) < len(setups):
+            return []
+        try:
+            self._check(found)
+        except RavnestError as error:
+            return [*self.failed(cluster, str(error), rings, now_s)]
+        peers = {stage: at.peer for stage, at in found.items()}
+        endpoint.connect(peers)
+        rings.begin_anew(rings.plan, setups, peers)
+        self._processes.enter({**peers, DRIVER: endpoint.address}, list(setups))
+        self.replacements.listening(cluster, now_s)
+        stages = self.replacements.plan.cluster(cluster).stages
+        return [Listening(cluster, {stage_name(cluster, i): stage.node for i, stage in enumerate(stages)})]

@@ -1,0 +1,44 @@
+"""When the held-out set is evaluated, and by which cluster. Pure.
+
+In: samples, and what becomes of the cluster that was asked. Out: when the next evaluation is due, and its number.
+"""
+
+from collections.abc import Sequence
+
+
+class Evaluations:
+    """The evaluations of a run. One is under way at a time."""
+
+    def __init__(self, preferred: Sequence[str], start_samples: int, every: int) -> None:
+        """`preferred`: all clusters, the one that is to evaluate first. Every so many samples an evaluation is due."""
+        self._preferred = preferred
+        self._every = every
+        self._next = start_samples + every
+        self.number = 0
+        """The number of the last evaluation that was begun, 0 before the first."""
+        self.samples = start_samples
+        """What the fleet had trained on when it was begun."""
+        self.by: str | None = None
+        """The cluster that evaluates now; None while none does."""
+
+    def due(self, samples: int) -> bool:
+        """Whether an evaluation is to begin now. It counts as begun then."""
+        if samples < self._next or self.by is not None:
+            return False
+        self._next += self._every * (1 + (samples - self._next) // self._every)
+        return True
+
+    def begin(self, training: Sequence[str], samples: int) -> str:
+        """Begin an evaluation. Returns the cluster that makes it: the preferred one of those that train."""
+        self.number += 1
+        self.samples = samples
+        self.by = next(name for name in self._preferred if name in training)
+        return self.by
+
+    def is_of(self, cluster: str, number: int) -> bool:
+        """Whether the result of that number is awaited of that cluster."""
+        return self.by == cluster and self.number == number
+
+    def end(self) -> None:
+        """The evaluation has ended, or its cluster is lost."""
+        self.by = None

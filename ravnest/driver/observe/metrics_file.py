@@ -1,0 +1,258 @@
+"""metrics.jsonl: what happens in a run, as one JSON object a line.
+
+In: kinds and fields, which are written, or a file, which is read. Out: lines, or the records in them. Every line has
+`kind` and `at_s` (seconds since the training began); the other fields are those of its kind, and of the kinds that
+ravnest itself reads back they are checked. A line is handed to the operating system as soon as it is written, and a
+line that a crash has torn is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Self
+
+import msgspec
+
+from ravnest.driver.observe.report import EVENT_TYPES, RunEvent
+from ravnest.errors import InvalidInput
+from ravnest.formatting import json_value
+from ravnest.job_sections import MOST
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Number = float | None
+"""None stands for a number that was not finite."""
+
+
+class _Cluster(msgspec.Struct):
+    name: str
+    samples_per_s: _Number
+    loss: _Number
+
+
+class _Progress(msgspec.Struct):
+    samples: _Count
+    clusters: list[_Cluster]
+
+
+class _Evaluated(msgspec.Struct):
+    samples: _Count
+    loss: _Number
+    metrics: dict[str, _Number]
+
+
+class _Update(msgspec.Struct):
+    cluster: str
+    stage: _Count
+    update: _Count
+    lr: _Number
+    staleness: list[_Count]
+    loss: _Number | msgspec.UnsetType = msgspec.UNSET
+    samples: _Count | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if (self.loss is msgspec.UNSET) != (self.samples is msgspec.UNSET):
+            raise ValueError("needs both loss and samples, or neither")
+
+
+class _Shares(msgspec.Struct):
+    compute: _Number
+    averaging: _Number
+    evaluation: _Number
+    handoff: _Number
+    bubble: _Number
+
+
+class _Time(msgspec.Struct):
+    stages: dict[str, _Shares]
+
+
+class _Memory(msgspec.Struct):
+    cluster: str
+    stage: _Count
+    tensor_bytes: dict[str, _Count]
+
+
+class _Any(msgspec.Struct):
+    kind: str
+    at_s: float
+
+
+_READ_BACK: dict[str, type[msgspec.Struct]] = {
+    "progress": _Progress,
+    "evaluated": _Evaluated,
+    "update": _Update,
+    "time": _Time,
+    "memory": _Memory,
+}
+"""The kinds that ravnest reads: for the loss curve and for TensorBoard. Of other kinds only `kind` and `at_s` count."""
+
+
+class MetricsWriter:
+    """Appends lines to metrics.jsonl, which may be that of a run which is resumed.
+
+    A line that the disk refuses is lost, and no half of it stays: `take_lost` says so, and the next line is tried
+    again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidInput where the file cannot be opened."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _drop_torn_line(path)
+            self._file: IO[bytes] = path.open("ab", buffering=0)
+            self._end = self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise InvalidInput(f"cannot be written: {error.strerror or error}", path=str(path)) from None
+        self._torn = False
+        self._reason: str | None = None
+        self._lost = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, kind: str, at_s: float, **fields: object) -> None:
+        """Write one line at once. JSON has no NaN or infinity, so such numbers become null."""
+        record = {"kind": kind, "at_s": round(at_s, 3), **fields}
+        line = (json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n").encode()
+        try:
+            if self._torn:
+                self._file.truncate(self._end)
+                self._torn = False
+            written = self._file.write(line)
+            if written != len(line):
+                self._torn = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._reason = self._reason or error.strerror or str(error)
+            self._lost += 1
+            return
+        self._end += len(line)
+        self._reason = None
+
+    def take_lost(self) -> tuple[int, str | None]:
+        """How many lines were lost since the last call, and why they are still refused; None: they are not."""
+        lost, self._lost = self._lost, 0
+        return lost, self._reason
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, object]]:
+    """All whole lines of a metrics.jsonl.
+
+    Raises InvalidInput for a file that cannot be read, and, naming the line, for one that is not a record.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", path=str(path)) from None
+    except UnicodeDecodeError:
+        raise InvalidInput("is not UTF-8 text", path=str(path)) from None
+    records = []
+    # What follows the last newline is a line that is still being written, or that a crash has torn.
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            records.append(_record(line))
+        except ValueError as error:
+            raise InvalidInput(str(error), path=str(path), key=f"line {number}") from None
+    return records
+
+
+MOST_READ_BYTES = 64 * 1024 * 1024
+"""How far from its end a metrics.jsonl is searched for the last record of a kind: some hours of a run."""
+_BLOCK_BYTES = 1024 * 1024
+_KIND = b'{"kind":"'
+
+
+def last_records(path: Path, kinds: Collection[str]) -> dict[str, dict[str, object]]:
+    """By kind, the last record of a metrics.jsonl, which a run may be writing to. A kind that is not found, at the end
+    of a long file, is left out, and all kinds are where there is no file.
+
+    Raises InvalidInput for a file that cannot be read, and for a line of such a kind that is no record.
+    """
+    found: dict[str, dict[str, object]] = {}
+    try:
+        with path.open("rb") as file:
+            for line in _lines_from_end(file):
+                kind = line[len(_KIND) : line.find(b'"', len(_KIND))].decode("ascii", "replace")
+                if line.startswith(_KIND) and kind in kinds and kind not in found:
+                    found[kind] = _record(line.decode("utf-8", "replace"))
+                if len(found) == len(kinds):
+                    break
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", path=str(path)) from None
+    except ValueError as error:
+        raise InvalidInput(str(error), path=str(path)) from None
+    return found
+
+
+def _lines_from_end(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the whole lines of the last MOST_READ_BYTES, the last one first."""
+    end = at = file.seek(0, os.SEEK_END)
+    begun, is_torn = b"", True  # what follows the last newline is still being written, or a crash has torn it
+    while at > 0 and end - at < MOST_READ_BYTES:
+        step = min(_BLOCK_BYTES, at)
+        at -= step
+        file.seek(at)
+        lines = (file.read(step) + begun).split(b"\n")
+        if is_torn and len(lines) > 1:
+            lines.pop()
+            is_torn = False
+        begun = lines[0] if at > 0 or is_torn else b""
+        yield from reversed(lines[1:] if at > 0 else lines if not is_torn else [])
+
+
+def event_of(record: Mapping[str, object]) -> RunEvent | None:
+    """The event that a record holds; None for a record of another kind. Raises InvalidInput where it does not fit."""
+    wanted = EVENT_TYPES.get(str(record["kind"]))
+    if wanted is None:
+        return None
+    try:
+        return msgspec.convert(record, wanted, dec_hook=lambda kind, value: kind(value))  # of a Path
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidInput(f"is no {record['kind']}: {error}", path="metrics.jsonl") from None
+
+
+def record_of(line: str) -> dict[str, object]:
+    """The record in one line of a metrics.jsonl. Raises InvalidInput, saying what is wrong, for a line without one."""
+    try:
+        return _record(line)
+    except ValueError as error:
+        raise InvalidInput(str(error), path="metrics.jsonl") from None
+
+
+def _record(line: str) -> dict[str, object]:
+    """The record in a line. Raises ValueError, saying what is wrong, for a line that has none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}") from None
+    try:
+        kind = msgspec.convert(record, _Any).kind
+        if kind in _READ_BACK:
+            msgspec.convert(record, _READ_BACK[kind])
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(f"is no record: {error}") from None
+    return dict(record)
+
+
+def _drop_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        contents = file.read()
+        file.truncate(contents.rfind(b"\n") + 1)

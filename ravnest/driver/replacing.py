@@ -1,0 +1,221 @@
+"""When, where and how often a cluster that was lost is started anew. Pure.
+
+In: losses, the nodes that are alive, and what became of each try. Out: orders to start a cluster, and what there is to
+say. A stage goes back to its node while that is alive, else to a spare node of the plan that can hold it. Where there
+is none, the cluster waits for its nodes. A cluster that is started too often within a while stays out for good: what
+kills it would kill it again.
+
+    lost ─► waiting ─ nodes are there ─► starting ─ processes listen ─► joining ─ a round is saved ─► handing ─► trains
+               ▲────────────────────────── failed, after a longer wait ────────────────────────────────┘
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cluster_planner import Plan, SpanCosts, Stage
+from ravnest.pipeline import stage_name
+
+FIRST_WAIT_S = 2.0
+"""How long a try waits after the loss: what the lost processes held has to be free."""
+
+LONGEST_WAIT_S = 60.0
+"""The wait doubles with each try that fails, up to this."""
+
+LOOK_AGAIN_S = 10.0
+"""How often it is looked whether a node is back that nothing can stand in for."""
+
+MOST_STARTS = 5
+"""A cluster is started at most so often within WINDOW_S."""
+
+WINDOW_S = 600.0
+
+HANDOVER_S = 300.0
+"""The longest time without one more piece of state arriving at a cluster that is handed the anchor."""
+
+
+@dataclass(frozen=True)
+class StartCluster:
+    """Start the processes of `cluster` anew, as `plan` says, which may have other nodes than before."""
+
+    cluster: str
+    plan: Plan
+    moved: Mapping[str, str]
+    """By stage that moves: the spare node that takes it."""
+
+
+@dataclass(frozen=True)
+class TryFailed:
+    """A try has failed for this `reason`. `again_s` says in how many seconds the next begins; None: there is none."""
+
+    cluster: str
+    reason: str
+    again_s: float | None
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The cluster trains again, on these nodes (by stage), so many `seconds` after its loss."""
+
+    cluster: str
+    nodes: Mapping[str, str]
+    seconds: float
+    samples: int
+    """What it had trained on when it was lost, and is in no committed round."""
+
+
+Order = StartCluster | TryFailed
+
+
+@dataclass
+class _Away:
+    lost_s: float
+    samples: int
+    due_s: float
+    phase: Literal["waiting", "starting", "joining", "handing", "out"] = "waiting"
+    began_s: float = 0.0
+    failures: int = 0
+    told: str = ""
+    """Why it last could not be started, so that it is said once."""
+    starts: list[float] = field(default_factory=list)
+
+
+class Replacements:
+    """The clusters of a run that are away, and what is done about each."""
+
+    def __init__(self, plan: Plan, *, start_s: float) -> None:
+        """`start_s`: the longest that processes may take until they listen."""
+        self.plan = plan
+        """The plan, with the nodes that the stages are on now."""
+        self._start_s = start_s
+        self._away: dict[str, _Away] = {}
+        self._left: set[str] = set()
+        """The nodes that left with notice. Nothing is started there before they are back."""
+        self._before: dict[str, list[float]] = {}
+
+    def __contains__(self, cluster: str) -> bool:
+        return cluster in self._away
+
+    @property
+    def starting(self) -> list[str]:
+        """The clusters whose processes are being started and do not listen yet."""
+        return [name for name, away in self._away.items() if away.phase == "starting"]
+
+    def lost(self, cluster: str, samples: int, now_s: float) -> None:
+        """A cluster that trained is lost, with so many samples that it had not averaged."""
+        self._away[cluster] = _Away(now_s, samples, now_s + FIRST_WAIT_S, starts=self._before.pop(cluster, []))
+
+    def node_left(self, node: str) -> None:
+        """A node leaves with notice: nothing is started there, until it is back or was gone in between."""
+        self._left.add(node)
+
+    def node_back(self, node: str, now_s: float) -> None:
+        """A node that had left is back: a cluster that waits for it is tried at once."""
+        self._left.discard(node)
+        for away in self._away.values():
+            if away.phase in ("waiting", "out"):
+                away.phase, away.due_s, away.told, away.starts = "waiting", now_s, "", []
+
+    def due(self, now_s: float) -> bool:
+        """Whether a try is due, or one has taken too long: then `tick` has something to do."""
+        return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
+
+    def tick(self, alive: Collection[str], now_s: float) -> list[Order]:
+        """Return what is to be done. `alive` are the nodes that can run stages."""
+        orders: list[Order] = []
+        self._left &= set(alive)  # one that was switched off, and is there again, is back
+        for name, away in self._away.items():
+            if late := self._late(away, now_s):
+                orders += self.failed(name, late, now_s)
+            elif self._is_due(away, now_s):
+                orders += self._try(name, away, set(alive) - self._left, now_s)
+        return orders
+
+    def listening(self, cluster: str, now_s: float) -> None:
+        """The processes of a cluster listen, and it joins the run. How soon a round is saved for it is the run's."""
+        self._away[cluster].phase, self._away[cluster].began_s = "joining", now_s
+
+    def handing(self, cluster: str, now_s: float) -> None:
+        """A cluster is handed its state, or one more piece of it has arrived."""
+        if cluster in self._away and self._away[cluster].phase in ("joining", "handing"):
+            self._away[cluster].phase, self._away[cluster].began_s = "handing", now_s
+
+    def failed(self, cluster: str, reason: str, now_s: float) -> list[Order]:
+        """A try has failed, whose processes are to be ended. Returns what there is to say."""
+        away = self._away.get(cluster)
+        if away is None or away.phase not in ("starting", "joining", "handing"):
+            return []
+        away.failures += 1
+        recent = [start for start in away.starts if now_s - start < WINDOW_S]
+        if len(recent) >= MOST_STARTS:
+            away.phase = "out"
+            said = f"{reason}; it was started {len(recent)} times within {WINDOW_S / 60:.0f} min"
+            return [TryFailed(cluster, said, None)]
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**away.failures)
+        away.phase, away.due_s = "waiting", now_s + wait_s
+        return [TryFailed(cluster, reason, wait_s)]
+
+    def trains(self, cluster: str, now_s: float) -> Replaced:
+        """The cluster trains again."""
+        away = self._away.pop(cluster)
+        self._before[cluster] = away.starts
+        nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
+        return Replaced(cluster, nodes, now_s - away.lost_s, away.samples)
+
+    def _is_due(self, away: _Away, now_s: float) -> bool:
+        return away.phase == "waiting" and now_s >= away.due_s
+
+    def _late(self, away: _Away, now_s: float) -> str | None:
+        """Why a try is given up that has taken too long; None for one that has not."""
+        took_s = now_s - away.began_s
+        if away.phase == "starting" and took_s > self._start_s:
+            return f"its processes were not ready after {self._start_s:.0f} s"
+        if away.phase == "handing" and took_s > HANDOVER_S:
+            return f"no more of its state has arrived for {HANDOVER_S:.0f} s"
+        return None
+
+    def _try(self, cluster: str, away: _Away, alive: Collection[str], now_s: float) -> list[Order]:
+        recent = [start for start in away.starts if now_s - start < WINDOW_S]
+        if len(recent) >= MOST_STARTS:
+            away.phase = "out"
+            return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
+        placed = place(self.plan, cluster, alive)
+        if isinstance(placed, str):
+            away.due_s = now_s + LOOK_AGAIN_S
+            orders: list[Order] = [] if away.told == placed else [TryFailed(cluster, placed, LOOK_AGAIN_S)]
+            away.told = placed
+            return orders
+        before = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
+        self.plan = placed
+        moved = {
+            name: stage.node
+            for (name, node), stage in zip(before.items(), placed.cluster(cluster).stages, strict=True)
+            if stage.node != node
+        }
+        away.phase, away.began_s, away.told = "starting", now_s, ""
+        away.starts = [*recent, now_s]
+        return [StartCluster(cluster, placed, moved)]
+
+
+def place(plan: Plan, cluster: str, alive: Collection[str]) -> Plan | str:
+    """Return the plan with the stages of `cluster` on nodes that are alive: each on its own, else on a spare that can
+    hold it, the fastest one. Where a stage can be nowhere, return in words why."""
+    old = plan.cluster(cluster)
+    spans = SpanCosts(plan.costs, plan.workload)
+    free = {spare.node for spare in plan.spares if spare.node in alive}
+    stages: list[Stage] = []
+    for index, stage in enumerate(old.stages):
+        if stage.node in alive:
+            stages.append(stage)
+            continue
+        place_ = (index, len(old.stages))
+        needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
+        fitting = [node for node in plan.fleet.nodes if node.name in free and node.memory_bytes >= needed]
+        if not fitting:
+            return f"node {stage.node!r} of {stage_name(cluster, index)} is not there, and no spare can hold that stage"
+        best = max(fitting, key=lambda node: node.flops_per_s)
+        free.discard(best.name)
+        stages.append(replace(stage, node=best.name))
+    taken = {stage.node for stage in stages}
+    clusters = tuple(replace(old, stages=tuple(stages)) if each.name == cluster else each for each in plan.clusters)
+    return replace(plan, clusters=clusters, spares=tuple(each for each in plan.spares if each.node not in taken))

@@ -1,0 +1,72 @@
+"""What a run does when no cluster is left that trains: it begins again, from its last checkpoint, on the nodes it has.
+
+In: the plan, the nodes that are alive, and the checkpoint of each beginning. Out: how long to wait, the plan to go on
+with, or that it is over. Pure. A run begins again at most so many times in a row without a new checkpoint: what ends it
+each time before that would end it for ever.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from cluster_planner import NoFeasiblePlan, Plan, Spare, make_plan
+
+MOST_IN_A_ROW = 4
+"""So often a run begins again without having come to another checkpoint."""
+
+FIRST_WAIT_S = 2.0
+LONGEST_WAIT_S = 120.0
+"""The wait before each beginning doubles in a row, up to this."""
+
+_GONE = "was not there when the run was planned anew"
+
+
+class Restarts:
+    """Counts how often a run begins again."""
+
+    def __init__(self) -> None:
+        self._checkpoint: str | None = None
+        self._in_a_row = 0
+
+    def after(self, checkpoint: str | None) -> float | None:
+        """The run has lost its last cluster, and `checkpoint` is its latest; None: there is none.
+
+        Returns the seconds to wait before it begins again; None where it does not.
+        """
+        if checkpoint is None:
+            return None
+        self._in_a_row = self._in_a_row + 1 if checkpoint == self._checkpoint else 1
+        self._checkpoint = checkpoint
+        if self._in_a_row > MOST_IN_A_ROW:
+            return None
+        return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._in_a_row - 1))
+
+
+def plan_among(plan: Plan, alive: Collection[str]) -> Plan:
+    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are.
+
+    Nodes that are not stay in the new plan as spares, so that they can stand in for others when they are back. Raises
+    NoFeasiblePlan where the nodes that are alive cannot train the model.
+    """
+    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
+    if nodes <= set(alive):
+        return plan
+    gone = [node.name for node in plan.fleet.nodes if node.name not in alive]
+    if len(gone) == len(plan.fleet.nodes):
+        raise NoFeasiblePlan(f"no node of the plan is there: {', '.join(gone)}", key="nodes")
+    # What is too small for any unit gets no stage; what is known of its links says something about the others' still.
+    shrunk = tuple(replace(node, memory_bytes=1) if node.name in gone else node for node in plan.fleet.nodes)
+    rules = plan.fleet.constraints
+    rules = replace(rules, min_clusters=1, pins=tuple(pin for pin in rules.pins if pin.node not in gone))
+    fleet = replace(plan.fleet, nodes=shrunk, constraints=rules)
+    least = min(len(cluster.stages) for cluster in plan.clusters)
+    new = make_plan(
+        fleet,
+        plan.costs,
+        plan.workload,
+        job=plan.job,
+        job_file=plan.job_file,
+        seed=plan.seed,
+        min_stages=1 if len(plan.fleet.nodes) - len(gone) == 1 else min(2, least),
+    )
+    spares = tuple(Spare(each.node, _GONE if each.node in gone else each.reason) for each in new.spares)
+    return replace(new, fleet=plan.fleet, spares=spares, data=plan.data)

@@ -1,0 +1,194 @@
+"""Where a resumed run goes on: its last checkpoint, checked against the plan and the job, and moved onto other stages.
+
+In: the run's folder, the plan and the job. Out: a `ResumedRun`, and the weights and optimizer state of each stage. The
+plan may be another than the one that the checkpoint was made with (other cuts, other clusters, other nodes): weights
+and optimizer state are kept by the names of parameters, and go to whichever stages hold these parameters now.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from cluster_planner import Plan
+from ravnest.checkpoints.checkpoint import Checkpoint, open_latest
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.weight_files import StoredTensors
+from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan, parts_of_stages
+from ravnest.errors import InvalidInput
+from ravnest.job.config import Job, OptimizerConfig
+from ravnest.job.initial_weights import make_buffers
+from ravnest.stage.setup import StageSetup
+from ravnest.training.averaging import OUTER_PREFIX
+from ravnest.training.sampler import ORDER
+
+_ONCE_UNSAID = {"job.averaging.outer": "none", "job.tied": "exact"}
+"""What older checkpoints were made with, whose manifests do not say it."""
+
+_READABLE = 100  # the characters that two values in a message may have together
+_MOVABLE = ("clusters", "shares")
+"""What may be another one when a run is resumed: then its state is moved onto the stages of the new plan."""
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """How far a run has come, by its last checkpoint. `updates` are by cluster of the plan that is resumed."""
+
+    checkpoint: Checkpoint
+    samples: int
+    rounds: int
+    updates: Mapping[str, int]
+    moved: bool = False
+    """Whether the checkpoint was made with other stages, or other shares of the data."""
+
+    @classmethod
+    def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "ResumedRun":
+        """Open the latest checkpoint of a run. Raises InvalidInput when it is damaged, lacks a part, or does not
+        fit the plan and the job.
+
+        Onto other stages each cluster goes on at the update that it would have come to by the samples of the
+        checkpoint and its share of them. So learning rates go on where they were, and so do the clusters' places in
+        the epoch, but for some samples of this epoch that are read twice or not at all.
+        """
+        checkpoint = open_latest(folder.checkpoints, parts_of_plan(plan))
+        manifest = checkpoint.manifest
+        differing = {
+            key: value
+            for key, value in made_with(plan, job).items()
+            if manifest.made_with.get(key, _ONCE_UNSAID.get(key)) != value
+        }
+        for key, value in differing.items():
+            if key not in _MOVABLE:
+                before = manifest.made_with.get(key, _ONCE_UNSAID.get(key))
+                raise InvalidInput(
+                    f"the checkpoint was made with another one{_both(before, value)}: resume with the plan.yaml in the"
+                    " run's folder, or start a new run",
+                    path=str(folder.path),
+                    key=key,
+                )
+        checkpoint.require(parts_of_checkpoint(checkpoint, plan))  # now that it is known to be of this model and job
+        if not differing:
+            return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
+        updates = {cluster.name: _updates_of(plan, job, cluster.name, manifest.samples) for cluster in plan.clusters}
+        return cls(checkpoint, manifest.samples, manifest.round, updates, moved=True)
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user is to know of this resume, in sentences: first of all, what is resumed."""
+        folder = self.checkpoint.folder
+        what = f"resuming {folder.parent.parent} from {folder.name}: {self.samples:,} samples, round {self.rounds}"
+        if self.moved:
+            return [
+                what,
+                "the checkpoint was made with other stages: weights and optimizer state go to the stages of this plan,"
+                " and some samples of this epoch are read twice or not at all",
+            ]
+        lost = self.checkpoint.manifest.lost
+        return [what, *(f"{name} had been lost before this checkpoint: its optimizer begins anew" for name in lost)]
+
+
+def _updates_of(plan: Plan, job: Job, cluster: str, samples: int) -> int:
+    start, end = plan.share(cluster)
+    return round(samples * (end - start) / (job.micro_batch * job.update_every))
+
+
+def made_with(plan: Plan, job: Job) -> dict[str, str]:
+    """Return, by key, what must be equal for a checkpoint to fit a plan and a job.
+
+    Learning rates, schedules, clipping, rounds and the end of the job may change.
+    """
+    spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
+    return {
+        "model": plan.costs.fingerprint,
+        "clusters": json.dumps(spans),
+        "shares": json.dumps([plan.share(cluster.name) for cluster in plan.clusters]),
+        "job.data": job.data.said,
+        "job.micro_batch": str(job.micro_batch),
+        "job.update_every": str(job.update_every),
+        "job.optimizer": json.dumps(_without_rates(job.optimizer), sort_keys=True),
+        "job.averaging.outer": job.averaging.outer_name,
+        "job.tied": job.tied,
+        "job.seed": str(job.seed),
+    }
+
+
+def data_made_with(data: str) -> dict[str, str]:
+    """By key, what a checkpoint says of the data and of the order in which its samples are read.
+
+    `data`: their fingerprint; empty where it is not known.
+    """
+    return ({"data": data} if data else {}) | {"data.order": ORDER}
+
+
+def check_same_as_before(manifest: Mapping[str, str], data: str, path: Path) -> None:
+    """Raises InvalidInput where a run would go on with other data than its checkpoint was made with, or would read
+    them in another order. `manifest`: what the checkpoint says that it was made with.
+    """
+    for key, value in data_made_with(data).items():
+        before = manifest.get(key, "sorted" if key == "data.order" else value)
+        if before != value:
+            message = (
+                f"the checkpoint was made with other data ({before}, now {value})"
+                if key == "data"
+                else "the checkpoint is of an earlier version, which read the samples in another order: some would come"
+                " twice in this epoch, and others not"
+            )
+            hint = "bring the same data, start a new run, or go on all the same with --other-data"
+            raise InvalidInput(message, path=str(path), key=key, hint=hint)
+
+
+def _without_rates(optimizer: OptimizerConfig) -> dict[str, object]:
+    groups = [group.model_dump(mode="json", exclude={"lr"}) for group in optimizer.groups]
+    return {"name": optimizer.name, **optimizer.arguments, **({"groups": groups} if groups else {})}
+
+
+def _both(before: str | None, now: str) -> str:
+    short = before is not None and len(before) + len(now) < _READABLE
+    return f" ({before}, now {now})" if short else ""
+
+
+def resumed_optimizer(
+    setups: Mapping[str, StageSetup], setup: StageSetup, resumed: ResumedRun
+) -> Mapping[tuple[str, str], Tensor]:
+    """The optimizer state of a stage, which is read when it is asked for.
+
+    That of a cluster that was lost begins anew, except for the outer optimizer's, which is the same at all members of
+    a ring and is taken from another. A stage of another plan takes the state of each parameter from one of the stages
+    that had trained it: of the cluster of its own name where there was one.
+    """
+    checkpoint = resumed.checkpoint
+    mine = {name for segment in setup.segments for name in segment.parameters}
+    if resumed.moved:
+        return checkpoint.optimizer_of(mine, prefer=setup.cluster)
+    lost = checkpoint.manifest.lost
+    if setup.cluster not in lost:
+        return checkpoint.optimizer(setup.cluster, setup.index)
+    found: dict[tuple[str, str], Tensor] = {}
+    for other in setups.values():
+        if other.cluster not in lost and any(name in mine for each in other.segments for name in each.parameters):
+            saved = checkpoint.optimizer(other.cluster, other.index)
+            found |= {key: saved[key] for key in saved if key[0] in mine and key[1].startswith(OUTER_PREFIX)}
+    return found
+
+
+def resumed_weights(setups: Mapping[str, StageSetup], plan: Plan, job: Job, resumed: ResumedRun) -> StoredTensors[str]:
+    """The weights and buffers of all stages, by original name, each read when it is asked for.
+
+    Raises InvalidInput where the checkpoint lacks something that these stages would have saved.
+    """
+    checkpoint = resumed.checkpoint
+    if not resumed.moved:
+        checkpoint.require(parts_of_stages(setups.values()))
+    names = {spec.name for setup in setups.values() for spec in setup.program.weight_specs}
+    saved = checkpoint.weights(names)
+    missing = names - saved.keys()
+    if not missing:
+        return saved
+    lost = sorted(missing & {name for setup in setups.values() for each in setup.segments for name in each.names})
+    if lost:
+        raise InvalidInput(f"the checkpoint is not complete: it lacks {', '.join(lost)}", path=str(checkpoint.folder))
+    # Buffers that the model does not save (rotary frequencies) come from its construction even on a resume.
+    made = {name: tensor for name, tensor in make_buffers(job, plan.job_file).items() if name in missing}
+    return StoredTensors(saved.files, saved.names, made)

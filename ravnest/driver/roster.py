@@ -1,0 +1,68 @@
+"""The clusters of a run: which are in it, which of them train, drain, leave, or only follow the rounds. Pure.
+
+In: who comes and goes. Out: names of clusters and of their stages.
+"""
+
+from collections.abc import Mapping
+
+from ravnest.driver.newcomers import Newcomers
+from ravnest.pipeline import stage_name
+from ravnest.stage.messages import Drained
+
+
+class Roster:
+    """The clusters that are in a run, lost ones left out."""
+
+    def __init__(self, clusters: Mapping[str, int]) -> None:
+        """`clusters`: by name, the number of stages."""
+        self._counts = dict(clusters)
+        self.newcomers = Newcomers()
+        """Those of them that follow the rounds and do not train yet."""
+        self.drained: dict[str, Drained] = {}
+        """Those of them in whose pipelines nothing is left."""
+        self.leaving: dict[str, str] = {}
+        """Those of them that leave with notice, with the reason."""
+
+    def __contains__(self, cluster: str) -> bool:
+        return cluster in self._counts
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all clusters that are in the run."""
+        return list(self._counts)
+
+    @property
+    def training(self) -> list[str]:
+        """The names of the clusters that train: all but those that follow only."""
+        return [name for name in self._counts if name not in self.newcomers]
+
+    @property
+    def staying(self) -> list[str]:
+        """The names of the clusters that train and do not leave."""
+        return [name for name in self.training if name not in self.leaving]
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages of all clusters that are in the run."""
+        return [stage for name in self._counts for stage in self.stages_of(name)]
+
+    @property
+    def first_stages(self) -> list[str]:
+        """The stages that inject micro-batches, one in each cluster that trains."""
+        return [stage_name(name, 0) for name in self.training]
+
+    def stages_of(self, cluster: str) -> list[str]:
+        """The names of a cluster's stages, in order."""
+        return [stage_name(cluster, i) for i in range(self._counts[cluster])]
+
+    def add(self, cluster: str, stages: int) -> None:
+        """A cluster of so many stages has come. It follows the rounds at first."""
+        self._counts[cluster] = stages
+        self.newcomers.add(cluster, self.stages_of(cluster))
+
+    def remove(self, cluster: str) -> str | None:
+        """The cluster is gone. Returns the reason for which it was leaving; None where it was not."""
+        del self._counts[cluster]
+        self.newcomers.remove(cluster)
+        self.drained.pop(cluster, None)
+        return self.leaving.pop(cluster, None)

@@ -1,0 +1,139 @@
+"""The rings of a run as clusters come and go: who is in them, how they divide their vectors, who keeps what. Pure.
+
+In: the plan, the setups of all stages, and orders to reform rings. Out: what each stage is told of its rings, and the
+setups as they are then. The driver alone computes a ring, as at the launch, because two machines could come to
+different shares of equal worth.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cluster_planner import Plan, RingMember
+from ravnest.driver.instructions import ReformRings
+from ravnest.driver.stage_setups import keeper, ring_spec
+from ravnest.stage import epoch_messages as em
+from ravnest.stage.setup import SegmentSetup, StageSetup
+from ring_allreduce import RingSpec
+from ring_allreduce.transport import PeerAddress
+
+
+class RunRings:
+    """Knows the setups of all stages of the plan, and which of them are in the run."""
+
+    def __init__(
+        self, plan: Plan, setups: Mapping[str, StageSetup], addresses: Mapping[str, PeerAddress] | None = None
+    ) -> None:
+        """`addresses`: where each stage listens. Without them no cluster can join."""
+        self.plan = plan
+        """The plan, with the nodes that the stages are on now."""
+        self._all = dict(setups)
+        self._addresses = dict(addresses or {})
+        self._places = {name: place for place, name in enumerate(setups)}
+        self._following: tuple[str, ...] = ()
+        self.setups = dict(setups)
+        """By name: the stages that are in the run, with the rings that they have now."""
+
+    def of_cluster(self, cluster: str) -> dict[str, StageSetup]:
+        """The setups of a cluster's stages, by name, whether it is in the run or not."""
+        return {name: setup for name, setup in self._all.items() if setup.cluster == cluster}
+
+    def members(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        """The names of the rings of each of a cluster's stages."""
+        return {
+            name: tuple(str(segment.ring) for segment in setup.segments)
+            for name, setup in self.of_cluster(cluster).items()
+        }
+
+    def begin_anew(self, plan: Plan, setups: Mapping[str, StageSetup], addresses: Mapping[str, PeerAddress]) -> None:
+        """These stages begin anew, at these addresses, by this plan. It may place them on other nodes."""
+        self.plan = plan
+        self._all |= setups
+        self._addresses |= addresses
+
+    def training(self) -> dict[str, StageSetup]:
+        """The setups of the stages in the run whose clusters train."""
+        return {name: setup for name, setup in self.setups.items() if setup.cluster not in self._following}
+
+    def trains(self, cluster: str) -> None:
+        """A cluster that followed the rounds trains now."""
+        self._following = tuple(name for name in self._following if name != cluster)
+
+    def reform(self, order: ReformRings) -> dict[str, em.RingsReformedMessage]:
+        """Take new members of the rings. Returns what each stage is told, by its name."""
+        members = {int(ring): sorted(names, key=self._places.__getitem__) for ring, names in order.rings.items()}
+        inside = {name for names in members.values() for name in names}
+        came = inside - self.setups.keys()
+        stages = {name: (setup.cluster, setup.index) for name, setup in self._all.items()}
+        segments = {
+            segment.ring: self._among(segment, [stages[name] for name in members[segment.ring]])
+            for name in inside
+            for segment in self._all[name].segments
+        }
+        self._following = order.following
+        keepers = {
+            ring: keeper(self.plan, [stages[name] for name in names if stages[name][0] not in order.following])
+            for ring, names in members.items()
+        }
+        self.setups = {
+            name: replace(setup, segments=tuple(self._held(segments, keepers, stages[name], setup)))
+            for name, setup in self._all.items()
+            if name in inside
+        }
+        peers = self._peers() if came else ()
+        return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
+
+    def _peers(self) -> tuple[em.PeerPlace, ...]:
+        """Where all stages of the run listen. Whoever comes is told of all, and all are told of who comes."""
+        return tuple(
+            em.PeerPlace(stage=name, host=at.host, pipeline_port=at.pipeline_port, bulk_port=at.bulk_port)
+            for name, at in self._addresses.items()
+            if name in self.setups
+        )
+
+    def _among(self, segment: SegmentSetup, members: list[RingMember]) -> SegmentSetup:
+        """The segment with rings of these members."""
+
+        def again(spec: RingSpec | None) -> RingSpec | None:
+            return None if spec is None else self._again(spec, members)
+
+        return replace(
+            segment,
+            progress=self._again(segment.progress, members),
+            averaged_buffers=again(segment.averaged_buffers),
+            taken_buffers=again(segment.taken_buffers),
+        )
+
+    def _again(self, spec: RingSpec, members: list[RingMember]) -> RingSpec:
+        return ring_spec(self.plan, members, spec.name, spec.elements, spec.wire)
+
+    @staticmethod
+    def _held(
+        segments: Mapping[int, SegmentSetup],
+        keepers: Mapping[int, RingMember],
+        stage: RingMember,
+        setup: StageSetup,
+    ) -> list[SegmentSetup]:
+        """The segments of one stage, which says for each of them how many of its cluster's stages hold it."""
+        return [
+            replace(segments[old.ring], keeper=keepers[old.ring] == stage, copies=old.copies, frozen=old.frozen)
+            for old in setup.segments
+        ]
+
+
+def _told(order: ReformRings, setup: StageSetup, peers: tuple[em.PeerPlace, ...]) -> em.RingsReformedMessage:
+    rings = tuple(
+        em.ReformedRing(
+            ring=segment.ring,
+            members=segment.members,
+            divisions=tuple(_division(spec) for spec in segment.rings),
+            keeper=segment.keeper,
+        )
+        for segment in setup.segments
+    )
+    return em.RingsReformedMessage(
+        epoch=order.epoch, committed=order.committed, rings=rings, lost=order.lost, peers=peers
+    )
+
+
+def _division(spec: RingSpec) -> em.RingDivision:
+    return em.RingDivision(spec.chunk_elements, spec.shares, spec.direct)

@@ -1,0 +1,127 @@
+"""The Python door of ravnest to machines: profile measures them, doctor says what would make a run on them fail.
+
+In: an address of Ray, or nothing for this machine alone, and files or the objects that they describe. Out: a `Profile`
+and a `DoctorReport`. The door to a run on the machines is ravnest/api.py. A function imports what it needs when it is
+called, so that a mistake in a file is reported before torch and Ray are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ravnest.errors import InvalidInput
+from ravnest.files import StrPath, Tell, ignore, load_fleet, load_job, read_plan, told_to
+
+if TYPE_CHECKING:
+    from cluster_planner import Fleet
+    from ravnest.job.config import Job
+    from ravnest.profiling.doctor import DoctorReport
+    from ravnest.profiling.profile import Profile
+
+
+LEAST_PEERS = 2
+SHORTEST_TRANSFER_S, LONGEST_TRANSFER_S = 0.5, 60.0
+
+
+def profile(
+    job: Job | StrPath | None = None,
+    *,
+    address: str | None = None,
+    known: Fleet | None = None,
+    peers: int = 6,
+    seconds: float = 4.0,
+    seed: int = 0,
+    progress: Tell | None = None,
+    warn: Tell | None = None,
+) -> Profile:
+    """Measures what machines can do and what joins them. The result's `fleet` is what nodes.yaml describes.
+
+    Arguments:
+        job: the job, or its job.yaml, with whose units speed is measured; without it, those of a small transformer.
+        address: HOST:PORT of a running Ray cluster, all of whose nodes are measured; without it, this machine alone.
+        known: a fleet whose nodes keep their names, by address. `Profile.merged_into` writes what was measured over it.
+        peers: with how many others, 2 at the least, each node exchanges data, where there are more than 12 nodes.
+        seconds: how long each transfer takes, from 0.5 to 60.
+        seed: of the choice of peers.
+        progress: is told of each slow step as it begins.
+        warn: is told which files of the job's folder are not sent to the nodes.
+
+    Raises:
+        InvalidInput: for impossible `peers` and `seconds`, where nothing listens at `address`, or the job cannot be
+            captured. RunFailed where Ray cannot be joined, or no machine could be measured.
+    """
+    if peers < LEAST_PEERS:
+        raise InvalidInput(f"must be {LEAST_PEERS} or more, not {peers}", key="peers")
+    if not SHORTEST_TRANSFER_S <= seconds <= LONGEST_TRANSFER_S:
+        extent = f"from {SHORTEST_TRANSFER_S:g} to {LONGEST_TRANSFER_S:g}"
+        raise InvalidInput(f"must be {extent}, not {seconds:g}", key="seconds")
+    wanted = load_job(job) if isinstance(job, str | os.PathLike) else job
+    job_file = Path(job) if isinstance(job, str | os.PathLike) else None if job is None else job.file
+    from ravnest.profiling.node_agents import agents_at
+    from ravnest.profiling.profile import ProfileRequest, profile
+
+    names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
+    asked = ProfileRequest(wanted, job_file, peers, seconds, seed)
+    with agents_at(address, wanted, job_file, names, told_to(warn)) as agents:
+        return profile(agents, asked, progress or ignore)
+
+
+def doctor(
+    file: StrPath | None = None,
+    *,
+    address: str | None = None,
+    progress: Tell | None = None,
+    warn: Tell | None = None,
+) -> DoctorReport:
+    """Says what would make a run fail, or be slower or stranger than planned, before it does.
+
+    Arguments:
+        file: a plan.yaml or a nodes.yaml that the machines are to fit; without it, what Ray has, or this machine.
+        address: HOST:PORT of a running Ray cluster; without it, this machine alone, which would run every stage.
+        progress: is told of each slow step as it begins.
+        warn: is told what is possible and hardly meant, and where an edited plan predicts what is no longer true of it.
+
+    Raises:
+        InvalidInput: for a file that is neither, and a plan that disagrees with its job.
+    """
+    from cluster_planner import holds_plan
+
+    path = None if file is None else Path(file)
+    plan = read_plan(path, warn)[1] if path is not None and holds_plan(path) else None
+    fleet = load_fleet(path, warn=warn) if path is not None and plan is None else None
+    from ravnest.profiling.doctor import examine
+
+    return examine(plan, fleet, path, address, progress or ignore)
+
+
+def leave_run(run: StrPath, node: str) -> None:
+    """Asks a run that goes on to let a node go with nothing lost: its cluster hands on what it has made, and leaves.
+
+    Arguments:
+        run: the run's folder.
+        node: its name in the run's plan.
+
+    Raises:
+        InvalidInput: no run goes on there, or its plan has no such node.
+    """
+    _request(Path(run), "leave", node)
+
+
+def join_run(run: StrPath, node: str) -> None:
+    """Tells a run that goes on that a node which had left it may run stages again. Arguments as of `leave_run`."""
+    _request(Path(run), "join", node)
+
+
+def _request(run: Path, kind: Literal["leave", "join"], node: str) -> None:
+    from cluster_planner import load_plan
+    from ravnest.checkpoints.run_folder import RunFolder
+    from ravnest.checkpoints.run_lock import LOCK
+    from ravnest.driver.node_requests import NodeRequest, put_request
+
+    folder = RunFolder(run)
+    if not (run / LOCK).exists():
+        raise InvalidInput("no run goes on here", path=str(run))
+    load_plan(folder.plan).fleet.node(node)  # which tells of a name that nobody has
+    put_request(run, NodeRequest(kind, node))

@@ -1,0 +1,252 @@
+"""What no plan could train: a model that is frozen or has complex weights, and what a captured graph would leave out.
+
+In: a model and a micro-batch. Out: nothing, or an InvalidInput that names what is wrong. A captured graph holds what a
+forward did once: a number that Python or numpy drew, or that an attribute counts, is a constant in it. What torch draws
+is drawn in each forward, and so is carried (each stage has a stream of its own). A graph holds operations and no
+Python: gradients that the user's code makes or changes, in an autograd.Function or a hook, would be others.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import InvalidInput, naming
+from ravnest.factories import user_code
+from ravnest.splitting import CapturedModel, twin_of
+
+_TOLERANCE = 1e-4
+"""The largest difference between two forwards, relative to the largest magnitude: kernels may add in another order."""
+_WHAT_TO_DO = (
+    "a captured model would repeat what was drawn at planning in every forward. Draw with torch (torch.rand), in"
+    " tensors, instead"
+)
+
+
+def check_trains(captured: CapturedModel, model: nn.Module, job_file: str | Path) -> None:
+    """Raises InvalidInput where nothing of the model is trained."""
+    whole = captured.span(0, len(captured.units))
+    if any(spec.requires_grad for spec in whole.parameters):
+        return
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if len(frozen) == len(whole.parameters):
+        said = f"all {len(frozen)} parameters are frozen (requires_grad is False: {frozen[0]!r}, …)"
+    else:
+        said = "all parameters that the forward uses are frozen"
+    raise InvalidInput(f"{said}: there is nothing to train", path=str(job_file), key="model")
+
+
+def check_numbers(captured: CapturedModel, job_file: str | Path) -> None:
+    """Raises InvalidInput for complex weights, which rounds of averaging would take for real ones."""
+    whole = captured.span(0, len(captured.units))
+    for spec in (*whole.parameters, *(buffer for buffer in whole.buffers if buffer.persistent)):
+        if spec.dtype.is_complex and (spec.requires_grad or spec in whole.buffers):
+            message = (
+                f"{spec.name!r} is {spec.dtype}, and weights are averaged and saved as real numbers: hold its real and"
+                " imaginary parts in a last dimension of 2, and use torch.view_as_complex"
+            )
+            raise InvalidInput(message, path=str(job_file), key="model")
+
+
+def check_draws(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path, seed: int = 0
+) -> None:
+    """Raises InvalidInput where a forward draws from the generators of Python or numpy, the module's own included, or
+    gives other outputs each time though torch's seed is the same.
+
+    The model, which is on the CPU, is not changed, and neither are the generators.
+    """
+    for training in (True, False):
+        mode = "training" if training else "evaluation"
+        found = []
+        for _ in range(2):
+            with naming(job_file):
+                twin = twin_of(model).train(training)
+            with _untouched_generators(), torch.random.fork_rng(devices=[]):
+                before = _states(twin)
+                torch.manual_seed(seed)
+                with user_code(f"the forward of {type(model).__name__} in {mode}", path=str(job_file), key="model"):
+                    output = twin(
+                        *(tensor.clone() for tensor in args), **{key: value.clone() for key, value in kwargs.items()}
+                    )
+                drawn = sorted(name for name, state in _states(twin).items() if state != before.get(name))
+            if drawn:
+                message = f"the forward of {type(model).__name__} in {mode} draws from {drawn[0]}: {_WHAT_TO_DO}"
+                raise InvalidInput(message, path=str(job_file), key="model")
+            found.append([leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)])
+            del twin
+        if not _alike(*found):
+            message = (
+                f"the forward of {type(model).__name__} in {mode} gives other outputs each time, though torch's seed is"
+                f" the same: it depends on a clock or draws random numbers elsewhere; {_WHAT_TO_DO}"
+            )
+            raise InvalidInput(message, path=str(job_file), key="model")
+
+
+def check_carried(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path
+) -> None:
+    """Raises InvalidInput where the model's code does in training what a captured graph does not carry.
+
+    That is: to make or change gradients by a torch.autograd.Function of its own, or by a hook on the gradients of a
+    parameter, a module or a tensor of the forward; and to change a number, a truth value or a text that the model has
+    as a plain attribute (`self.step += 1`) in each forward. Whether it makes a difference in this micro-batch does not
+    count: a hook that cuts off large gradients would show only later. The model, which is on the CPU, is not changed.
+    """
+
+    def refuse(said: str, hint: str) -> None:
+        raise InvalidInput(said, path=str(job_file), key="model", hint=hint)
+
+    if (hooked := _hooked(model)) is not None:
+        refuse(f"{hooked} has a hook on its gradients, which stages do not call", _INSTEAD_OF_HOOKS)
+    with naming(job_file):
+        twin = twin_of(model).train()
+    forward = f"the forward of {type(model).__name__}"
+    with _noting_hooks() as shapes:
+        output = _forward(twin, args, kwargs, job_file)
+    if shapes:
+        said = f"{forward} puts a hook on the gradients of a tensor of shape {shapes[0]}, which stages do not call"
+        refuse(said, _INSTEAD_OF_HOOKS)
+    if (function := _own_function(output)) == _RE_ENTRANT:
+        said = f"{forward} uses torch.utils.checkpoint with use_reentrant=True, whose inside a captured graph cuts off"
+        refuse(said, _INSTEAD_OF_RE_ENTRANT)
+    if function is not None:
+        said = f"{forward} applies {function}, a torch.autograd.Function: a captured graph has the operations of"
+        refuse(f"{said} its forward, and leaves its backward out", _INSTEAD_OF_FUNCTIONS)
+    del output
+    before = _plain_attributes(twin)  # what only the first forward changes is a cache
+    _forward(twin, args, kwargs, job_file)
+    for name, value in _plain_attributes(twin).items():
+        if name in before and value != before[name]:
+            said = f"{forward} changes its attribute {name!r} each time (from {before[name]!r} to {value!r}): in a"
+            refuse(f"{said} captured graph it would stay what it was at planning", _INSTEAD_OF_COUNTING)
+
+
+_INSTEAD_OF_HOOKS = "remove it; `frozen` and optimizer.clip_norm in the job are carried, and so are torch's operations"
+_INSTEAD_OF_FUNCTIONS = (
+    "write it with torch's own operations (a straight-through estimate of y for x is x + (y - x).detach()), or make it"
+    " an operator with torch.library.custom_op and register_autograd"
+)
+_RE_ENTRANT = "torch.utils.checkpoint.CheckpointFunction"
+_INSTEAD_OF_RE_ENTRANT = "say use_reentrant=False, or leave it out: activation_checkpointing in the job does the same"
+_INSTEAD_OF_COUNTING = "make it a buffer (register_buffer) and compute with that, or leave it out"
+
+
+def _forward(twin: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
+    with (
+        _untouched_generators(),
+        torch.random.fork_rng(devices=[]),
+        user_code(f"the forward of {type(twin).__name__} in training", path=str(job_file), key="model"),
+    ):
+        torch.manual_seed(0)
+        return twin(*(tensor.clone() for tensor in args), **{key: value.clone() for key, value in kwargs.items()})
+
+
+def _hooked(model: nn.Module) -> str | None:
+    """The first parameter or module with a hook on its gradients, by what a message calls it."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return f"the parameter {name!r}"
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            return f"the module {name!r}" if name else "the model"
+    return None
+
+
+@contextmanager
+def _noting_hooks() -> Iterator[list[tuple[int, ...]]]:
+    """Notes the shapes of the tensors that are given a hook on their gradients while the block runs."""
+    noted: list[tuple[int, ...]] = []
+    original = Tensor.register_hook
+
+    def register(self: Tensor, hook: Any) -> Any:
+        noted.append(tuple(self.shape))
+        return original(self, hook)  # type: ignore[no-untyped-call]
+
+    Tensor.register_hook = register  # type: ignore[method-assign]
+    try:
+        yield noted
+    finally:
+        Tensor.register_hook = original  # type: ignore[method-assign]
+
+
+def _own_function(output: Any) -> str | None:
+    """The name of an autograd.Function through which gradients of the output would pass: of the first one that is not
+    torch's, or is that of a re-entrant checkpoint; None without one."""
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    stack, seen = [leaf.grad_fn for leaf in leaves], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        function = getattr(node, "_forward_cls", None)
+        if function is not None:
+            name = f"{function.__module__}.{function.__qualname__}"
+            if name == _RE_ENTRANT or not name.startswith("torch."):
+                return name
+        stack += [after for after, _ in node.next_functions]
+    return None
+
+
+def _plain_attributes(model: nn.Module) -> dict[str, object]:
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | complex | str)
+    }
+
+
+@contextmanager
+def _untouched_generators() -> Iterator[None]:
+    python, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpys)
+
+
+def _states(model: nn.Module) -> dict[str, object]:
+    """The state of each generator that the forward may draw from, by what a message calls it."""
+    states: dict[str, object] = {
+        "Python's random": random.getstate(),
+        "numpy.random": repr(np.random.get_state()),
+    }
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            state = _state(value)
+            if state is not None:
+                states[f"the generator {f'{path}.{name}' if path else name!r}"] = state
+    return states
+
+
+def _state(value: object) -> object:
+    match value:
+        case random.Random():
+            return value.getstate()
+        case np.random.Generator():
+            return repr(value.bit_generator.state)
+        case np.random.RandomState():
+            return repr(value.get_state())
+    return None
+
+
+def _alike(first: list[Tensor], second: list[Tensor]) -> bool:
+    if [tensor.shape for tensor in first] != [tensor.shape for tensor in second]:
+        return False
+    for a, b in zip(first, second, strict=True):
+        if torch.equal(a, b) or not a.numel():
+            continue
+        if not (a.is_floating_point() or a.is_complex()):
+            return False
+        scale = float(a.detach().abs().nan_to_num().max())
+        if not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=_TOLERANCE * scale, equal_nan=True):
+            return False
+    return True

@@ -1,0 +1,247 @@
+"""Tries the stages of a plan as a run would use them: `python -m ravnest.planning.trial_process FOLDER`.
+
+In: a folder with `trial.json` (a job, and the programs of the stages of each pipeline) and the model's initial weights.
+Out: `result.json` there, which says what went wrong, or that nothing did.
+
+Each pipeline makes one step of training (forward, backward, update) and evaluates the first and the last batch of the
+held-out set. The stages are those of a run, and so is what crosses a cut. One stage is in memory at a time: a stage's
+forward runs again before its backward. This process imports what a stage's process imports, and neither the model nor
+what it uses, so that an operator which a stage would not know is not known here either.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ravnest.checkpoints.weight_files import open_weights
+from ravnest.errors import InvalidInput, ModelNotSplittable, RavnestError
+from ravnest.factories import describe, import_modules
+from ravnest.job.config import Job, job_from_mapping
+from ravnest.splitting import StageProgram
+from ravnest.splitting.plain_programs import program_from
+from ravnest.splitting.program import resolve_target
+from ravnest.stage.boundary_tensors import StageCrossings
+from ravnest.stage.compute import StageCompute
+from ravnest.stage.process import batch_source, stage_compute
+from ravnest.stage.setup import (
+    ComputeResources,
+    EvaluationSetup,
+    StageBounds,
+    StagePlace,
+    StageSetup,
+    TransportSetup,
+    UserCode,
+)
+from ravnest.training.fingerprint import fingerprint
+from ravnest.training.optimizer import ScheduleConfig
+from ravnest.training.sampler import EvaluationBatches
+
+TRIAL, RESULT, WEIGHTS = "trial.json", "result.json", "weights.safetensors"
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried. `pipelines`: for each, its cluster's name and its stages: whether each recomputes, its program."""
+
+    job: Job
+    job_file: str
+    search_dirs: tuple[str, ...]
+    pipelines: Sequence[tuple[str, Sequence[tuple[bool, StageProgram]]]]
+    evaluation: EvaluationSetup
+    data: str = ""
+    """The fingerprint of the data that the planning process has; empty where it is not known."""
+
+
+class TrialFailed(Exception):
+    """A stage that could not do what a run would ask of it; the message says which and what."""
+
+
+def read_trial(folder: Path) -> Trial:
+    """The trial that a folder describes."""
+    said: dict[str, Any] = json.loads((folder / TRIAL).read_text())
+    return Trial(
+        job_from_mapping(said["job"]),
+        said["job_file"],
+        tuple(said["search_dirs"]),
+        [
+            (name, [(bool(recomputes), program_from(plain)) for recomputes, plain in stages])
+            for name, stages in said["pipelines"]
+        ],
+        EvaluationSetup(*said["evaluation"]),
+        said["data"],
+    )
+
+
+def try_stages(trial: Trial, weights: Mapping[str, Tensor]) -> None:
+    """Train and evaluate with each pipeline of the trial.
+
+    Raises TrialFailed naming the stage, or InvalidInput where the user's data or loss is what is wrong.
+    """
+    dirs = tuple(Path(path) for path in trial.search_dirs)
+    for name, stages in trial.pipelines:
+        for index, (_, program) in enumerate(stages):
+            with _told(name, index, program, "cannot be made"):
+                # Before anything else of the user's is imported: stages in the middle import no more than this.
+                import_modules(program.imports, dirs)
+                for code in (program.train, program.evaluate):
+                    for operation in code.operations:
+                        resolve_target(operation.target)
+    for name, stages in trial.pipelines:
+        _Pipeline(trial, weights, name, stages).run()
+
+
+class _told:  # noqa: N801 - used as a context
+    """What is raised inside becomes a TrialFailed that names the stage. The user's own mistakes stay as they are."""
+
+    def __init__(self, cluster: str, index: int, program: StageProgram, what: str) -> None:
+        self._says = f"stage {cluster}.s{index} (units {program.start} to {program.end - 1}) {what}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        users = isinstance(error, InvalidInput) and not isinstance(error, ModelNotSplittable)
+        if isinstance(error, Exception) and not users:
+            said = str(error) if isinstance(error, RavnestError) else describe(error)
+            raise TrialFailed(f"{self._says}: {said}") from error
+
+
+class _Pipeline:
+    """The stages of one cluster, of which one is in memory at a time."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        weights: Mapping[str, Tensor],
+        name: str,
+        stages: Sequence[tuple[bool, StageProgram]],
+    ) -> None:
+        self._weights = weights
+        self._name = name
+        self._data, self._job_file = trial.data, trial.job_file
+        # An update after each micro-batch, at a rate that does not depend on how many follow.
+        optimizer = trial.job.optimizer.model_copy(update={"schedule": ScheduleConfig()})
+        job = trial.job.model_copy(update={"update_every": 1, "optimizer": optimizer})
+        self._setups = [
+            StageSetup(
+                place=StagePlace(name, index, len(stages)),
+                bounds=StageBounds(window=1, largest_window=1, recomputes=recomputes),
+                evaluation=trial.evaluation,
+                job=job,
+                code=UserCode(trial.job_file, trial.search_dirs),
+                program=program,
+                segments=(),
+                machine=ComputeResources(torch.get_num_threads(), "cpu"),
+                transport=TransportSetup(token=b"", max_message_bytes=1),
+            )
+            for index, (recomputes, program) in enumerate(stages)
+        ]
+        self._crossings = [StageCrossings(setup) for setup in self._setups]
+        ends = {setup.index: setup for setup in (self._setups[0], self._setups[-1])}
+        self._sources = {index: batch_source(setup) for index, setup in ends.items()}
+
+    def run(self) -> None:
+        with ExitStack() as leaving:
+            for source in self._sources.values():
+                if source is not None:
+                    leaving.callback(source.close)
+            self._check_data()
+            self._evaluate()
+            self._train()
+
+    def _check_data(self) -> None:
+        for source in self._sources.values():
+            found = "" if source is None or not self._data else fingerprint(*source.sets)
+            if found != self._data:
+                raise InvalidInput(
+                    f"its data are others in each process that calls it ({self._data} and {found}), and the first and"
+                    " the last stage call it for themselves",
+                    path=self._job_file,
+                    key="data.factory",
+                    hint="draw from torch's, numpy's or Python's global generator, which is seeded before each call, or"
+                    " from one with a seed of its own",
+                )
+
+    def _evaluate(self) -> None:
+        source = self._sources[0]
+        assert source is not None
+        plan = self._setups[0].evaluation
+        held_out = len(EvaluationBatches(source.samples[1], plan.batch, short_last=plan.short_last))
+        batches = sorted({0, held_out - 1}) if held_out else []
+        carried: dict[int, Tensors] = dict.fromkeys(batches, ())
+        for index in range(len(self._setups)):
+            compute = self._made(index)
+            for batch in batches:
+                with self._told(index, f"cannot evaluate batch {batch} of the held-out set"):
+                    carried[batch] = compute.evaluate(0, batch, carried[batch])
+
+    def _train(self) -> None:
+        last = len(self._setups) - 1
+        received: list[Tensors] = [()]
+        for index in range(last):
+            compute, crossings = self._made(index), self._crossings[index]
+            with self._told(index, "cannot train"):
+                sent = compute.forward(0, crossings.activations_in.unpack(received[-1]))
+                received.append(crossings.activations_out.pack(sent))
+        gradients: Tensors = ()
+        for index in range(last, -1, -1):
+            compute, crossings = self._made(index), self._crossings[index]
+            with self._told(index, "cannot train"):
+                compute.forward(0, crossings.activations_in.unpack(received[index]))
+                sent, _ = compute.backward(0, crossings.gradients_in.unpack(gradients), ends_group=True)
+                compute.update(None)
+                gradients = crossings.gradients_out.pack(sent)
+
+    def _made(self, index: int) -> StageCompute:
+        setup = self._setups[index]
+        with self._told(index, "cannot be made"):
+            specs = setup.program.weight_specs
+            own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=True) for spec in specs}
+            return stage_compute(setup, self._sources.get(index), own, copy=False)
+
+    def _told(self, index: int, what: str) -> _told:
+        return _told(self._name, index, self._setups[index].program, what)
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The weights of a trial's folder. Each is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = open_weights(folder / WEIGHTS)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._files.stored:
+            raise KeyError(name)
+        return self._files.read(name)
+
+    def __iter__(self) -> Any:
+        return iter(self._files.stored)
+
+    def __len__(self) -> int:
+        return len(self._files.stored)
+
+
+def main(folder: Path) -> dict[str, str | None]:
+    """Run the trial of a folder. Returns what went wrong by `message`, `path`, `key` and `hint`; empty if nothing."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            try_stages(read_trial(folder), StoredWeights(folder))
+    except TrialFailed as error:
+        return {"message": str(error)}
+    except RavnestError as error:
+        told = {name: getattr(error, name, None) for name in ("message", "path", "key", "hint")}
+        return {**told, "message": told["message"] or str(error)}
+    return {}
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    (where / RESULT).write_text(json.dumps(main(where)))

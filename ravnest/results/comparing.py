@@ -1,0 +1,135 @@
+"""Several runs beside each other: what of their settings differs, and their losses at equal numbers of samples.
+
+In: the folders of runs, which are only read. Out: a `Comparison`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cluster_planner import Plan, load_plan
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.errors import InvalidInput
+from ravnest.pictures import Curve
+from ravnest.results.run_state import State, run_state
+
+POINTS = 8
+"""At how many numbers of samples losses are compared."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run. What is not known is None."""
+
+    path: Path
+    state: State
+    samples: int
+    seconds: float
+    """Of training, over all its sessions."""
+    trained: Curve
+    """The mean training loss of the clusters, second by second."""
+    held_out: Curve
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """The mean rate of all its training."""
+        return self.samples / self.seconds if self.seconds > 0 else None
+
+    @property
+    def best_held_out(self) -> float | None:
+        """The lowest held-out loss."""
+        return min((loss for _, loss in self.held_out), default=None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs, and by key each setting that differs, in the order of the runs. None: the run has no such key."""
+
+    runs: tuple[ComparedRun, ...]
+    settings: Mapping[str, tuple[object, ...]]
+    losses: tuple[tuple[int, tuple[float | None, ...]], ...]
+    """(samples, of each run the mean training loss since the row before)."""
+
+
+def compare_runs(paths: Sequence[Path]) -> Comparison:
+    """Return what the runs in these folders have in common and what not.
+
+    Raises InvalidInput for fewer than two runs, a folder without a run, and files that cannot be read.
+    """
+    if len(paths) < 2:
+        raise InvalidInput("two runs at least are compared", key="RUN")
+    runs = tuple(_read(path) for path in paths)
+    settings = [dict(settings_of(load_plan(RunFolder(path).plan, has_run=True))) for path in paths]
+    most = max(run.samples for run in runs)
+    edges = [most * step // POINTS for step in range(POINTS + 1)]
+    spans = list(pairwise(edges)) if most >= POINTS else []
+    rows = tuple((end, tuple(_mean(run.trained, begin, end) for run in runs)) for begin, end in spans)
+    return Comparison(runs, differing(settings), rows)
+
+
+def differing(settings: Sequence[Mapping[str, object]]) -> dict[str, tuple[object, ...]]:
+    """Return by key the values that are not all equal; None for one that is not there."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    values = {key: tuple(each.get(key) for each in settings) for key in keys}
+    return {key: found for key, found in values.items() if any(one != found[0] for one in found)}
+
+
+def settings_of(plan: Plan) -> Iterator[tuple[str, object]]:
+    """Yields (key, value): the job's keys, joined by dots, then the model, the data and who runs what."""
+    yield from _flat(plan.job, "job")
+    yield "model", plan.costs.fingerprint[:8]
+    yield "data", plan.data
+    for cluster in plan.clusters:
+        yield f"clusters.{cluster.name}", ", ".join(stage.node for stage in cluster.stages)
+        yield f"clusters.{cluster.name}.cuts", ", ".join(str(stage.units[1]) for stage in cluster.stages[:-1])
+        yield f"clusters.{cluster.name}.window", cluster.window
+
+
+def _flat(value: object, key: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from _flat(item, f"{key}.{name}")
+    else:
+        yield key, json.dumps(value) if isinstance(value, Mapping | list | tuple) else value
+
+
+def _read(path: Path) -> ComparedRun:
+    state = run_state(path).state
+    metrics = RunFolder(path).metrics
+    records = read_metrics(metrics) if metrics.exists() else []
+    samples, seconds = _extent(records)
+    return ComparedRun(path, state, samples, seconds, tuple(_trained(records)), tuple(_held_out(records)))
+
+
+def _extent(records: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
+    """The samples at the end, and the seconds of all sessions, each of which counts its time from its own start."""
+    samples, whole_s, session_s = 0, 0.0, 0.0
+    for record in records:
+        if record["kind"] == "progress":
+            if record["at_s"] < session_s:
+                whole_s += session_s
+            samples, session_s = record["samples"], record["at_s"]
+    return samples, whole_s + session_s
+
+
+def _trained(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for record in records:
+        if record["kind"] == "progress":
+            losses = [cluster["loss"] for cluster in record["clusters"] if cluster["loss"] is not None]
+            if losses:
+                yield record["samples"], sum(losses) / len(losses)
+
+
+def _held_out(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for record in records:
+        if record["kind"] == "evaluated" and record["loss"] is not None:
+            yield record["samples"], record["loss"]
+
+
+def _mean(curve: Curve, begin: int, end: int) -> float | None:
+    losses = [loss for samples, loss in curve if begin < samples <= end]
+    return sum(losses) / len(losses) if losses else None

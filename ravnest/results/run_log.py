@@ -1,0 +1,70 @@
+"""The lines of a run's files, also while the run writes them.
+
+In: a file, and whether its run goes on. Out: its lines, and for metrics.jsonl the events in them.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver.observe.metrics_file import event_of, record_of
+from ravnest.driver.observe.report import ProgressEvent, RunEvent
+from ravnest.errors import InvalidInput
+
+_BLOCK_BYTES = 64 * 1024
+RAY = "ray"
+
+
+def lines_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[str]:
+    """Yields the lines of a file with their ends; the last one may have none.
+
+    At the end of the file it waits (`wait` is called) and reads on, for as long as `goes_on` says. A file that is not
+    there yet is waited for in the same way, and without that it has no lines.
+    """
+    while not path.exists():
+        if not goes_on():
+            return
+        wait()
+    with path.open("rb") as file:
+        begun = b""
+        while True:
+            is_over = not goes_on()  # asked first: what was written before the end is read below
+            while block := file.read(_BLOCK_BYTES):
+                *whole, begun = (begun + block).split(b"\n")
+                for line in whole:
+                    yield line.decode("utf-8", "replace") + "\n"
+            if is_over:
+                break
+            wait()
+    if begun:
+        yield begun.decode("utf-8", "replace")
+
+
+def events_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[tuple[float, RunEvent]]:
+    """Yields (seconds since training began, event) of a metrics.jsonl, without the progress of each second.
+
+    `goes_on` and `wait` are those of `lines_of`. Raises InvalidInput for a line that is no record.
+    """
+    for line in lines_of(path, goes_on, wait):
+        if not line.endswith("\n"):
+            return  # a crash has torn it
+        record = record_of(line)
+        event = event_of(record)
+        if event is not None and not isinstance(event, ProgressEvent):
+            yield float(str(record["at_s"])), event
+
+
+def log_of(folder: RunFolder, stage: str) -> Path:
+    """Returns the path of a stage's log, or of Ray's where `stage` is "ray".
+
+    Raises InvalidInput, which names the logs that there are, where there is no such one.
+    """
+    logs = {path.stem: path for path in folder.ray_log.parent.glob("*.log")}
+    if stage not in logs:
+        there = ", ".join(sorted(logs)) or "none"
+        raise InvalidInput(
+            f"has no log of {stage!r} (there are: {there})",
+            path=str(folder.path),
+            hint="a stage has one when it has failed; `ray` is what Ray said and what the stages printed",
+        )
+    return logs[stage]

@@ -1,0 +1,131 @@
+"""What a run's folder tells of the run: whether it goes on, how far it has come, and what it has left.
+
+In: the folder, which is only read. Out: a `RunState`. Its lock tells who lives (checkpoints/run_lock.py), the end of
+metrics.jsonl how far it is, and summary.json how it ended.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ravnest.checkpoints.checkpoint import LATEST, name_of_latest
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.run_lock import LOCK, LockState, look_at_lock
+from ravnest.driver.observe.metrics_file import event_of, last_records
+from ravnest.driver.observe.report import ProgressEvent
+from ravnest.errors import InvalidInput
+
+State = Literal["running", "finished", "stopped", "failed", "killed", "unknown"]
+MEANING: Mapping[State, str] = {
+    "running": "its process lives",
+    "finished": "it came to its end",
+    "stopped": "it was stopped with a checkpoint: --resume goes on",
+    "failed": "it ended with an error, or at once by Ctrl-C",
+    "killed": "its process ended without a word, as by a kill, a crash or a loss of power",
+    "unknown": "its lock cannot be seen here: it may be running on another machine",
+}
+_LAST_PHASE = "saving"
+_KINDS = ("progress", "phase", "evaluated")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run, as its folder shows it. What is not known is None."""
+
+    path: Path
+    state: State
+    is_rehearsal: bool
+    owner: str | None
+    """The process that runs it, or of a killed or unknown run the last one that did, in words."""
+    phase: str | None
+    progress: ProgressEvent | None
+    """The last one that was written down."""
+    held_out_loss: float | None
+    held_out_samples: int | None
+    """The samples that the fleet had trained on then."""
+    checkpoint: str | None
+    """The name of the last complete one."""
+    checkpoint_age_s: float | None
+    silent_s: float | None
+    """How long ago metrics.jsonl was last written to."""
+    logs: tuple[str, ...]
+    """The files in logs/: tracebacks of stages that failed, and what Ray said."""
+
+
+def run_state(path: Path, now_s: float | None = None) -> RunState:
+    """Return the state of the run in the folder `path`; `now_s` is the time of day, by default this machine's.
+
+    Raises InvalidInput where no run is there, or its metrics cannot be read.
+    """
+    folder = RunFolder(path)
+    if not is_run(path):
+        raise InvalidInput("no run is here: its plan.yaml is missing", path=str(path))
+    now_s = time.time() if now_s is None else now_s
+    lock, owner = look_at_lock(path)
+    last = last_records(folder.metrics, _KINDS)
+    progress = event_of(last["progress"]) if "progress" in last else None
+    phase, evaluated = last.get("phase", {}).get("name"), last.get("evaluated", {})
+    loss, samples = evaluated.get("loss"), evaluated.get("samples")
+    return RunState(
+        path=path,
+        state=state_of(lock, None if phase is None else str(phase), stopped_early=_stopped_early(folder.summary)),
+        is_rehearsal=folder.is_rehearsal,
+        owner=None if owner is None else str(owner),
+        phase=None if phase is None else str(phase),
+        progress=progress if isinstance(progress, ProgressEvent) else None,
+        held_out_loss=loss if isinstance(loss, float | int) else None,
+        held_out_samples=samples if isinstance(samples, int) else None,
+        checkpoint=name_of_latest(folder.checkpoints) if folder.has_checkpoint else None,
+        checkpoint_age_s=_age_s(folder.checkpoints / LATEST, now_s),
+        silent_s=_age_s(folder.metrics, now_s),
+        logs=tuple(sorted(one.name for one in folder.ray_log.parent.glob("*.log"))),
+    )
+
+
+def state_of(lock: LockState, phase: str | None, *, stopped_early: bool | None) -> State:
+    """Return what a run does, by its lock, the last phase that it wrote down, and its summary (None: it has none)."""
+    if lock == "held":
+        return "running"
+    if lock == "left":
+        return "killed"
+    if lock == "unknown":
+        return "unknown"
+    if phase != _LAST_PHASE or stopped_early is None:
+        return "failed"
+    return "stopped" if stopped_early else "finished"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run has begun in this folder."""
+    return path.is_dir() and RunFolder(path).plan.is_file() and any((path / name).exists() for name in _TRACES)
+
+
+_TRACES = (LOCK, "metrics.jsonl", "summary.json", "checkpoints", "logs")
+
+
+def states_in(folder: Path) -> list[RunState]:
+    """Return the states of all runs in a folder, such as runs/, the one that wrote last at the end.
+
+    Raises InvalidInput where there is no such folder, or a run's metrics cannot be read.
+    """
+    if not folder.is_dir():
+        raise InvalidInput("no such folder", path=str(folder), hint="runs are in runs/ where the command was run")
+    found = [run_state(path) for path in folder.iterdir() if is_run(path)]
+    return sorted(found, key=lambda run: -1.0 if run.silent_s is None else -run.silent_s)
+
+
+def _stopped_early(summary: Path) -> bool | None:
+    try:
+        return bool(json.loads(summary.read_text(encoding="utf-8"))["stopped_early"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # the run has not come to its end
+
+
+def _age_s(path: Path, now_s: float) -> float | None:
+    try:
+        return max(0.0, now_s - path.stat().st_mtime)
+    except OSError:
+        return None

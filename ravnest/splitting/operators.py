@@ -1,0 +1,45 @@
+"""Which module registers an operator that is not torch's own.
+
+In: the targets of a graph's operations, in the process that captured it. Out: the modules that another process has to
+import before it knows these operators. A stage imports neither the model's code nor the libraries that it uses, so a
+program has to say what it needs.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch._library.custom_ops import OPDEFS
+
+from ravnest.errors import ModelNotSplittable
+from ravnest.factories import is_imported
+
+_TORCHS_OWN = frozenset({"aten", "mkldnn", "prim", "prims", "quantized", "sparse"})
+
+
+def registering_modules(targets: Iterable[str]) -> tuple[str, ...]:
+    """The modules that register the operators among `targets` that torch itself does not have, sorted.
+
+    Raises ModelNotSplittable for an operator that comes from no module that could be imported.
+    """
+    names = {tuple(target.split(".")[:2]) for target in targets if ":" not in target}
+    return tuple(sorted({_module(space, name) for space, name in names if space not in _TORCHS_OWN}))
+
+
+def _module(space: str, name: str) -> str:
+    defined = OPDEFS.get(f"{space}::{name}")
+    if defined is not None:
+        return _name_of_module(defined._init_fn)
+    if is_imported(space):  # a library's compiled operators, which bear its name: torchvision.nms
+        return space
+    raise ModelNotSplittable(
+        f"the model uses the operator {space}::{name}, and no module is known that a stage could import for it: define"
+        " it with torch.library.custom_op"
+    )
+
+
+def _name_of_module(function: Callable[..., object]) -> str:
+    if function.__module__ != "__main__":
+        return function.__module__
+    file = inspect.getsourcefile(function)  # of the script, which stages import as a module of its name
+    return Path(file).stem if file is not None else function.__module__

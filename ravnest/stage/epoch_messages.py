@@ -1,0 +1,118 @@
+"""The messages by which an epoch of membership begins, and by which a new cluster comes to train.
+
+In: what the driver decides when a cluster is lost or joins, and what each stage holds then. Out: typed headers, without
+tensors. rounds/membership.py in ring_allreduce says what an epoch is; the other messages of a run are in messages.py.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from ravnest.stage.message_fields import MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares
+from ring_allreduce.transport import Count, Message, Name, at_most
+
+# driver → stage
+
+
+class RingDivision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the members of a ring divide its vector: the elements of a chunk, the part of each member's block (None for
+    equal blocks), and whether everyone sends to everyone."""
+
+    chunk_elements: Count
+    shares: Shares | None
+    direct: bool
+
+
+class ReformedRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of a stage's rings in a new epoch: who is in it, in passing order, and how its vectors are divided.
+
+    `divisions` has one for each vector of the segment, that of progress first. `keeper` says whether this stage sends
+    the segment's anchor for checkpoints from now on.
+    """
+
+    ring: Count
+    members: Names
+    divisions: Annotated[tuple[RingDivision, ...], at_most(16)]
+    keeper: bool
+
+
+class PeerPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a stage of the run listens: its host, and a port for each lane."""
+
+    stage: Name
+    host: Annotated[str, at_most(253)]
+    pipeline_port: Count
+    bulk_port: Count
+
+
+class RingsReformedMessage(Message, frozen=True, kw_only=True, tag="rings_reformed"):
+    """An epoch of membership begins: the stage stops its rings, which become these, and answers with RoundsHeld.
+
+    Every round up to `committed` is committed. `lost` names the stages that are in no ring any more. `peers` are all
+    stages of the run from now on, where any of them is new.
+    """
+
+    epoch: Count
+    committed: Count
+    rings: Annotated[tuple[ReformedRing, ...], at_most(MOST_RINGS)]
+    lost: Names
+    peers: Annotated[tuple[PeerPlace, ...], at_most(8192)] = ()
+
+
+class RoundsResumedMessage(Message, frozen=True, kw_only=True, tag="rounds_resumed"):
+    """All stages are in `epoch`. Rounds that are not `kept` start again, from what was contributed.
+
+    Each of `hand_on` is (ring, round, holder, to): the holder sends that average to those who lack it. The stage takes
+    part from `first_round` on.
+    """
+
+    epoch: Count
+    kept: Rounds
+    hand_on: Annotated[tuple[tuple[Count, Count, Name, Names], ...], at_most(MOST_ROUNDS)]
+    first_round: Count
+
+
+class SendState(Message, frozen=True, kw_only=True, tag="send_state"):
+    """The run has ended, and the stage is to send its state once more, for a checkpoint of `round`: the first try
+    lacked what a lost stage had to send."""
+
+    round: Count
+
+
+class FollowRounds(Message, frozen=True, kw_only=True, tag="follow_rounds"):
+    """It goes to a stage of a cluster that does not train yet, which is to take part, without weight, in all rounds up
+    to `up_to`."""
+
+    up_to: Count
+
+
+class TrainFrom(Message, frozen=True, kw_only=True, tag="train_from"):
+    """It goes to every stage of a cluster whose stages all hold the anchor: the cluster trains, and contributes by its
+    gradients to the rounds after `round`."""
+
+    round: Count
+
+
+# stage → driver
+
+
+class NoticeGiven(Message, frozen=True, kw_only=True, tag="notice_given"):
+    """The stage's process was asked to end (SIGTERM): its node is about to be gone."""
+
+
+class RoundsHeld(Message, frozen=True, kw_only=True, tag="rounds_held"):
+    """The stage has stopped its rings and is in `epoch`. It holds the averages of these (ring, round)."""
+
+    epoch: Count
+    holding: Annotated[tuple[tuple[Count, Count], ...], at_most(MOST_ROUNDS)]
+
+
+EPOCH_KINDS: tuple[type[Message], ...] = (
+    RingsReformedMessage,
+    RoundsResumedMessage,
+    SendState,
+    FollowRounds,
+    TrainFrom,
+    NoticeGiven,
+    RoundsHeld,
+)

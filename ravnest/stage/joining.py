@@ -1,0 +1,230 @@
+"""A stage of a cluster that joins a run which is under way: from its first message until it trains.
+
+In: deliveries. Out: a stage that follows the rounds, holds the anchor once the driver has sent it, says so, and becomes
+a StageRuntime when the driver lets its cluster train:
+
+    RingsReformed, RoundsResumed ─► follows rounds without weight ─ state of round r ─► holds today's anchor
+                                                                   ─ TrainFrom ─► trains
+
+What comes for the stage that it will be, as a first activation, is kept until then.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.stage import epoch_messages as em
+from ravnest.stage import messages as m
+from ravnest.stage.compute import StageCompute
+from ravnest.stage.following import RoundFollower
+from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
+from ravnest.stage.orphan import orphan_deadline
+from ravnest.stage.rings import StageRings
+from ravnest.stage.rounds import StageRounds
+from ravnest.stage.runtime import StageRuntime
+from ravnest.stage.setup import StageSetup
+from ring_allreduce.rounds import AwakeTime
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Unacceptable
+
+_POLL_S = 0.25
+MOST_EARLY = 4096
+"""The most messages that are kept for the stage that trains. Its neighbours send a window of them at most."""
+
+
+class ArrivingState:
+    """The weights and the optimizer state of a stage, as the driver sends them."""
+
+    def __init__(self) -> None:
+        self.begin: m.Begin | None = None
+        self.weights: dict[str, Tensor] = {}
+        self.optimizer: dict[tuple[str, str], Tensor] = {}
+        """By (parameter name, the optimizer's key)."""
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors have come."""
+        return len(self.weights) + len(self.optimizer)
+
+    @property
+    def whole(self) -> m.Begin | None:
+        """The message by which the stage begins, once all that it announces is here."""
+        begin = self.begin
+        return None if begin is None or self.tensors < begin.tensors else begin
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery of the driver, if it is of the state. Returns whether it was."""
+        message = delivery.message
+        if isinstance(message, m.Begin):
+            self.begin = message
+        elif isinstance(message, m.StateTensor) and len(delivery.tensors) == 1:
+            tensor = delivery.tensors[0].clone()  # where it came by shared memory, the driver has that again
+            if message.part == "weight":
+                self.weights[message.name] = tensor
+            else:
+                self.optimizer[message.name, message.key] = tensor
+        else:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class HeldStage:
+    """What a stage consists of once it holds its weights. It has made `version` updates."""
+
+    compute: StageCompute
+    rounds: StageRounds
+    version: int
+
+
+class Build(Protocol):
+    """Makes the parts of a stage from its state."""
+
+    def __call__(
+        self, state: Mapping[str, Tensor], optimizer: Mapping[tuple[str, str], Tensor], version: int, rings: StageRings
+    ) -> HeldStage:
+        """Return the stage; `rings` are those that it takes part in already."""
+        ...
+
+
+class JoiningStage:
+    """One stage of a cluster that joins. It has the interface of a StageRuntime, and becomes one."""
+
+    def __init__(
+        self,
+        setup: StageSetup,
+        endpoint: Endpoint,
+        build: Build,
+        train: Callable[[HeldStage, int, int], StageRuntime],
+        started: Callable[[], m.StageStarted],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Arguments:
+            build: makes the parts of the stage when its state is here.
+            train: makes the stage that trains, from these parts, the last round that it has merged, and the last that
+                it has contributed to.
+            started: makes what the driver is told once the stage holds the anchor.
+            now: the clock, in seconds.
+        """
+        self.setup = setup
+        self.endpoint = endpoint
+        self._build = build
+        self._train = train
+        self._started = started
+        self._now = now
+        endpoint.epoch = setup.transport.epoch
+        self._rings = StageRings(setup, endpoint, joins=True)
+        self._follower = RoundFollower(setup, self._rings)
+        self._state: ArrivingState | None = ArrivingState()
+        self._arrived = 0
+        """How many tensors the whole state had."""
+        self._held: HeldStage | None = None
+        self._train_from: int | None = None
+        self._early: list[Delivery] = []
+        self._stopped = False
+        self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+        self._driver = orphan_deadline(self._awake.at(now()))
+        self._next_alive_s = now()
+        self.runtime: StageRuntime | None = None
+        """The stage that trains; None until it does."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the stage has been told to leave."""
+        return self._stopped if self.runtime is None else self.runtime.stopped
+
+    @property
+    def rounds(self) -> StageRounds | None:
+        """The averaging of the stage, once it holds the anchor."""
+        return None if self._held is None else self._held.rounds
+
+    def turn(self, timeout_s: float = _POLL_S) -> None:
+        """One pass of the loop, which waits for at most `timeout_s`. Raises what a StageRuntime raises."""
+        if self.runtime is not None:
+            self.runtime.turn(timeout_s)
+            return
+        for delivery in self.endpoint.poll(timeout_s):
+            try:
+                self._take(delivery)
+            except InvalidInput as error:
+                raise RunFailed(f"{type(delivery.message).__name__} of {delivery.sender}: {error}") from error
+        if self._stopped:
+            return
+        self._follower.merge(self._rings.pump())
+        self._hold()
+        self._say_alive()
+        if self._train_from is not None and self._held is not None:
+            self._begin_training(self._train_from, self._held)
+
+    def _take(self, delivery: Delivery) -> None:
+        message = delivery.message
+        if self._rings.on_delivery(delivery):
+            return
+        if isinstance(message, Unacceptable):
+            raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
+        if delivery.sender != m.DRIVER:
+            self._keep(delivery)
+            return
+        self._driver.heard(self._awake.at(self._now()))
+        if self._state is not None and self._state.take(delivery):
+            self._next_alive_s = self._now()  # the driver sends no more before it knows what has come
+            return
+        match message:
+            case em.RingsReformedMessage():
+                self._follower.merge(self._rings.on_reformed(message))
+            case em.RoundsResumedMessage():
+                self._follower.merge(self._rings.on_resumed(message))
+            case m.RoundCommittedMessage():
+                self._follower.merge(self._rings.on_committed(message))
+            case em.FollowRounds():
+                self._follower.follow(message.up_to)
+            case em.TrainFrom():
+                self._train_from = message.round
+                self._follower.follow(message.round)
+            case m.Alive():
+                pass
+            case m.Stop():
+                self._stopped = True
+            case _:
+                self._keep(delivery)
+
+    def _keep(self, delivery: Delivery) -> None:
+        if len(self._early) == MOST_EARLY:
+            raise RunFailed(f"{delivery.sender} sends more than a stage takes that does not train yet")
+        self._early.append(delivery)
+
+    def _hold(self) -> None:
+        """Make the stage's parts, once its state is whole, and bring its anchor up to date."""
+        begin = None if self._state is None else self._state.whole
+        if self._state is None or begin is None:
+            return
+        held = self._build(self._state.weights, self._state.optimizer, begin.version, self._rings)
+        self._arrived, self._state = self._state.tensors, None
+        self._follower.adopt(held.rounds, begin.round)
+        self._held = held
+        self.endpoint.send(m.DRIVER, Lane.PIPELINE, self._started())
+
+    def _begin_training(self, from_round: int, held: HeldStage) -> None:
+        """Train, once this stage has taken part in all rounds up to `from_round`."""
+        contributed = self._follower.contributed
+        if contributed < from_round:
+            return
+        held.compute.weights_moved()
+        self.runtime = self._train(held, self._follower.merged, contributed)
+        early, self._early = self._early, []
+        self.runtime.begin_with(early)
+
+    def _say_alive(self) -> None:
+        now_s = self._now()
+        awake_s = self._awake.at(now_s)
+        if now_s >= self._next_alive_s:
+            self._next_alive_s = now_s + ALIVE_EVERY_S
+            # While the state arrives, this is what the driver goes by to send more of it.
+            finished = self._arrived + self._follower.merged if self._state is None else self._state.tensors
+            self.endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=finished))
+        if self._driver.expired(awake_s):
+            raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")

@@ -1,0 +1,251 @@
+"""The rings of one stage: what it contributes goes out, averages come back, and it is told when a round may be merged.
+
+In: contributions, commits and epochs from the driver, chunks from the other members. Out: chunks, reports of finished
+rings to the driver, and averages. RingReducer moves the vectors; EpochMember says when a round may be merged, and what
+becomes of rounds when clusters come and go. What a contribution is made of, and what a merge changes, is not known
+here: rounds.py gives and takes vectors for a stage that trains, following.py for one that does not train yet.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ravnest.stage import epoch_messages as em
+from ravnest.stage import messages as m
+from ravnest.stage.epoch_rings import peers_of, resume_of, segments_among
+from ravnest.stage.setup import SegmentSetup, StageSetup
+from ring_allreduce import RingReducer
+from ring_allreduce.ring import RING_KINDS, RingResult
+from ring_allreduce.rounds import (
+    AcceptAverage,
+    CommitRound,
+    EpochInstruction,
+    EpochMember,
+    MergeRound,
+    Reform,
+    ReformRings,
+    ReportFinished,
+    ReportHeld,
+    RestartRound,
+    RingFinished,
+    RoundContributed,
+    SendAverage,
+)
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
+
+
+@dataclass(frozen=True)
+class SegmentContribution:
+    """What one segment gives to a round: the progress, and the buffers as they are, averaged and taken ones."""
+
+    ring: int
+    vector: Tensor
+    buffers: Tensor
+    weight: float
+    counters: tuple[int, ...]
+    taken: Tensor = field(default_factory=lambda: torch.empty(0))
+    follows: bool = False
+    """Whether the stage has nothing to give, and takes part for the average alone."""
+
+
+@dataclass(frozen=True)
+class SegmentAverage:
+    """What one segment gets back from a round."""
+
+    vector: Tensor
+    buffers: Tensor
+    counters: tuple[int, ...]
+    total_weight: float
+    taken: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class StageRings:
+    """All rings of one stage. `take` belongs to whoever has the stage's lock, and the other methods to the thread that
+    owns the endpoint."""
+
+    def __init__(self, setup: StageSetup, endpoint: Endpoint, *, joins: bool = False) -> None:
+        """`endpoint`: sends the chunks of the setup's rings, and RingFinished messages to the driver. `joins`: the
+        stage takes part from the epoch on of which it is told first; until then chunks are held as they come."""
+        self._endpoint = endpoint
+        self._segments = {segment.ring: segment for segment in setup.segments}
+        self._segment_of = {spec.name: segment for segment in setup.segments for spec in segment.rings}
+        specs = [spec for segment in setup.segments for spec in segment.rings]
+        self._max_lag = setup.job.max_lag
+        self._reducer = RingReducer(endpoint, specs, max_rounds=self._max_lag)
+        self._member = EpochMember(endpoint.name, paused=joins)
+        self._early: list[Delivery] | None = [] if joins else None
+        """What came of the rings before the stage knew its first round; None once it does."""
+        self._held_back: list[tuple[int, Sequence[SegmentContribution]]] = []
+        """Contributions of rounds whose epoch is only beginning."""
+        self._results: dict[int, dict[str, RingResult]] = {}
+        self._saves: set[int] = set()
+        self.on_ring_finished: Callable[[int, int], None] | None = None
+        """Is called with each (round, ring) whose average is here."""
+
+    @property
+    def segments(self) -> Mapping[int, SegmentSetup]:
+        """The stage's segments by ring, with the members that they have in this epoch."""
+        return self._segments
+
+    @property
+    def committed(self) -> int:
+        """The newest round that may be merged here, 0 before the first."""
+        return self._member.committed
+
+    @property
+    def first_round(self) -> int | None:
+        """The first round that the stage takes part in; None while it is not told."""
+        return None if self._early is not None else self._member.first_round
+
+    # A round's way through the rings, in order.
+
+    def contribute(self, round: int, contributions: Sequence[SegmentContribution]) -> None:  # noqa: A002 - our word
+        """Give the segments' parts to the rings; while an epoch begins, once it has begun."""
+        if self._member.paused:
+            self._held_back.append((round, contributions))
+            return
+        self._follow(self._member.handle(RoundContributed(round)))
+        for part in contributions:
+            segment = self._segments[part.ring]
+            self._reducer.contribute(round, segment.progress.name, part.vector, part.weight, part.counters)
+            if segment.averaged_buffers is not None:
+                self._reducer.contribute(round, segment.averaged_buffers.name, part.buffers, part.weight)
+            if segment.taken_buffers is not None:
+                first = segment.members[0] == self._endpoint.name and not part.follows
+                self._reducer.contribute(round, segment.taken_buffers.name, part.taken, float(first))
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        """Take a delivery if it is a chunk of a ring. Returns whether it was one."""
+        if self._early is not None and isinstance(delivery.message, RING_KINDS):
+            self._early.append(delivery)
+            return True
+        return self._reducer.on_delivery(delivery)
+
+    def on_committed(self, message: m.RoundCommittedMessage) -> list[int]:
+        """Take a commit. Returns the rounds that may be merged now."""
+        if message.save:
+            self._saves.add(message.round)
+        return self._follow(self._member.handle(CommitRound(message.round, self._member.epoch)))
+
+    def on_reformed(self, message: em.RingsReformedMessage) -> list[int]:
+        """An epoch begins: stop the rings and answer what is whole here. Returns the rounds that may be merged now.
+
+        Raises InvalidInput where these rings cannot become those of the message.
+        """
+        merges = self.pump()  # what became whole is told before the rings are stopped
+        rings = {str(ring.ring): ring.members for ring in message.rings}
+        orders = self._member.handle(Reform(message.epoch, rings, message.committed, dict.fromkeys(message.lost, "")))
+        if any(isinstance(order, ReformRings) for order in orders):
+            self._reform(message)
+        return merges + self._follow(orders)
+
+    def on_resumed(self, message: em.RoundsResumedMessage) -> list[int]:
+        """The epoch has begun everywhere: go on with the rounds. Returns the rounds that may be merged now.
+
+        Raises InvalidInput where the message has averages handed on that are not of these rings.
+        """
+        resume = resume_of(self._segments, self._endpoint.name, message)
+        orders = self._member.handle(resume)
+        if self._early is not None and not self._member.paused:
+            self._begin()
+        merges = self._follow(orders)
+        if not self._member.paused:
+            held_back, self._held_back = self._held_back, []
+            for number, contributions in held_back:
+                self.contribute(number, contributions)
+        return merges
+
+    def _reform(self, message: em.RingsReformedMessage) -> None:
+        """Take the new rings, all at once: the computing thread may be reading the old ones."""
+        self._segments = segments_among(self._segments, message)
+        self._segment_of = {spec.name: segment for segment in self._segments.values() for spec in segment.rings}
+        self._endpoint.epoch = message.epoch
+        self._endpoint.disconnect(message.lost)
+        self._endpoint.connect(peers_of(message))
+        self._reducer.reform([spec for segment in self._segments.values() for spec in segment.rings])
+
+    def _begin(self) -> None:
+        """The stage knows its first round: what came of the rings before that is taken now.
+
+        A later epoch may make an earlier round its first, which was kept in this one. So the reducer takes part from
+        the first round on that is not committed, and lets chunks come for as many rounds more as may be kept.
+        """
+        early, self._early = self._early or [], None
+        specs = [spec for segment in self._segments.values() for spec in segment.rings]
+        first, most = self._member.committed + 1, 2 * self._max_lag + 1
+        self._reducer = RingReducer(self._endpoint, specs, max_rounds=most, first_round=first)
+        for delivery in early:
+            self._reducer.on_delivery(delivery)
+
+    def _follow(self, orders: Sequence[EpochInstruction]) -> list[int]:
+        """Carry out what the member's machine says, but for ReformRings. Returns the rounds that may be merged now."""
+        merges = []
+        for order in orders:
+            match order:
+                case MergeRound():
+                    merges.append(order.round)
+                case ReportFinished():
+                    ring = int(order.ring)
+                    self._tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch))
+                    if self.on_ring_finished is not None:
+                        self.on_ring_finished(order.round, ring)
+                case ReportHeld():
+                    holding = tuple((int(ring), number) for ring, number in order.holding)
+                    self._tell(em.RoundsHeld(epoch=order.epoch, holding=holding))
+                case RestartRound():
+                    self._results.pop(order.round, None)
+                    self._reducer.restart(order.round)
+                case SendAverage():
+                    for spec in self._segments[int(order.ring)].rings:
+                        self._reducer.hand_on(order.round, spec.name, order.to)
+                case AcceptAverage():
+                    here = self._reducer.holding()
+                    for spec in self._segments[int(order.ring)].rings:
+                        if (spec.name, order.round) not in here:
+                            self._reducer.accept(order.round, spec.name, order.holder)
+        return merges
+
+    def _tell(self, message: Message) -> None:
+        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+
+    def pump(self) -> list[int]:
+        """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now."""
+        self._reducer.pump()
+        merges = []
+        for result in self._reducer.finished():
+            segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
+            arrived[result.ring] = result
+            if all(spec.name in arrived for spec in segment.rings):
+                merges += self._follow(self._member.handle(RingFinished(str(segment.ring), result.round)))
+        return merges
+
+    def take(self, round: int) -> tuple[dict[int, SegmentAverage], bool]:  # noqa: A002 - our word
+        """The averages of a round by ring, and whether the stage's state is to be saved. This call forgets both.
+
+        The averages' memory is used again once `release` was called.
+        """
+        save = round in self._saves
+        self._saves.discard(round)
+        results = self._results.pop(round, {})
+        return {ring: _average(results, segment) for ring, segment in self._segments.items() if results}, save
+
+    def release(self, round: int) -> None:  # noqa: A002 - our word
+        """The round is merged here, so nobody can ask for it any more: let go of its memory."""
+        self._reducer.commit(round)
+
+    @property
+    def unmerged(self) -> list[tuple[str, int]]:
+        """(ring, round) of the averages that are whole here and whose memory is not released yet."""
+        return self._reducer.holding()
+
+
+def _average(results: Mapping[str, RingResult], segment: SegmentSetup) -> SegmentAverage:
+    progress = results[segment.progress.name]
+    learned, first = (
+        None if ring is None else results[ring.name] for ring in (segment.averaged_buffers, segment.taken_buffers)
+    )
+    buffers = torch.empty(0) if learned is None else learned.average
+    taken = torch.empty(0) if first is None or first.total_weight == 0 else first.average
+    return SegmentAverage(progress.average, buffers, progress.counters, progress.total_weight, taken)

@@ -1,0 +1,121 @@
+"""Nodes of the hash table with sockets, real signatures and a real clock, on loopback; and the command."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ravnest.cli.main import app
+from ravnest.dht import Entry, HashTable, Rule, Rules, new_identity
+from ravnest.errors import InvalidInput, TableUnreachable
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def entry(key: bytes, value: bytes = b"v") -> Entry:
+    return Entry(key, b"", value, 600.0)
+
+
+async def several(count: int) -> list[HashTable]:
+    first = await HashTable.opened(["127.0.0.1:0"])
+    others = [await HashTable.opened(["127.0.0.1:0"], [str(first.addresses[0])]) for _ in range(count - 1)]
+    return [first, *others]
+
+
+def test_what_is_stored_is_found_and_outlives_the_first_node() -> None:
+    async def run() -> None:
+        tables = await several(7)
+        keys = [b"%d" % number for number in range(20)]
+        stored = await tables[3].store(*map(entry, keys))
+        assert {one.kept for one in stored} == {5}
+        await tables[0].close()
+        for reader in (tables[4], tables[6]):
+            found = await reader.get_many(keys)
+            assert [[record.value for record in found[key].records] for key in keys] == [[b"v"]] * 20
+        late = await HashTable.opened(["127.0.0.1:0"], [str(tables[1].addresses[0])], outwards_only=True)
+        assert (await late.get(b"7", thorough=True)).records[0].value == b"v"
+        assert (await late.survey()).met == 6
+        assert late.health().records == 0
+        for table in [*tables[1:], late]:
+            await table.close()
+
+    asyncio.run(run())
+
+
+def test_ipv6_and_ipv4_nodes_meet_through_one_that_has_both() -> None:
+    async def run() -> None:
+        both = await HashTable.opened(["127.0.0.1:0", "[::1]:0"])
+        four, six = (str(address) for address in both.addresses)
+        old, new = await HashTable.opened(["127.0.0.1:0"], [four]), await HashTable.opened(["[::1]:0"], [six])
+        await old.store(entry(b"k", b"from IPv4"))
+        assert (await new.get(b"k")).records[0].value == b"from IPv4"
+        for table in (both, old, new):
+            await table.close()
+
+    asyncio.run(run())
+
+
+def test_rules_are_kept_by_each_node_and_junk_is_dropped() -> None:
+    async def run() -> None:
+        owner = new_identity()
+        rules = Rules({b"run/": Rule(authors=frozenset({owner.public_key}))})
+        first = await HashTable.opened(["127.0.0.1:0"], rules=rules)
+        peer = str(first.addresses[0])
+        stranger = await HashTable.opened(["127.0.0.1:0"], [peer], outwards_only=True)
+        allowed = await HashTable.opened(["127.0.0.1:0"], [peer], outwards_only=True, identity=owner)
+        assert (await stranger.store(entry(b"run/1")))[0].kept == 0
+        assert (await allowed.store(entry(b"run/1", b"mine")))[0].kept == 1
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as junk:
+            for datagram in (b"", b"\x00" * 3000, b"\x97\x01", bytes(range(256))):
+                junk.sendto(datagram, ("127.0.0.1", first.addresses[0].port))
+        assert [one.value for one in (await stranger.get(b"run/1")).records] == [b"mine"]
+        assert first.dropped == 4
+        for table in (first, stranger, allowed):
+            await table.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_there_and_a_port_in_use_are_said() -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(TableUnreachable, match=re.escape(address)):
+                await HashTable.opened(["127.0.0.1:0"], [address], deadline_s=0.2)
+            with pytest.raises(InvalidInput, match=f"listen: cannot listen at {re.escape(address)}"):
+                await HashTable.opened([address])
+
+    asyncio.run(run())
+
+
+def test_the_command_starts_a_node_stores_looks_up_and_shows_the_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ravnest", "dht", "start", "--listen", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            (address,) = json.loads(process.stdout.readline())["listens"]
+            key = str(tmp_path / "mine.key")
+
+            def said(*words: str, code: int = 0) -> str:
+                told = CliRunner().invoke(app, ["dht", *words, "--peer", address])
+                assert told.exit_code == code, told.output
+                return told.output
+
+            assert "no records of greeting" in said("get", "greeting", code=1)
+            for value in ("hello", "goodbye"):
+                assert said("store", "greeting", value, "--key-file", key) == "kept by 1 node\n"
+            (record,) = json.loads(said("get", "greeting", "--json"))["records"]
+            assert record["value"] == "goodbye"
+            assert json.loads(said("health", "--json"))["nodes"] == 1.0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

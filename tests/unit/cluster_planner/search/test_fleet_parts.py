@@ -1,0 +1,35 @@
+from collections.abc import Callable
+
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.search.fleet_parts import MOST_REGIONS, parts_of
+
+
+def test_parts_are_regions_and_the_fastest_nodes(make_node: Callable[..., Node]) -> None:
+    speeds, rates = (8, 7, 6, 5, 4, 3, 2, 1), (1, 2, 3, 4, 5, 6, 7, 8)
+    nodes = tuple(
+        make_node(f"n{i}", region="x" if i < 3 else "y", flops_per_s=speed * 1e9, up_bytes_per_s=rate * 1e6)
+        for i, (speed, rate) in enumerate(zip(speeds, rates, strict=True))
+    )
+    found = dict(parts_of(Fleet(nodes), tuple(range(8))))
+    assert found == {
+        "x alone": (0, 1, 2),
+        "y alone": (3, 4, 5, 6, 7),
+        "the fastest 75% by speed": (0, 1, 2, 3, 4, 5),
+        "the fastest 50% by speed": (0, 1, 2, 3),
+        "the fastest 25% by speed": (0, 1),
+        "the fastest 75% by links": (2, 3, 4, 5, 6, 7),
+        "the fastest 50% by links": (4, 5, 6, 7),
+        "the fastest 25% by links": (6, 7),
+    }
+
+
+def test_only_the_nodes_that_are_asked_for_are_in_parts(make_node: Callable[..., Node]) -> None:
+    nodes = tuple(make_node(f"n{i}", region=region) for i, region in enumerate("xxyyzz"))
+    found = dict(parts_of(Fleet(nodes), (0, 2, 4)))
+    assert found["x alone"] == (0,)
+    assert found["without x"] == (2, 4)
+
+
+def test_of_very_many_regions_none_is_a_part(make_node: Callable[..., Node]) -> None:
+    nodes = tuple(make_node(f"n{i}", region=f"r{i}") for i in range(MOST_REGIONS + 1))
+    assert all("fastest" in words for words, _ in parts_of(Fleet(nodes), tuple(range(len(nodes)))))

@@ -1,0 +1,94 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner.inputs.constraints import LAST, Constraints, Pin
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.common_cuts import fast_cuts
+from cluster_planner.plan import Cluster
+from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.whole_plans import WholePlans
+
+NAMES = tuple(f"{place}{i}" for place in "ab" for i in range(4))
+
+
+@pytest.fixture
+def sites(make_node: Callable[..., Node]) -> Fleet:
+    nodes = tuple(make_node(name, region=name[0]) for name in NAMES)
+    far = RegionLink("a", "b", 0.05, 5e5)
+    return Fleet(nodes, (), (far, RegionLink("a", "a", 1e-3, 1e8), RegionLink("b", "b", 1e-3, 1e8)))
+
+
+@pytest.fixture
+def spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> SpanCosts:
+    return SpanCosts(make_model(8, parameter_bytes=2 * 10**6), make_workload(average_every=64))
+
+
+def within(fleet: Fleet, spans: SpanCosts, groups: Sequence[Sequence[str]]) -> list[Cluster]:
+    found = [fast_cuts(fleet, spans, group) for group in groups]
+    return [Cluster("", one.window, one.stages) for one in found if one is not None]
+
+
+def climbed(
+    fleet: Fleet, spans: SpanCosts, start: Sequence[Cluster], tries: int = 250
+) -> tuple[list[list[str]], float]:
+    worths = PlanWorths(fleet, spans)
+    clusters, worth = WholePlans(fleet, spans, worths, fleet.names, 2).improved(start, tries, 0)
+    assert worth == pytest.approx(worths.of(clusters))
+    nodes = [stage.node for cluster in clusters for stage in cluster.stages]
+    assert len(nodes) == len(set(nodes))
+    for cluster in clusters:
+        ends = [end for stage in cluster.stages for end in stage.units]
+        assert ends[0] == 0
+        assert ends[-1] == spans.count
+        assert ends[1:-1:2] == ends[2::2]
+    return [[stage.node for stage in cluster.stages] for cluster in clusters], worth
+
+
+def test_rings_that_starve_between_sites_come_to_lie_within_them(sites: Fleet, spans: SpanCosts) -> None:
+    start = within(sites, spans, [("a0", "a1"), ("a2", "a3"), ("b0", "b1"), ("b2", "b3")])
+    before = PlanWorths(sites, spans).of(start)
+    clusters, worth = climbed(sites, spans, start)
+    assert worth > 1.5 * before
+    assert len(clusters) > 0
+
+
+def test_the_same_seed_climbs_the_same_way(sites: Fleet, spans: SpanCosts) -> None:
+    start = within(sites, spans, [("a0", "b0", "a1"), ("b1", "a2")])
+    assert climbed(sites, spans, start, 60) == climbed(sites, spans, start, 60)
+
+
+def test_whoever_listens_can_end_it(sites: Fleet, spans: SpanCosts) -> None:
+    start = within(sites, spans, [("a0", "a1"), ("a2", "a3"), ("b0", "b1"), ("b2", "b3")])
+    heard: list[float] = []
+
+    def once(worth: float, clusters: Sequence[Cluster]) -> bool:
+        heard.append(worth)
+        return False
+
+    worths = PlanWorths(sites, spans)
+    _, worth = WholePlans(sites, spans, worths, sites.names, 2).improved(start, 250, 0, tell=once)
+    assert heard == [worth]
+
+
+def test_rules_hold_on_the_way(sites: Fleet, spans: SpanCosts) -> None:
+    demanded = Constraints(pins=(Pin("a0", "c0", 0), Pin("b3", None, LAST)), forbid=(("a1", "b1"),), min_clusters=2)
+    fleet = replace(sites, constraints=demanded)
+    start = within(fleet, spans, [("a0", "a1"), ("b0", "b1"), ("b2", "b3")])
+    clusters, _ = climbed(fleet, spans, start)
+    assert len(clusters) >= 2
+    pinned = next(names for names in clusters if "a0" in names)
+    assert pinned[0] == "a0"
+    assert next(names for names in clusters if "b3" in names)[-1] == "b3"
+    assert not any({"a1", "b1"} <= set(names) for names in clusters)
+
+
+def test_slow_nodes_become_spares(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    nodes = (*(make_node(f"n{i}", up_bytes_per_s=1e8) for i in range(4)), make_node("slow", up_bytes_per_s=1e3))
+    fleet = Fleet(nodes)
+    clusters, _ = climbed(fleet, spans, within(fleet, spans, [("n0", "n1"), ("n2", "slow", "n3")]))
+    assert all("slow" not in names for names in clusters)

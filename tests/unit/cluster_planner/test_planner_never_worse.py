@@ -1,0 +1,87 @@
+"""More machines never make a worse plan: no part of a fleet that the search can name is worth more by itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cluster_planner.errors import NoFeasiblePlan
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
+from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
+from cluster_planner.planner import make_plan
+from cluster_planner.search.fleet_parts import parts_of
+
+
+def random_fleet(random: np.random.Generator) -> Fleet:
+    """8 to 12 unequal nodes in two or three regions, some of them badly joined."""
+    regions = [f"r{i}" for i in range(random.integers(2, 4))]
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            flops_per_s=float(random.uniform(2e9, 3e10)),
+            memory_bytes=round(random.uniform(2e8, 9e8)),
+            up_bytes_per_s=float(random.choice([3e5, 2.5e6, 2.5e7])),
+            down_bytes_per_s=float(random.choice([2.5e6, 5e7])),
+            region=regions[i % len(regions)],
+        )
+        for i in range(random.integers(8, 13))
+    )
+    links = tuple(
+        RegionLink(a, b, 0.003, 5e7)
+        if a == b
+        else RegionLink(a, b, float(random.uniform(0.02, 0.2)), float(random.choice([2.5e5, 2.5e6, 2.5e7])))
+        for i, a in enumerate(regions)
+        for b in regions[i:]
+    )
+    return Fleet(nodes, (), links)
+
+
+def random_model(random: np.random.Generator) -> ModelCosts:
+    units = tuple(
+        Unit(
+            name=f"u{i}",
+            flops=float(random.uniform(5e7, 3e8)),
+            parameter_bytes=round(random.uniform(2e5, 6e6)),
+            saved_bytes=10**5,
+            boundary_bytes=30_000,
+            boundary_gradient_bytes=30_000,
+        )
+        for i in range(8)
+    )
+    return ModelCosts(units, "random")
+
+
+@pytest.mark.parametrize(("seed", "least"), [(1, 2), (3, 1), (3, 2)])
+def test_no_part_is_worth_more_than_the_whole(seed: int, least: int, make_workload: Callable[..., Workload]) -> None:
+    random = np.random.default_rng(seed)
+    fleet, costs = random_fleet(random), random_model(random)
+    work = make_workload(average_every=int(random.choice([64, 512, 4096])), update_every=8)
+
+    def worth(some: Fleet) -> float:
+        try:
+            return make_plan(some, costs, work, job={}, job_file="job.yaml", min_stages=least).predicted.objective
+        except NoFeasiblePlan:
+            return 0.0
+
+    whole = worth(fleet)
+    for words, numbers in parts_of(fleet, tuple(range(len(fleet.nodes)))):
+        nodes = tuple(fleet.nodes[i] for i in numbers)
+        here = {node.region for node in nodes}
+        part = replace(fleet, nodes=nodes, regions=tuple(r for r in fleet.regions if {r.a, r.b} <= here))
+        assert worth(part) <= whole * (1 + 1e-9), words
+
+
+def test_no_node_by_itself_is_worth_more(make_workload: Callable[..., Workload]) -> None:
+    random = np.random.default_rng(7)
+    fleet, costs = random_fleet(random), random_model(random)
+    work = make_workload(average_every=64)
+    given = {"job": {}, "job_file": "job.yaml", "min_stages": 1}
+    whole = make_plan(fleet, costs, work, **given).predicted.objective  # type: ignore[arg-type]
+    for node in fleet.nodes:
+        try:
+            alone = make_plan(Fleet((node,)), costs, work, **given).predicted.objective  # type: ignore[arg-type]
+        except NoFeasiblePlan:
+            continue
+        assert alone <= whole * (1 + 1e-9), node.name

@@ -1,0 +1,60 @@
+import pytest
+from typer.testing import CliRunner
+
+from ravnest.cli.explain import REFERENCE, Entry, about, entries_of, shown
+from ravnest.cli.main import app
+from ravnest.errors import InvalidInput
+from ravnest.job.config import Job
+from tests.support.commands import ROOT
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    return list(entries_of(REFERENCE.read_text(encoding="utf-8")))
+
+
+def test_the_reference_of_the_package_is_the_page_of_the_docs() -> None:
+    assert REFERENCE.read_bytes() == (ROOT / "docs/file-formats.md").read_bytes()
+
+
+def test_a_key_is_explained_with_its_place_and_its_default(entries: list[Entry]) -> None:
+    (found,) = about("gflops", entries)
+    assert found.place == ("nodes.yaml", "nodes")
+    assert shown(found).startswith("nodes.yaml › nodes: gflops\nGFLOP/s sustained")
+    (batch,) = about("job.micro_batch", entries)
+    assert "(default: 8)" in shown(batch)
+
+
+def test_the_section_before_a_key_chooses_among_those_of_one_name(entries: list[Entry]) -> None:
+    both = about("wire", entries)
+    assert {entry.place for entry in both} == {("job.yaml",), ("job.yaml", "averaging")}
+    (one,) = [entry for entry in about("averaging.wire", entries) if "wire" in entry.keys]
+    assert one.place == ("job.yaml", "averaging")
+
+
+def test_a_section_is_told_whole_and_what_only_text_mentions_too(entries: list[Entry]) -> None:
+    assert len(about("constraints", entries)) > 5
+    assert about("nodes.yaml", entries)
+    assert any("warmup_updates" in entry.text for entry in about("optimizer.schedule", entries))
+
+
+@pytest.mark.parametrize("key", sorted(Job.model_fields))
+def test_each_key_of_a_job_is_explained(entries: list[Entry], key: str) -> None:
+    assert any(key in entry.keys or key in entry.place for entry in about(f"job.{key}", entries))
+
+
+def test_nothing_is_wider_than_a_terminal_and_no_markup_of_links_is_left(entries: list[Entry]) -> None:
+    texts = [shown(entry).split("\n", 1)[1] for entry in entries]
+    assert not any("](" in text for text in texts)
+    prose = [text for entry, text in zip(entries, texts, strict=True) if entry.keys]
+    assert max(len(line) for text in prose for line in text.splitlines() if " " in line) < 80
+
+
+def test_an_unknown_key_is_answered_with_those_that_are_spelt_alike(entries: list[Entry]) -> None:
+    with pytest.raises(InvalidInput, match="has no 'gflop'") as caught:
+        about("gflop", entries)
+    assert "gflops" in (caught.value.hint or "")
+
+
+def test_the_command_prints_it() -> None:
+    assert "memory that this run may use" in CliRunner().invoke(app, ["explain", "memory_gb"]).stdout

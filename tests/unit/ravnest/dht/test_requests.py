@@ -1,0 +1,131 @@
+from ravnest.dht.contacts import Address
+from ravnest.dht.messages import AnyMessage, Find, Message, Ping, Pong
+from ravnest.dht.requests import (
+    FAILS_AFTER,
+    FIRST_TIMEOUT_S,
+    LEAST_TIMEOUT_S,
+    LIE_S,
+    MOST_BLOCKED,
+    MOST_WAITING,
+    SILENCE_S,
+    Blacklist,
+    Requests,
+)
+from ravnest.simulator.hash_table import Drawn
+
+HERE, THERE = Address(bytes([10, 0, 0, 1]), 1), Address(bytes([10, 0, 0, 2]), 1)
+
+
+class Asker:
+    """Asks, and writes down what becomes of it."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Address, AnyMessage]] = []
+        self.heard: list[str] = []
+        self.requests = Requests(Drawn("asker").bytes, lambda to, message: self.sent.append((to, message)))
+
+    def ask(self, address: Address = THERE, now_s: float = 0.0) -> bool:
+        return self.requests.ask(
+            address,
+            lambda nonce: Ping(nonce=nonce, sender=bytes(20), listens=True),
+            now_s,
+            expects=Pong,
+            on_answer=lambda _, __: self.heard.append("answer"),
+            on_failure=lambda _: self.heard.append("failure"),
+            on_late=lambda _: self.heard.append("late"),
+        )
+
+    def pong(self, which: int = -1) -> Message:
+        return Pong(nonce=self.sent[which][1].nonce, sender=bytes(20), public_key=bytes(32), signature=bytes(64))
+
+
+def test_an_answer_counts_once_from_the_address_that_was_asked_and_of_the_kind_that_was_expected() -> None:
+    asker = Asker()
+    assert asker.ask()
+    pong = asker.pong()
+    find = Find(nonce=pong.nonce, sender=bytes(20), listens=True, target=bytes(20))
+    assert not asker.requests.arrived(HERE, pong, 0.1)
+    assert not asker.requests.arrived(THERE, find, 0.1)
+    assert asker.requests.arrived(THERE, pong, 0.1)
+    assert not asker.requests.arrived(THERE, pong, 0.1)
+    assert asker.heard == ["answer"]
+    assert asker.requests.next_s is None
+
+
+def test_what_is_late_is_sent_again_and_then_given_up() -> None:
+    asker = Asker()
+    asker.ask()
+    assert asker.requests.next_s == FIRST_TIMEOUT_S
+    asker.requests.pass_time(FIRST_TIMEOUT_S)
+    assert len(asker.sent) == 2
+    assert asker.sent[0] == asker.sent[1]
+    assert asker.requests.next_s == FAILS_AFTER * FIRST_TIMEOUT_S
+    asker.requests.pass_time(FAILS_AFTER * FIRST_TIMEOUT_S)
+    assert asker.heard == ["late", "failure"]
+    assert (len(asker.requests), asker.requests.failed) == (0, 1)
+
+
+def test_the_time_out_follows_what_was_measured() -> None:
+    asker = Asker()
+    for number in range(40):
+        asker.ask(now_s=float(number))
+        asker.requests.arrived(THERE, asker.pong(), number + 0.4)
+    assert 0.4 < asker.requests.timeout_s < 0.5
+    for number in range(40):
+        asker.ask(now_s=float(number))
+        asker.requests.arrived(THERE, asker.pong(), number + 0.001)
+    assert asker.requests.timeout_s == LEAST_TIMEOUT_S
+
+
+def test_answers_that_all_come_after_the_time_out_make_it_longer() -> None:
+    asker, now_s = Asker(), 0.0
+    for _ in range(30):
+        asker.ask(now_s=now_s)
+        asker.requests.pass_time(now_s + 1.4)
+        asker.requests.arrived(THERE, asker.pong(), now_s + 1.5)
+        now_s += 2.0
+    assert 1.5 < asker.requests.timeout_s < 2.0
+    assert asker.heard[-1] == "answer"
+    assert "late" not in asker.heard[-5:]
+
+
+def test_requests_that_wait_are_limited() -> None:
+    asker = Asker()
+    assert all(asker.ask() for _ in range(MOST_WAITING))
+    assert not asker.ask()
+    assert len(asker.sent) == MOST_WAITING
+
+
+def test_who_is_silent_is_left_alone_longer_each_time_until_it_answers() -> None:
+    asker, now_s, pauses = Asker(), 0.0, []
+    for _ in range(4):
+        while not asker.ask(now_s=now_s):
+            now_s += 1
+        for _ in range(2):
+            now_s = asker.requests.next_s or 0.0
+            asker.requests.pass_time(now_s)
+        pauses.append(
+            next(pause for pause in range(10**4) if not asker.requests.blacklist.is_blocked(THERE, now_s + pause))
+        )
+    assert pauses == [0, SILENCE_S, 2 * SILENCE_S, 4 * SILENCE_S]
+    assert not asker.requests.blacklist.is_unheard(THERE, now_s)
+    asker.requests.blacklist.answered(THERE)
+    assert not asker.requests.blacklist.is_blocked(THERE, now_s)
+
+
+def test_who_lies_is_not_listened_to_and_no_answer_makes_up_for_it() -> None:
+    blacklist = Blacklist()
+    blacklist.lied(THERE, 0.0)
+    blacklist.answered(THERE)
+    assert blacklist.is_unheard(THERE, LIE_S - 1)
+    assert not blacklist.is_unheard(THERE, LIE_S)
+    blacklist.lied(THERE, LIE_S)
+    assert blacklist.is_blocked(THERE, 3 * LIE_S - 1)
+    assert (blacklist.blocked(LIE_S), blacklist.blocked(4 * LIE_S)) == (1, 0)
+
+
+def test_a_flood_of_addresses_does_not_fill_the_list() -> None:
+    blacklist = Blacklist()
+    for port in range(1, MOST_BLOCKED + 100):
+        blacklist.lied(Address(bytes(4), port), 0.0)
+    assert len(blacklist) == MOST_BLOCKED

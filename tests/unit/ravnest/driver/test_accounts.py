@@ -1,0 +1,67 @@
+"""SampleAccounts: `a` and `b` make updates of 12 samples."""
+
+from ravnest.driver.accounts import RunShape, SampleAccounts
+
+
+def accounts(**changes):
+    shape = {
+        "clusters": {"a": 1, "b": 2},
+        "evaluators": ("a", "b"),
+        "samples_per_update": 12,
+        "stop_samples": None,
+        "stop_s": None,
+        "evaluate_every": 100,
+        "held_out_batches": 0,
+    }
+    return SampleAccounts(RunShape(**{**shape, **changes}))
+
+
+def after_a_loss():
+    """b has made 5 updates, of which 2 are in a committed round and 4 in round 2, and is lost."""
+    made = accounts()
+    made.updated("a", 3)
+    made.updated("b", 5)
+    made.snapshot(1, "b", 2)
+    made.snapshot(2, "b", 4)
+    made.committed(1)
+    assert made.dropped("b") == 3 * 12
+    return made
+
+
+def test_samples_count_from_the_run_s_first_start():
+    made = accounts(start_samples=240, start_updates={"a": 10, "b": 10})
+    made.updated("a", 12)
+    made.updated("a", 11)
+    assert (made.samples, made.session_samples, made.made_by("a"), made.made_by("b")) == (264, 24, 24, 0)
+
+
+def test_what_a_lost_cluster_had_not_averaged_does_not_count():
+    made = after_a_loss()
+    assert made.updates == {"a": 3, "b": 2}
+    assert made.samples == 5 * 12
+
+
+def test_what_it_gave_to_a_round_that_is_kept_counts_after_all():
+    made = after_a_loss()
+    made.restarted(kept=[2])
+    made.committed(2)
+    assert made.updates["b"] == made.averaged["b"] == 4
+
+
+def test_what_it_gave_to_a_round_that_starts_again_never_counts_though_it_is_back_by_then():
+    made = after_a_loss()
+    made.restarted(kept=[])
+    made.committed(2)
+    assert made.updates["b"] == made.averaged["b"] == 2
+
+
+def test_the_one_that_is_back_makes_the_lost_updates_again_and_they_count_once():
+    made = after_a_loss()
+    made.restarted(kept=[])
+    for updates in (3, 4, 5):
+        made.updated("b", updates)
+    made.snapshot(3, "b", 5)
+    made.committed(2)
+    made.committed(3)
+    assert made.samples == 8 * 12
+    assert made.dropped("b") == 0

@@ -1,0 +1,156 @@
+"""Runs in which a lost cluster begins anew while the others go on: all train in the end, with equal anchors."""
+
+import random
+
+import pytest
+import torch
+
+from ravnest.driver.instructions import RunPhase
+from ravnest.errors import NodeLost
+from tests.support.local import local_run, tiny_job
+
+JOB = {"average_every": 48, "stop": {"samples": 600}}
+TIED = {"factory": "tied:gpt"}
+
+
+def anchors_agree(run):
+    """Whether all members of each ring hold the same anchor, byte for byte."""
+    held = {}
+    for stage in run.stages.values():
+        for segment in stage.setup.segments:
+            held.setdefault(segment.ring, []).append(stage.rounds.anchor(segment.ring))
+    return all(torch.equal(first, other) for first, *others in held.values() for other in others)
+
+
+def forward(run, turns):
+    for _ in range(turns):
+        if run.control.phase is not RunPhase.DONE:
+            run.turn()
+
+
+@pytest.mark.parametrize(("turns", "max_lag"), [(1, 1), (33, 3)])
+def test_a_cluster_that_begins_anew_trains_to_the_end(turns, max_lag):
+    run = local_run(tiny_job(**JOB, max_lag=max_lag), parts=(2, 2))
+    forward(run, 40)
+    run.lose("c1.s0")
+    forward(run, turns)
+    before = run.control.updates["c1"]
+    run.rejoin("c1")
+    result = run.run()
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert run.control.updates["c1"] > before
+    assert anchors_agree(run)
+    assert set(run.stages) == {"c0.s0", "c0.s1", "c1.s0", "c1.s1"}
+    assert 600 <= run.control.samples < 600 + 48
+
+
+def test_no_sample_counts_twice_and_every_loss_is_told():
+    """By the end, what was counted is what the last stages have told of, less what was told to be lost."""
+    run = local_run(tiny_job(**JOB), parts=(2, 1))
+    for _ in range(2):
+        forward(run, 60)
+        run.lose("c1.s0")
+        forward(run, 5)
+        run.rejoin("c1")
+        while len(run.result.trains) < len(run.result.lost):
+            run.turn()
+    result = run.run()
+    told = 4 * sum(len(losses) for losses in result.losses.values())
+    lost = sum(each.samples for each in result.lost)
+    assert lost > 0
+    assert told - lost == run.control.samples == 12 * sum(run.control.updates.values())
+
+
+@pytest.mark.parametrize("model", ["tiny:gpt", "tiny:cnn"])
+def test_buffers_counters_and_the_outer_optimizer_come_along(model):
+    data = {"factory": "tiny:words" if model == "tiny:gpt" else "tiny:images"}
+    averaging = {"outer": {"nesterov": {"lr": 0.7, "momentum": 0.9}}, "wire": "int8"}
+    run = local_run(tiny_job(**JOB, model={"factory": model}, data=data, averaging=averaging), parts=(1, 2))
+    forward(run, 60)
+    run.lose("c1.s1")
+    run.rejoin("c1")
+    result = run.run()
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert anchors_agree(run)
+    whole, *parts = (stage.rounds for _, stage in sorted(run.stages.items()))
+    mine = {key: tensor for part in parts for key, tensor in part.outer_state().items()}
+    assert mine.keys() == whole.outer_state().keys()
+    assert all(torch.equal(tensor, mine[key]) for key, tensor in whole.outer_state().items())
+
+
+def test_the_loss_of_the_only_cluster_that_trains_ends_the_run_though_another_follows():
+    run = local_run(tiny_job(**JOB), parts=(1, 1))
+    forward(run, 40)
+    run.lose("c1.s0")
+    run.rejoin("c1")
+    with pytest.raises(NodeLost, match="burnt"):
+        run.lose("c0.s0", "burnt")
+
+
+def test_a_cluster_that_is_lost_again_before_it_trains_holds_nobody():
+    run = local_run(tiny_job(**JOB), parts=(1, 1))
+    forward(run, 40)
+    run.lose("c1.s0")
+    run.rejoin("c1")
+    forward(run, 3)
+    run.lose("c1.s0")
+    result = run.run()
+    assert [each.cluster for each in result.left_again] == ["c1"]
+    assert result.trains == []
+    assert anchors_agree(run)
+
+
+def test_a_run_that_ends_meanwhile_waits_for_no_newcomer():
+    run = local_run(tiny_job(**{**JOB, "stop": {"samples": 480}}), parts=(1, 1))
+    while run.control.samples < 440:
+        run.turn()
+    run.lose("c1.s0")
+    run.rejoin("c1")
+    result = run.run()
+    assert result.checkpoints
+    assert len(result.trains) + len(result.left_again) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_that_come_and_go_at_any_moment_leave_equal_anchors(seed):
+    """Three clusters of unequal cuts; any but one is lost and begins anew, again and again, in any order of turns."""
+    chance = random.Random(seed)
+    run = local_run(
+        tiny_job(**{**JOB, "max_lag": 1 + seed % 3, "evaluate_every": 192}),
+        parts=(2, 1, 3),
+        order=lambda stages: chance.sample(stages, k=chance.randint(1, len(stages))) if stages else stages,
+    )
+    away = set()
+    for _ in range(12):
+        forward(run, chance.randrange(40))
+        if run.control.phase is not RunPhase.TRAINING:
+            break
+        here = [name for name in run.control.clusters.training if name not in away]
+        if away and chance.random() < 0.6:
+            cluster = chance.choice(sorted(away))
+            away.discard(cluster)
+            run.rejoin(cluster)
+        elif len(here) > 1:
+            cluster = chance.choice(sorted({"c0", "c1", "c2"} - away))
+            if run.control.clusters.training != [cluster]:
+                away.add(cluster)
+                run.lose(chance.choice([name for name in run.stages if name.startswith(cluster)]))
+    result = run.run()
+    assert run.control.phase is RunPhase.DONE
+    assert anchors_agree(run)
+    told = 4 * sum(len(losses) for losses in result.losses.values())
+    counted = 12 * sum(run.control.updates.values())
+    assert counted == run.control.samples <= told
+    assert result.trains, "some cluster came back"
+
+
+@pytest.mark.parametrize("tied", ["exact", "averaged"])
+def test_tied_parameters_of_a_cluster_that_begins_anew_are_equal_again(tied):
+    run = local_run(tiny_job(**JOB, model=TIED, tied=tied), parts=(2, 3))
+    forward(run, 60)
+    run.lose("c1.s0")
+    run.rejoin("c1")
+    result = run.run()
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert anchors_agree(run)
+    assert result.losses["c1"][-1] < result.losses["c1"][0]

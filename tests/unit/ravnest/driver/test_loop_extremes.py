@@ -1,0 +1,91 @@
+"""A stage that lies: whatever one field of a message says, the driver ends the run and names it, or goes on."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ravnest.driver.ray.stage_actors import StageEnded
+from ravnest.errors import RunFailed
+from ravnest.stage import epoch_messages as em
+from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
+from tests.support.wire import mutations
+from tests.unit.ravnest.driver.test_loop import STAGES, Bench
+
+LIAR = "c0.s1"
+EXAMPLES = [
+    m.Alive(finished=1, sent_s=1.0, echo_s=1.0, heard_s=1.0),
+    m.StageStarted(process_bytes=1),
+    m.Updated(update=0, staleness=(0,), losses=(1.0,), lr=0.1, spent={"forward": 1.0}),
+    m.WindowTuned(window=2, round_trip_s=1.0, pace_s=1.0),
+    m.BackwardSplit(splits=True, whole_s=1.0, input_s=1.0, weight_s=1.0, period_s=1.0),
+    m.ContributionFinishedMessage(round=1, update=1),
+    m.RingFinishedMessage(round=1, ring=0, epoch=0),
+    em.RoundsHeld(epoch=1, holding=((0, 1),)),
+    m.RoundMerged(round=1),
+    sm.StatePiece(round=1, file="segment-000.safetensors", offset=0, last=False),
+    sm.StateSent(round=1, pieces=1),
+    m.Drained(micro_batches=1, updates=1),
+    m.RoundsFinished(up_to=1, spent={"forward": 1.0}),
+    m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=((1.0, 1),)),
+    m.Spans(lanes=(0,), kinds=("forward",), numbers=(0,), began_s=(0.0,), ended_s=(1.0,), dropped=0),
+    m.MemoryPeaks(tensor_bytes={"weights": 1}),
+    m.ImitationLateness(late_s=0.0, imitated_s=1.0, links_late_s=0.0, messages=1),
+    m.StrangersRefused(connections={"127.0.0.1": 3}),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    made = Bench(tmp_path_factory.mktemp("run"))
+    made.start()
+    yield made
+    made.writer.close()
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(message=mutations(EXAMPLES))
+def test_the_driver_names_the_liar_or_goes_on(bench, message):
+    bench.say(LIAR, message)
+    said = LIAR
+    try:
+        bench.turn()
+    except RunFailed as failed:
+        said = str(failed)
+    assert LIAR in said
+    for stage in STAGES:
+        bench.heard(stage)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (m.Updated(update=0, staleness=(2**53,), losses=(1.0,), lr=0.1), r"c0\.s1 sent.*staleness"),
+        (m.Updated(update=0, staleness=(0,), losses=(), lr=0.1), r"c0\.s1 sent.*no micro-batch"),
+        (m.Updated(update=0, staleness=(), losses=(1.0,), lr=0.1), r"c0\.s1 sent.*no micro-batch"),
+        (m.EvaluationFinished(evaluation=1, loss=(1.0, 1), metrics=((1.0, 1),)), r"c0\.s1 sent.*0 metrics"),
+        (m.ContributionFinishedMessage(round=10**9, update=1), r"c0\.s1 sent"),
+    ],
+)
+def test_what_no_stage_sends_ends_the_run_with_the_stages_name(bench, message, reason):
+    bench.say(LIAR, message)
+    with pytest.raises(RunFailed, match=reason):
+        bench.turn()
+
+
+def test_what_a_stage_of_a_lost_cluster_says_ends_nothing(tmp_path):
+    bench = Bench(tmp_path)
+    bench.start()
+    bench.news.ends.append(StageEnded("c0.s0", None, "its process was killed"))
+    bench.turn(after_s=1.0)
+    assert LIAR not in bench.control.clusters.stages
+    bench.say(LIAR, m.Updated(update=0, staleness=(2**53,), losses=(1.0,), lr=0.1))
+    bench.turn()
+    bench.writer.close()
+
+
+def test_strangers_of_a_stage_are_told_to_the_user(bench):
+    bench.events.clear()
+    bench.say("c0.s0", m.StrangersRefused(connections={"192.0.2.7": 936}))
+    bench.turn()
+    texts = [event.text for event in bench.events if hasattr(event, "text")]
+    assert any("c0.s0" in text and "936 connections from 192.0.2.7" in text for text in texts)

@@ -1,0 +1,173 @@
+"""The driver's loop as clusters come and go: the processes of stages are the test's."""
+
+import pytest
+
+from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.loop import Recovery
+from ravnest.driver.node_requests import NodeRequest
+from ravnest.driver.observe.report import (
+    ClusterLostEvent,
+    ClusterReplacedEvent,
+    NoticeEvent,
+    ReplacementFailedEvent,
+)
+from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
+from ravnest.driver.replacing import FIRST_WAIT_S, Replacements
+from ravnest.driver.state_handover import SavedState, StateHandover
+from ravnest.stage import epoch_messages as em
+from ravnest.stage import messages as m
+from ravnest.stage.setup import StageAddress
+from ring_allreduce.transport import PeerAddress
+from tests.unit.ravnest.driver.test_loop import STAGES, Bench, InlineDisk
+
+HERE = PeerAddress("127.0.0.1", 5000, 5001)
+
+
+class Processes:
+    """Processes that listen as soon as they are begun, unless they are `slow`."""
+
+    def __init__(self):
+        self.begun, self.ended, self.slow = [], [], False
+
+    def alive(self, plan):
+        return {node.name for node in plan.fleet.nodes}
+
+    def begin(self, plan, setups):
+        self.begun += setups
+
+    def prepared(self, stages):
+        return {} if self.slow else {stage: StageAddress(HERE, "host", 1, 4) for stage in stages}
+
+    def enter(self, peers, stages): ...
+
+    def end(self, stages):
+        self.ended += stages
+
+
+class Recovering(Bench):
+    """A bench whose loop starts lost clusters anew. c0 has two stages, c1 one."""
+
+    def recovery(self, driver, outbox):
+        self.processes, self.asked, self.handed = Processes(), [], []
+
+        def read(order, setups):
+            self.handed.append(order)
+            return SavedState({}, order.round)
+
+        def requests():
+            asked, self.asked = self.asked, []
+            return asked
+
+        starts = ClusterStarts(
+            Replacements(self.plan, start_s=30.0), self.processes, lambda plan: self.setups, lambda found: None
+        )
+        return Recovery(starts, StateHandover(read, InlineDisk(), outbox, driver), requests)
+
+    def node(self, stage):
+        return self.plan.cluster(stage[:2]).stages[int(stage[-1])].node
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def lose_and_rejoin(self):
+        """c0 is lost, and its new processes listen; c1 answers in both epochs."""
+        self.start()
+        self.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
+        self.turn(after_s=1.0)
+        self.say("c1.s0", em.RoundsHeld(epoch=1, holding=()))
+        self.turn(after_s=FIRST_WAIT_S)
+        self.turn(after_s=0.1)
+        for stage in ("c0.s0", "c0.s1"):
+            self.stages[stage].epoch = 1
+            self.heard(stage)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    made = Recovering(tmp_path)
+    yield made
+    made.writer.close()
+
+
+def test_a_lost_cluster_joins_follows_and_trains_again(bench):
+    bench.lose_and_rejoin()
+    assert bench.processes.begun == ["c0.s0", "c0.s1"]
+    (told,) = [each for each in bench.heard("c1.s0") if isinstance(each, em.RingsReformedMessage) and each.epoch == 2]
+    assert {peer.stage for peer in told.peers} == set(STAGES)
+    for stage in STAGES:
+        bench.say(stage, em.RoundsHeld(epoch=2, holding=()))
+    bench.turn(after_s=0.1)
+    assert em.FollowRounds(up_to=0) in bench.heard("c0.s1")
+    for stage in ("c0.s0", "c0.s1"):
+        bench.say(stage, m.StageStarted(process_bytes=1))
+    bench.turn(after_s=0.1)
+    assert bench.heard("c0.s0")[-1] == em.TrainFrom(round=0)
+    (event,) = bench.of(ClusterReplacedEvent)
+    assert (event.cluster, event.round, set(event.nodes)) == ("c0", 0, {"c0.s0", "c0.s1"})
+    assert bench.control.clusters.training == ["c1", "c0"]
+
+
+def test_what_the_process_before_sends_late_has_no_effect(bench):
+    bench.lose_and_rejoin()
+    bench.stages["c0.s1"].epoch = 0
+    bench.say("c0.s1", m.Updated(update=99, staleness=(0,), losses=(1.0,), lr=0.1))
+    bench.say("c0.s0", em.RoundsHeld(epoch=2, holding=()))
+    bench.turn(after_s=0.1)
+    assert bench.control.updates["c0"] == 0
+
+
+def test_a_newcomer_that_fails_costs_itself_alone_and_is_started_again(bench):
+    bench.lose_and_rejoin()
+    bench.news.ends.append(StageEnded("c0.s0", StageOutcome("out of memory", "Traceback: many lines")))
+    bench.turn(after_s=1.0)
+    (failed,) = bench.of(ReplacementFailedEvent)
+    assert failed.reason.startswith("c0.s0: out of memory (details in ")
+    assert bench.processes.ended == ["c0.s0", "c0.s1"]
+    for _ in range(5):
+        bench.say("c1.s0", m.Alive())
+        bench.turn(after_s=1.0)
+    assert bench.processes.begun == ["c0.s0", "c0.s1"] * 2
+    assert len(bench.of(ClusterLostEvent)) == 1
+
+
+def test_a_node_that_leaves_takes_its_cluster_out_with_notice(bench):
+    bench.start()
+    bench.asked = [NodeRequest("leave", bench.node("c0.s1")), NodeRequest("leave", "nobody")]
+    bench.turn(after_s=1.0)
+    assert bench.heard("c0.s0") == [m.Drain()]
+    bench.say("c0.s0", m.Drained(micro_batches=0, updates=0))
+    bench.turn(after_s=1.0)
+    (event,) = bench.of(ClusterLostEvent)
+    assert (event.cluster, event.samples, event.with_notice) == ("c0", 0, True)
+    assert any("no node of the plan is named 'nobody'" in each.text for each in bench.of(NoticeEvent))
+    for _ in range(5):
+        bench.say("c1.s0", m.Alive())
+        bench.turn(after_s=1.0)
+    assert bench.processes.begun == [], "its node has left"
+    bench.asked = [NodeRequest("join", bench.node("c0.s1"))]
+    bench.turn(after_s=1.0)
+    bench.turn(after_s=1.0)
+    assert bench.processes.begun == ["c0.s0", "c0.s1"]
+
+
+def test_nothing_goes_on_starting_on_a_node_that_leaves(bench):
+    bench.processes.slow = True
+    bench.lose_and_rejoin()
+    assert bench.processes.begun == ["c0.s0", "c0.s1"]
+    assert bench.processes.ended == []
+    bench.asked = [NodeRequest("leave", bench.node("c0.s0"))]
+    bench.turn(after_s=1.0)
+    assert bench.processes.ended == ["c0.s0", "c0.s1"]
+    (failed,) = bench.of(ReplacementFailedEvent)
+    assert failed.reason == f"node {bench.node('c0.s0')!r} leaves"
+
+
+def test_the_notice_of_a_process_is_its_node_s(bench):
+    bench.start()
+    bench.say("c1.s0", em.NoticeGiven())
+    bench.turn(after_s=1.0)
+    assert bench.heard("c1.s0") == [m.Drain()]
+    bench.say("c0.s1", em.NoticeGiven())
+    bench.turn(after_s=1.0)
+    assert bench.heard("c0.s0") == [], "nobody else would stay"
+    assert any("c0 goes on" in each.text for each in bench.of(NoticeEvent))

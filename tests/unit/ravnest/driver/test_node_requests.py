@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, put_request, take_requests
+from ravnest.errors import InvalidInput
+
+
+def test_each_request_is_taken_once_and_in_order(tmp_path: Path) -> None:
+    requests = [NodeRequest("leave", "old phone"), NodeRequest("join", "old phone"), NodeRequest("leave", "desk:2")]
+    for request in requests:
+        put_request(tmp_path, request)
+    assert take_requests(tmp_path) == requests
+    assert take_requests(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"kind": "leave"}', '{"kind": "burn", "node": "a"}', "[" * 5000])
+def test_what_is_no_request_is_thrown_away(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".request-1.json").write_text(text)
+    assert take_requests(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        put_request(tmp_path / "none", NodeRequest("leave", "desk"))
+    assert take_requests(tmp_path / "none") == []
+
+
+def test_requests_that_nobody_takes_are_bounded(tmp_path: Path) -> None:
+    for number in range(MOST_WAITING):
+        (tmp_path / f".request-{number}.json").touch()
+    with pytest.raises(InvalidInput, match="nobody takes them"):
+        put_request(tmp_path, NodeRequest("leave", "desk"))

@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import NoFeasiblePlan, validate
+from ravnest.driver.restarting import FIRST_WAIT_S, LONGEST_WAIT_S, MOST_IN_A_ROW, Restarts, plan_among
+from tests.support.local import setups_of, tiny_job
+
+
+@pytest.fixture(scope="module")
+def plan():
+    _, made = setups_of(tiny_job(), parts=(2, 2))
+    return made
+
+
+def names(plan):
+    return {node.name for node in plan.fleet.nodes}
+
+
+def test_without_a_checkpoint_there_is_nothing_to_begin_from():
+    assert Restarts().after(None) is None
+
+
+def test_a_run_that_comes_to_no_other_checkpoint_begins_again_so_often_and_later_each_time():
+    restarts = Restarts()
+    waits = [restarts.after("checkpoint-000003") for _ in range(MOST_IN_A_ROW)]
+    assert waits == [FIRST_WAIT_S * 2**i for i in range(MOST_IN_A_ROW)]
+    assert max(waits) <= LONGEST_WAIT_S
+    assert restarts.after("checkpoint-000003") is None
+
+
+def test_a_run_that_does_begins_again_whenever_it_has_to():
+    restarts = Restarts()
+    assert {restarts.after(f"checkpoint-{i}") for i in range(50)} == {FIRST_WAIT_S}
+
+
+def test_the_plan_stays_while_its_nodes_are_there(plan):
+    assert plan_among(plan, names(plan)) is plan
+
+
+def test_without_a_node_the_others_get_a_plan_of_their_own(plan):
+    gone = plan.clusters[0].stages[1].node
+    new = plan_among(plan, names(plan) - {gone})
+    validate(new)
+    assert gone not in {stage.node for cluster in new.clusters for stage in cluster.stages}
+    assert {spare.node: spare.reason for spare in new.spares}[gone] == "was not there when the run was planned anew"
+    assert new.fleet == plan.fleet, "the node can stand in for another when it is back"
+    assert (new.job, new.costs, new.data) == (plan.job, plan.costs, plan.data)
+
+
+def test_one_node_alone_trains_if_it_can_hold_the_model(plan):
+    (only, *_) = sorted(names(plan))
+    new = plan_among(plan, {only})
+    assert [[stage.node for stage in cluster.stages] for cluster in new.clusters] == [[only]]
+
+
+def test_nodes_that_cannot_hold_the_model_are_told(plan):
+    nodes = tuple(replace(node, memory_bytes=10**5) for node in plan.fleet.nodes)
+    small = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+    (only, *_) = sorted(names(plan))
+    with pytest.raises(NoFeasiblePlan):
+        plan_among(small, {only})
+    with pytest.raises(NoFeasiblePlan, match="no node of the plan is there"):
+        plan_among(plan, set())

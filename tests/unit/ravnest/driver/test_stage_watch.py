@@ -1,0 +1,74 @@
+import pytest
+
+from ravnest.driver.stage_watch import StageWatch
+from ravnest.errors import NodeLost
+from ravnest.stage.messages import STALL_FLOOR_S
+from ring_allreduce.rounds import SILENCE_FLOOR_S
+
+NODES = {"c0.s0": "desk", "c0.s1": "laptop"}
+
+
+def everyone_alive(watch, from_s, to_s, stages=tuple(NODES)):
+    """Signs of life each second, without progress; the end of the time is checked."""
+    for now_s in range(from_s, to_s):
+        for stage in stages:
+            watch.heard(stage, float(now_s), progress=False)
+    assert watch.silent(to_s - 1) == []
+
+
+def test_a_silent_stage_is_lost_only_past_its_deadline():
+    watch = StageWatch(NODES, 0.0)
+    everyone_alive(watch, 0, 10)
+    everyone_alive(watch, 10, 10 + int(SILENCE_FLOOR_S), stages=("c0.s0",))
+    assert watch.silent(9.0 + SILENCE_FLOOR_S) == []
+    reason = "stage c0.s1 on node 'laptop' has been silent for 21 s (its deadline is 20 s)"
+    assert watch.silent(9.0 + SILENCE_FLOOR_S + 1.0) == [("c0.s1", reason)]
+    watch.forget("c0.s1")
+    assert watch.silent(9.0 + SILENCE_FLOOR_S + 1.0) == []
+
+
+def test_a_stage_that_never_spoke_is_lost_too():
+    watch = StageWatch(NODES, 100.0)
+    assert watch.silent(100.0 + SILENCE_FLOOR_S) == []
+    assert [stage for stage, _ in watch.silent(100.1 + SILENCE_FLOOR_S)] == list(NODES)
+
+
+def test_a_stall_names_the_stage_that_stopped_first():
+    watch = StageWatch(NODES, 0.0)
+    for now_s in (1.0, 2.0, 3.0):
+        watch.heard("c0.s1", now_s, progress=True)
+    watch.heard("c0.s0", 4.0, progress=True)
+    everyone_alive(watch, 5, 5 + int(STALL_FLOOR_S))
+    for stage in NODES:
+        watch.heard(stage, 65.0, progress=False)
+    with pytest.raises(NodeLost, match=r"no stage has made progress for 61 s.*c0\.s1 on node 'laptop'"):
+        watch.silent(65.0)
+
+
+def test_the_progress_of_one_stage_is_enough():
+    watch = StageWatch(NODES, 0.0)
+    for now_s in range(0, 300, 10):
+        everyone_alive(watch, now_s, now_s + 10)
+        watch.heard("c0.s0", now_s + 9.5, progress=True)
+    assert watch.silent(300.0) == []
+
+
+def test_a_slow_run_is_allowed_its_usual_pace():
+    """Progress each 30 s: 50 times that is far more than the floor."""
+    watch = StageWatch(NODES, 0.0)
+    for now_s in range(0, 300, 30):
+        everyone_alive(watch, now_s, now_s + 30)
+        watch.heard("c0.s1", now_s + 29.5, progress=True)
+    everyone_alive(watch, 300, 300 + 1400)
+    with pytest.raises(NodeLost, match="no stage has made progress"):
+        everyone_alive(watch, 1700, 2000)
+
+
+def test_a_stage_that_comes_later_is_watched_from_then_on():
+    watch = StageWatch({"c0.s0": "desk"}, 0.0)
+    watch.add("c0.s1", "tower", 1000.0)
+    watch.heard("c0.s0", 1000.0, progress=True)
+    assert watch.silent(1000.0 + SILENCE_FLOOR_S) == []
+    assert watch.node("c0.s1") == "tower"
+    lost = dict(watch.silent(1001.0 + SILENCE_FLOOR_S))
+    assert "stage c0.s1 on node 'tower' has been silent" in lost["c0.s1"]

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver.observe.report import NoticeEvent, PhaseEvent
+from ravnest.errors import InvalidInput
+from ravnest.results.run_log import events_of, lines_of, log_of
+from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
+
+
+class Growing:
+    """A run that writes one more piece each time that somebody waits, and then ends."""
+
+    def __init__(self, path: Path, *pieces: str) -> None:
+        self.path, self.pieces = path, list(pieces)
+
+    def goes_on(self) -> bool:
+        return bool(self.pieces)
+
+    def wait(self) -> None:
+        with self.path.open("a") as file:
+            file.write(self.pieces.pop(0))
+
+
+def test_a_file_is_followed_from_before_it_is_there_to_the_end_of_its_run(tmp_path: Path) -> None:
+    run = Growing(tmp_path / "log", "one\ntw", "o\n", "", "three")
+    assert list(lines_of(run.path, run.goes_on, run.wait)) == ["one\n", "two\n", "three"]
+
+
+def test_without_following_it_is_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\n\xff")
+    assert list(lines_of(tmp_path / "log", lambda: False, pytest.fail)) == ["one\n", "\ufffd"]
+    assert list(lines_of(tmp_path / "none", lambda: False, pytest.fail)) == []
+
+
+def test_events_are_those_of_the_run_without_its_progress_and_without_a_torn_line(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"), PROGRESS, NoticeEvent("tablet fell behind"))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind":"not')
+    found = list(events_of(run / "metrics.jsonl", lambda: False, pytest.fail))
+    assert found == [(0.0, PhaseEvent("training")), (2.0, NoticeEvent("tablet fell behind"))]
+
+
+def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind":"phase","at_s":1,"name":5,"detail":""}\n')
+    with pytest.raises(InvalidInput, match="is no phase"):
+        list(events_of(tmp_path / "metrics.jsonl", lambda: False, pytest.fail))
+    (tmp_path / "metrics.jsonl").write_text("junk\n")
+    with pytest.raises(InvalidInput, match="is not JSON"):
+        list(events_of(tmp_path / "metrics.jsonl", lambda: False, pytest.fail))
+
+
+def test_a_log_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/c0.s1.log").write_text("Traceback")
+    folder = RunFolder(tmp_path)
+    assert log_of(folder, "c0.s1").read_text() == "Traceback"
+    with pytest.raises(InvalidInput, match=r"has no log of '\.\./plan' \(there are: c0\.s1\)"):
+        log_of(folder, "../plan")

@@ -1,0 +1,39 @@
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import Plan
+from ravnest.simulator import Scenario, simulate
+from ravnest.simulator.simulation_request import SimulationLength, default_length
+from tests.unit.ravnest.simulator.test_fleet import home_plan
+
+
+def until(stop: dict[str, object], **options: int) -> SimulationLength:
+    plan: Plan = replace(home_plan(), job={"stop": stop})
+    return default_length(plan, Scenario(), 0, tried_events=5_000, **options)
+
+
+@pytest.mark.parametrize(
+    ("stop", "samples", "seconds", "reason"),
+    [
+        ({"samples": 300, "epochs": None}, 300, None, "that is the job's own end (300 samples)"),
+        ({"minutes": 0.5}, None, 30.0, "that is the job's own end (0.5 minutes)"),
+        ({"epochs": 3}, None, 3600.0, "that is an hour"),
+    ],
+)
+def test_it_is_the_jobs_own_end(
+    stop: dict[str, object], samples: int | None, seconds: float | None, reason: str
+) -> None:
+    found = until(stop)
+    assert (found.samples, found.seconds) == (samples, seconds)
+    assert found.reason.startswith(reason)
+
+
+def test_it_is_no_farther_than_the_events_reach() -> None:
+    found = until({"samples": 10**9}, most_events=20_000)
+    assert found.samples is not None
+    assert found.seconds is None
+    assert "of the job's own end (1,000,000,000 samples), as far as some 0.02 million events reach" in found.reason
+    made = simulate(home_plan(), samples=found.samples)
+    assert made.events == pytest.approx(20_000, rel=0.2)
+    assert until({"samples": 10**9}, most_events=20_000) == found
