@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
-from ravnest.driver.replacing import Replacements, StartCluster, TryFailed
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import RavnestError
 from ravnest.pipeline import stage_name
+from ravnest.recovery.replacing import Replacements, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import Endpoint, PeerAddress

@@ -17,13 +17,13 @@ from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
-from ravnest.driver.replacing import TryFailed
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.stage_watch import StageWatch
 from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
+from ravnest.recovery.replacing import TryFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm

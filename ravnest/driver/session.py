@@ -30,7 +30,6 @@ from ravnest.driver.preparation import Prepared, check_same_data, hand_out, stat
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
 from ravnest.driver.ray.stage_actors import RayCluster
-from ravnest.driver.replacing import Replacements
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.stage_setups import stage_setups
@@ -39,6 +38,7 @@ from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
+from ravnest.recovery.replacing import Replacements
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup

@@ -18,11 +18,11 @@ from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.ray.stage_actors import nodes_alive
-from ravnest.driver.restarting import Restarts, plan_among
 from ravnest.driver.resuming import ResumedRun
 from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, RavnestError, RunFailed
+from ravnest.recovery.restarting import Restarts, plan_among
 from ravnest.stage.device import require_device
 
 _LOOK_S = 0.25

@@ -57,7 +57,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "ravnest": (
         "errors formatting free_memory job_sections pipeline dht",
-        "factories",
+        "factories recovery",
         "training splitting checkpoints simulator",
         "pictures",
         "job",
@@ -185,6 +185,7 @@ PURE: Mapping[str, set[str]] = {
     "ring_allreduce/rounds/": WORLD,  # arithmetic on tensors in two of its files
     "ring_allreduce/transport/emulation/": WORLD | TENSORS,
     "ravnest/pipeline/": WORLD | TENSORS,
+    "ravnest/recovery/": WORLD | TENSORS,
     "ravnest/simulator/": WORLD | TENSORS,
 }
 """Folder → what no file in it may use."""

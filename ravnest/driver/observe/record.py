@@ -14,9 +14,9 @@ from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
-from ravnest.driver.replacing import Replaced, TryFailed
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_place
+from ravnest.recovery.replacing import Replaced, TryFailed
 from ravnest.stage import messages as m
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure

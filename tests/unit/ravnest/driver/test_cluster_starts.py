@@ -1,9 +1,9 @@
 """Processes of a lost cluster, played by the test: c0 has two stages, c1 one."""
 
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
-from ravnest.driver.replacing import FIRST_WAIT_S, Replacements, TryFailed
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput
+from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements, TryFailed
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import InProcessNetwork, PeerAddress

@@ -12,8 +12,8 @@ from ravnest.driver.observe.report import (
     ReplacementFailedEvent,
 )
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
-from ravnest.driver.replacing import FIRST_WAIT_S, Replacements
 from ravnest.driver.state_handover import SavedState, StateHandover
+from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageAddress

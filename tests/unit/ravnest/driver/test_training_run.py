@@ -15,9 +15,9 @@ from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.observe import report
 from ravnest.driver.preparation import writer_opener
-from ravnest.driver.restarting import MOST_IN_A_ROW
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import Job
+from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
 
 

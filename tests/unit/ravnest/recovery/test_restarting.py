@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import NoFeasiblePlan, validate
-from ravnest.driver.restarting import FIRST_WAIT_S, LONGEST_WAIT_S, MOST_IN_A_ROW, Restarts, plan_among
+from ravnest.recovery.restarting import FIRST_WAIT_S, LONGEST_WAIT_S, MOST_IN_A_ROW, Restarts, plan_among
 from tests.support.local import setups_of, tiny_job
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Node, Spare
-from ravnest.driver.replacing import (
+from ravnest.recovery.replacing import (
     FIRST_WAIT_S,
     HANDOVER_S,
     LOOK_AGAIN_S,

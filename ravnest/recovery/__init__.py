@@ -1,0 +1,19 @@
+"""What is done about machines that are lost, come back or leave, as decisions without I/O.
+
+In: losses, the nodes that are alive, and the time. Out: which cluster is started anew, where and when, and with which
+plan a run goes on of which no cluster is left. The driver carries it out for real, and the simulator in virtual time.
+"""
+
+from ravnest.recovery.replacing import Order, Replaced, Replacements, StartCluster, TryFailed, place
+from ravnest.recovery.restarting import Restarts, plan_among
+
+__all__ = [
+    "Order",
+    "Replaced",
+    "Replacements",
+    "Restarts",
+    "StartCluster",
+    "TryFailed",
+    "place",
+    "plan_among",
+]
