@@ -107,7 +107,7 @@ def run(
     address: str | None = None,
     resume: bool = False,
     other_data: bool = False,
-    encrypt: bool = False,
+    encrypt: bool | None = None,
     timeline: bool = False,
     limit: RunLimit | None = None,
     observer: Observer | None = None,
@@ -121,7 +121,7 @@ def run(
         address: HOST:PORT of a running Ray cluster; without it, Ray starts on this machine and runs every stage.
         resume: go on from the last checkpoint in `out`.
         other_data: resume although the data are not those that the checkpoint was made with.
-        encrypt: encrypt tensors between the machines, with keys of this run.
+        encrypt: encrypt tensors between the machines, with keys of this run; None does so with an `address`.
         timeline: record what each stage does and when, in trace.json.
         limit: an earlier end than the job's own.
         observer: is told of each event, from the thread that calls `run`. Ctrl-C and SIGTERM stop a run with a
@@ -154,7 +154,7 @@ def run(
         other_data=other_data,
         out_dir=_path(out),
         observer=observer or _Unobserved(),
-        encrypt=encrypt,
+        encrypt=address is not None if encrypt is None else encrypt,
         timeline=timeline,
         limit=limit or NO_LIMIT,
     )

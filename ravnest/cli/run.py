@@ -34,9 +34,12 @@ def run(
         typer.Option(metavar="DIR", help="Where to write; without it, a new folder in runs/."),
     ] = None,
     encrypt: Annotated[
-        bool,
-        typer.Option("--encrypt", help="Encrypt tensors between the machines, with keys of this run; costs speed."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--encrypt/--no-encrypt",
+            help="Encrypt tensors between machines, with keys of this run; the rule with --address.",
+        ),
+    ] = None,
     timeline: Annotated[
         bool,
         typer.Option("--timeline", help="Record what each stage does and when: trace.json, for ui.perfetto.dev."),

@@ -223,5 +223,6 @@ def _advice(prepared: Prepared, address: str | None, *, encrypt: bool, trained: 
         return f"it cannot be resumed as it is: {error}"
     command = ["ravnest", "run", str(prepared.plan_path), "--resume", "--out", str(prepared.folder.path)]
     command += [] if address is None else ["--address", address]
-    command += ["--encrypt"] if encrypt else []
+    if encrypt != (address is not None):
+        command.append("--encrypt" if encrypt else "--no-encrypt")
     return f"go on from {checkpoint.folder.name} with: {shlex.join(command)}"

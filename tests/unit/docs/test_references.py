@@ -111,6 +111,17 @@ def test_each_page_anchor_and_section_that_is_cited_exists() -> None:
     assert missing == []
 
 
+def test_each_test_that_a_page_names_exists() -> None:
+    named = [(name, *found.groups()) for name, found in cited(re.compile(r"\b(tests/[\w/]+\.py)::(test_\w+)"))]
+    assert len(named) > 20, "the threat model names the tests that hold it"
+    gone = [
+        (name, file, test)
+        for name, file, test in named
+        if not re.search(rf"^(?:async )?def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert gone == []
+
+
 def test_each_deadline_is_where_its_row_says() -> None:
     text = (ROOT / "docs/deadlines.md").read_text(encoding="utf-8")
     rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")][1:]

@@ -42,6 +42,19 @@ def test_a_run_of_one_machine_says_so_where_the_plan_names_others(plan_file: Pat
     assert all_here(away, {f"192.0.2.{at}" for at in range(len(nodes))}) is None
 
 
+@pytest.mark.parametrize(
+    ("address", "asked", "done"),
+    [(None, None, False), ("192.0.2.1:6379", None, True), ("192.0.2.1:6379", False, False), (None, True, True)],
+)
+def test_a_run_over_several_machines_is_encrypted_unless_told_otherwise(
+    plan_file: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, asked: bool | None, done: bool
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("ravnest.driver.run", lambda *_, **options: given.update(options))
+    ravnest.run(plan_file, address=address, encrypt=asked)
+    assert given["encrypt"] is done
+
+
 def test_plan_takes_a_fleet_and_a_job_made_in_python(tmp_path: Path) -> None:
     fleet = Fleet(tuple(replace(NODE, name=name) for name in "ab"))
     told: list[str] = []

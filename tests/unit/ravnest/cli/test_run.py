@@ -39,6 +39,14 @@ def test_options_reach_the_door_and_stdout_holds_the_document_alone(asked: dict[
     assert "the job's own words" in told.stderr
 
 
+@pytest.mark.parametrize(("option", "encrypt"), [((), None), (("--no-encrypt",), False), (("--encrypt",), True)])
+def test_whether_to_encrypt_is_left_open_unless_it_is_said(
+    asked: dict[str, Any], option: tuple[str, ...], encrypt: bool | None
+) -> None:
+    assert CliRunner().invoke(app, ["run", "p.yaml", *option]).exit_code == 0
+    assert asked["encrypt"] is encrypt
+
+
 def test_without_json_a_summary_is_shown(asked: dict[str, Any]) -> None:
     told = CliRunner().invoke(app, ["run", "p.yaml"])
     assert told.exit_code == 0, told.output
