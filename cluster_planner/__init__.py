@@ -54,6 +54,7 @@ from cluster_planner.inputs.model_costs import (
     held_micro_batches,
 )
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.cluster_anew import cluster_at, handover_s, samples_per_s, with_cluster
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.plan import (
     Cluster,
@@ -140,6 +141,11 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "has_constraints",
     "make_plan",
     "without_constraints",
+    # One cluster made anew while the others go on.
+    "cluster_at",
+    "handover_s",
+    "samples_per_s",
+    "with_cluster",
     # Predicting what given clusters will do.
     "Forecast",
     "WorkTimes",

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         ClusterLostEvent,
         ClusterProgress,
         ClusterReplacedEvent,
+        ClusterReplannedEvent,
         EvaluatedEvent,
+        NodesSharedOutEvent,
         NoticeEvent,
         Observer,
         PhaseEvent,
@@ -49,8 +51,8 @@ _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
-    "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent ProgressEvent ReplacementFailedEvent "
-    "RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult",
+    "ClusterReplacedEvent ClusterReplannedEvent EvaluatedEvent NodesSharedOutEvent NoticeEvent Observer PhaseEvent "
+    "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -73,6 +75,7 @@ __all__ = [
     "ClusterLostEvent",
     "ClusterProgress",
     "ClusterReplacedEvent",
+    "ClusterReplannedEvent",
     "DoctorReport",
     "EvaluatedEvent",
     "Evaluation",
@@ -87,6 +90,7 @@ __all__ = [
     "NoFeasiblePlan",
     "Node",
     "NodeLost",
+    "NodesSharedOutEvent",
     "NoticeEvent",
     "Observer",
     "PhaseEvent",

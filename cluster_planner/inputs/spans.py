@@ -42,9 +42,17 @@ float32 weight).
 class SpanCosts:
     """Costs of any half-open span [start, end) of units, as differences of prefix sums."""
 
-    def __init__(self, costs: ModelCosts, workload: Workload, most_positions: int = MAX_POSITIONS) -> None:
+    def __init__(
+        self,
+        costs: ModelCosts,
+        workload: Workload,
+        most_positions: int = MAX_POSITIONS,
+        *,
+        edges: tuple[int, ...] | None = None,
+    ) -> None:
+        """`edges`: the only cut positions that a search may consider, with 0 and the number of units; None: any."""
         units = costs.units
-        self._costs, self._most_positions = costs, most_positions
+        self._costs, self._most_positions, self._edges = costs, most_positions, edges
         self._memory_tables: dict[tuple[int, bool], Floats] = {}
         self._flops_tables: dict[bool, Floats] = {}
         self.count = len(units)
@@ -63,7 +71,7 @@ class SpanCosts:
 
     def under(self, workload: Workload) -> "SpanCosts":
         """Return the costs of the same model under another workload."""
-        return SpanCosts(self._costs, workload, self._most_positions)
+        return SpanCosts(self._costs, workload, self._most_positions, edges=self._edges)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
         """Return the FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""
@@ -162,6 +170,8 @@ class SpanCosts:
     @cached_property
     def positions(self) -> NDArray[np.int64]:
         """Return the cut positions that a search considers, 0 and the number of units included."""
+        if self._edges is not None:
+            return np.array(self._edges, dtype=np.int64)
         if self.count < self._most_positions:
             return np.arange(self.count + 1)
         return self._few_positions(self._most_positions)

@@ -101,7 +101,7 @@ def run_forked(
             run_control(plan, job, setups, held_out, total, None),
             StageWatch(nodes, time.monotonic()),
             RunRings(plan, setups),
-            CheckpointCollector(setups, writer_opener(folder, plan, job, None), disk, endpoint.wake),
+            CheckpointCollector(setups, writer_opener(folder, lambda: plan, job, None), disk, endpoint.wake),
             record,
             stop_wanted=lambda: False,
         ).run()

@@ -5,6 +5,7 @@ cluster's updates count from the run's first start. What a cluster that is lost 
 that begins in its place goes on from the update of its last averaged snapshot, and reads the same samples again.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -69,6 +70,15 @@ class SampleAccounts:
         """Samples that the fleet has trained on when each cluster has made so many `updates`, lost ones included."""
         made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
         return self._shape.start_samples + made * self._shape.samples_per_update
+
+    def rest_s(self, elapsed_s: float) -> float:
+        """For how long training goes on, at the speed of the session so far; infinite where that is not known."""
+        ends = [math.inf]
+        if self._shape.stop_s is not None:
+            ends.append(self._shape.stop_s - elapsed_s)
+        if self._shape.stop_samples is not None and self.session_samples > 0:
+            ends.append((self._shape.stop_samples - self.samples) * elapsed_s / self.session_samples)
+        return max(0.0, min(ends))
 
     def made_by(self, cluster: str) -> int:
         """Samples that one cluster has trained on in this session."""

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from cluster_planner import Plan
 from ravnest.driver.run_rings import RunRings
-from ravnest.errors import RavnestError
+from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery.replacing import Replacements, StartCluster, TryFailed
+from ravnest.recovery.replacing import Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import Endpoint, PeerAddress
@@ -53,6 +53,9 @@ class Listening:
     nodes: Mapping[str, str]
 
 
+News = Listening | StartCluster | SharedOut | TryFailed
+
+
 class ClusterStarts:
     """Starts lost clusters anew. It belongs to the driver's thread."""
 
@@ -61,12 +64,13 @@ class ClusterStarts:
         replacements: Replacements,
         processes: ClusterProcesses,
         setups: Callable[[Plan], Mapping[str, StageSetup]],
-        check: Callable[[Mapping[str, StageAddress]], None],
+        check: Callable[[Mapping[str, StageAddress], Mapping[str, str]], None],
     ) -> None:
         """
         Arguments:
-            setups: makes the setups of all stages by a plan that has other nodes for some.
-            check: raises InvalidInput where stages at these addresses cannot take part, since they read other data.
+            setups: makes the setups of all stages by a plan that has other nodes for some, or other cuts.
+            check: raises InvalidInput where stages at these addresses, on these nodes by stage, cannot take part,
+                since they read other data.
         """
         self.replacements = replacements
         self._processes = processes
@@ -74,16 +78,20 @@ class ClusterStarts:
         self._check = check
         self._found: dict[str, dict[str, StageAddress]] = {}
 
-    def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float) -> list[Listening | TryFailed]:
+    def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float, rest_s: float) -> list[News]:
         """Do what is due. `epoch` is the epoch of membership, older than any that the new processes take part in.
 
-        Returns the clusters that can join now, and the tries that failed.
+        The run goes on for `rest_s` seconds. Returns the clusters that are started otherwise than they were, those
+        that can join now, those whose nodes others may have, and the tries that failed.
         """
-        out: list[Listening | TryFailed] = []
+        out: list[News] = []
         if self.replacements.due(now_s):
-            for order in self.replacements.tick(self._processes.alive(self.replacements.plan), now_s):
+            for order in self.replacements.tick(self._processes.alive(self.replacements.plan), now_s, rest_s):
                 if isinstance(order, StartCluster):
+                    out += [order] if order.reason else []
                     out += self._start(order, rings, epoch, now_s)
+                elif isinstance(order, SharedOut):
+                    out.append(order)
                 else:
                     self.end(order.cluster, rings)
                     out.append(order)
@@ -102,20 +110,27 @@ class ClusterStarts:
         self._found.pop(cluster, None)
         self._processes.end(list(rings.of_cluster(cluster)))
 
-    def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[Listening | TryFailed]:
-        same = rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
-        setups = {
-            name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epoch), initial=())
-            for name, setup in (self._setups(order.plan) if order.moved else same).items()
-            if setup.cluster == order.cluster
-        }
-        self._found[order.cluster] = {}
-        rings.begin_anew(order.plan, setups, {})
+    def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[TryFailed]:
         try:
+            setups = {
+                name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epoch), initial=())
+                for name, setup in self._setups_of(order, rings).items()
+            }
+            self._found[order.cluster] = {}
+            rings.begin_anew(order.plan, setups, {})
             self._processes.begin(order.plan, setups)
         except RavnestError as error:
-            return [*self.failed(order.cluster, str(error), rings, now_s)]
+            return self.failed(order.cluster, str(error), rings, now_s)
         return []
+
+    def _setups_of(self, order: StartCluster, rings: RunRings) -> Mapping[str, StageSetup]:
+        if order.plan.cluster(order.cluster) == rings.plan.cluster(order.cluster):
+            return rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
+        self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
+        made = {name: setup for name, setup in self._setups(order.plan).items() if setup.cluster == order.cluster}
+        if not rings.fit(made):
+            raise RunFailed("with other cuts its tied parameters would be averaged otherwise than the others' are")
+        return made
 
     def _look(self, cluster: str, rings: RunRings, endpoint: Endpoint, now_s: float) -> list[Listening | TryFailed]:
         setups, found = rings.of_cluster(cluster), self._found[cluster]
@@ -125,8 +140,10 @@ class ClusterStarts:
             found[stage] = at
         if len(found) < len(setups):
             return []
+        stages = self.replacements.plan.cluster(cluster).stages
+        nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(stages)}
         try:
-            self._check(found)
+            self._check(found, nodes)
         except RavnestError as error:
             return [*self.failed(cluster, str(error), rings, now_s)]
         peers = {stage: at.peer for stage, at in found.items()}
@@ -134,5 +151,4 @@ class ClusterStarts:
         rings.begin_anew(rings.plan, setups, peers)
         self._processes.enter({**peers, DRIVER: endpoint.address}, list(setups))
         self.replacements.listening(cluster, now_s)
-        stages = self.replacements.plan.cluster(cluster).stages
-        return [Listening(cluster, {stage_name(cluster, i): stage.node for i, stage in enumerate(stages)})]
+        return [Listening(cluster, nodes)]

@@ -90,6 +90,10 @@ class RunControl:
         """How many rounds were committed in this session."""
         return self._rounds.committed
 
+    def rest_s(self, elapsed_s: float) -> float:
+        """For how long training goes on, at the speed so far; infinite where that is not known."""
+        return self._accounts.rest_s(elapsed_s)
+
     @property
     def saving(self) -> bool:
         """Whether stages are still sending their state for a checkpoint."""
@@ -138,9 +142,8 @@ class RunControl:
                 return self._follow(self._rounds.handle(event, 0.0)) + self._let_go()
             case em.RoundsHeld():
                 holding = tuple((str(ring), number) for ring, number in message.holding)
-                return (
-                    self._follow(self._rounds.handle(MemberHeld(message.epoch, sender, holding), 0.0)) + self._let_go()
-                )
+                held = MemberHeld(message.epoch, sender, holding)
+                return self._follow(self._rounds.handle(held, 0.0)) + self._let_go()
             case m.Drained():
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
                 _require(drains and index == 0 and cluster not in self.clusters.drained, sender, message)
@@ -291,9 +294,7 @@ class RunControl:
                     for name in self.clusters.names:
                         if name in self.clusters.newcomers:
                             out += self._follow_rounds(name)
-                        elif (
-                            name in self.clusters.drained
-                        ):  # no gradient flows there any more that could carry the stamp
+                        elif name in self.clusters.drained:  # no gradient flows there that could carry the stamp
                             out += self._finish_rounds(name)
                         else:
                             opened = m.RoundOpenedMessage(round=order.round)
@@ -334,9 +335,8 @@ class RunControl:
         return out
 
     def _begin_checkpoint(self, round_: int) -> ins.Instruction:
-        self._saving.begin(
-            round_, [s for name in self.clusters.training for s in self.clusters.stages_of(name)], self.samples
-        )
+        stages = [stage for name in self.clusters.training for stage in self.clusters.stages_of(name)]
+        self._saving.begin(round_, stages, self.samples)
         self.clusters.newcomers.saving(round_)
         updates = self._accounts.averaged
         lost = tuple(name for name in self._shape.clusters if name not in self.clusters.training)

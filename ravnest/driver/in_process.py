@@ -144,14 +144,19 @@ class LocalRun:
         for stage in [name for name in self.stages if stage_place(name)[0] == cluster]:
             self._forget(stage)
 
-    def rejoin(self, cluster: str) -> None:
-        """Begin a lost cluster anew: its stages are new ones, and get their state while the run goes on."""
+    def rejoin(self, cluster: str, plan: Plan | None = None, made: Mapping[str, StageSetup] | None = None) -> None:
+        """Begin a lost cluster anew: its stages are new ones, and get their state while the run goes on.
+
+        `plan` and `made`, the setups of its stages, are given where the cluster is cut otherwise than before.
+        """
         assert self._rings is not None
         self.drop(cluster)
         setups = {
             name: replace(setup, transport=replace(setup.transport, joins=True, epoch=self._epoch), initial=())
-            for name, setup in self._rings.of_cluster(cluster).items()
+            for name, setup in (self._rings.of_cluster(cluster) if made is None else made).items()
         }
+        self._clusters = {name: each for name, each in self._clusters.items() if each != cluster}
+        self._clusters |= {name: cluster for name, setup in setups.items() if setup.is_last}
         endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self.driver.connect(addresses)
@@ -159,7 +164,7 @@ class LocalRun:
             endpoint.connect({**addresses, m.DRIVER: self.driver.address})
             setup = setups[name]
             self.stages[name] = joining(setup, endpoint, InlineExecutor(), batch_source(setup), self.now)
-        self._rings.begin_anew(self._rings.plan, setups, addresses)
+        self._rings.begin_anew(self._rings.plan if plan is None else plan, setups, addresses)
         self.follow(self.control.join(cluster, self._rings.members(cluster)))
 
     def _forget(self, stage: str) -> None:
@@ -226,7 +231,7 @@ class LocalRun:
         states = {}
         for name, setup in setups.items():
             mine = {each for segment in setup.segments for each in segment.parameters}
-            weights = {**self._states[name].weights, **self._anchors[order.round]}
+            weights = {**next(iter(self._states.values())).weights, **self._anchors[order.round]}
             optimizer = {key: tensor for key, tensor in saved.items() if key[0] in mine}
             states[name] = StageState(weights, optimizer, order.updates)
         hand_out(self._outbox, self.driver, setups.values(), states, order.round)

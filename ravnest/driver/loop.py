@@ -12,7 +12,7 @@ from typing import Protocol
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.cluster_starts import ClusterStarts, Listening
 from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
@@ -23,7 +23,7 @@ from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery.replacing import TryFailed
+from ravnest.recovery import SharedOut, StartCluster, TryFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
@@ -176,17 +176,30 @@ class DriverLoop:
 
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
         """Start lost clusters anew, let them join, and send them their state."""
-        for news in recovery.starts.turn(self._rings, self._endpoint, self._control.epoch, awake_s):
-            if isinstance(news, TryFailed):
-                self._record.replacement_failed(news)
-                continue
-            for stage, setup in self._rings.of_cluster(news.cluster).items():
-                self._born[stage] = setup.transport.epoch
-                self._stages.add(stage)
-                self._watch.add(stage, news.nodes[stage], awake_s)
-            self._follow(self._control.join(news.cluster, self._rings.members(news.cluster)))
+        rest_s = self._control.rest_s(awake_s - (self._training_since_s or awake_s))
+        for news in recovery.starts.turn(self._rings, self._endpoint, self._control.epoch, awake_s, rest_s):
+            match news:
+                case TryFailed():
+                    self._record.replacement_failed(news)
+                case StartCluster():
+                    self._record.replanned(news)
+                case SharedOut():
+                    self._record.shared_out(news)
+                case Listening():
+                    self._join(news, awake_s)
         for cluster, reason in recovery.handover.turn():
             self._follow(self._control.lost(stage_name(cluster, 0), reason))
+
+    def _join(self, news: Listening, awake_s: float) -> None:
+        setups = self._rings.of_cluster(news.cluster)
+        self._record.consists_of(news.cluster, list(setups))
+        if self._trace is not None:
+            self._trace.placed(news.nodes)
+        for stage, setup in setups.items():
+            self._born[stage] = setup.transport.epoch
+            self._stages.add(stage)
+            self._watch.add(stage, news.nodes[stage], awake_s)
+        self._follow(self._control.join(news.cluster, self._rings.members(news.cluster)))
 
     def _take_requests(self, awake_s: float) -> None:
         if self._recovery is None or self._training_since_s is None:

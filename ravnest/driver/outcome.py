@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cluster_planner import Plan, SpanCosts, Stage
 from ravnest.checkpoints.checkpoint import load_latest
+from ravnest.checkpoints.manifest import segment_file
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.sharded_weights import ShardedWeights
 from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.checkpoints.weight_files import IN_PARTS, StoredTensors
 from ravnest.driver import control as c
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.observe.record import RunRecord
@@ -47,7 +47,8 @@ def finish(
         if control.stopped_early:
             raise Interrupted("stopped before the first update: there is nothing to save")
         raise RunFailed("the run ended before its first update: `stop` is too short")
-    saved = load_latest(folder.checkpoints, parts_of_plan(plan)).weights()
+    segments = [segment_file(ring) for ring in range(len(plan.rings))]
+    saved = load_latest(folder.checkpoints, segments).weights()  # stages may be others than the plan's by now
     names = {name: name for name in saved}
     for name, others in prepared.captured.aliases.items():  # a file of weights has every name in the model's state
         names |= dict.fromkeys(others, name)

@@ -224,10 +224,10 @@ def states_for(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Plan, job: Job, resumed: ResumedRun | None, data: str = ""
+    folder: RunFolder, plan: Callable[[], Plan], job: Job, resumed: ResumedRun | None, data: str = ""
 ) -> Callable[[ins.BeginCheckpoint], CheckpointWriter]:
     """A function that opens the writer of one checkpoint. Rounds count on from the session that was resumed.
-    `data`: the fingerprint of the data."""
+    `plan` gives the plan as it is then; `data` is the fingerprint of the data."""
     rounds_before = 0 if resumed is None else resumed.rounds
 
     def begin(begun: ins.BeginCheckpoint) -> CheckpointWriter:
@@ -236,7 +236,7 @@ def writer_opener(
             round=rounds_before + begun.round,
             samples=begun.samples,
             versions=begun.updates,
-            made_with=made_with(plan, job) | data_made_with(data),
+            made_with=made_with(plan(), job) | data_made_with(data),
             lost=begun.lost,
             keep=job.checkpoints.keep,
         )

@@ -28,7 +28,6 @@ class RunRings:
         """The plan, with the nodes that the stages are on now."""
         self._all = dict(setups)
         self._addresses = dict(addresses or {})
-        self._places = {name: place for place, name in enumerate(setups)}
         self._following: tuple[str, ...] = ()
         self.setups = dict(setups)
         """By name: the stages that are in the run, with the rings that they have now."""
@@ -45,10 +44,17 @@ class RunRings:
         }
 
     def begin_anew(self, plan: Plan, setups: Mapping[str, StageSetup], addresses: Mapping[str, PeerAddress]) -> None:
-        """These stages begin anew, at these addresses, by this plan. It may place them on other nodes."""
+        """These stages begin anew, at these addresses, by this plan. It may place them on other nodes, or cut their
+        clusters otherwise: `setups` has all stages that these clusters have now."""
         self.plan = plan
-        self._all |= setups
+        begun = {setup.cluster for setup in setups.values()}
+        self._all = {name: setup for name, setup in self._all.items() if setup.cluster not in begun} | dict(setups)
         self._addresses |= addresses
+
+    def fit(self, setups: Mapping[str, StageSetup]) -> bool:
+        """Say whether these stages average the same vectors in the same rings as all others do."""
+        known = {segment.ring: _averaged(segment) for setup in self._all.values() for segment in setup.segments}
+        return all(known.get(each.ring) == _averaged(each) for setup in setups.values() for each in setup.segments)
 
     def training(self) -> dict[str, StageSetup]:
         """The setups of the stages in the run whose clusters train."""
@@ -60,7 +66,9 @@ class RunRings:
 
     def reform(self, order: ReformRings) -> dict[str, em.RingsReformedMessage]:
         """Take new members of the rings. Returns what each stage is told, by its name."""
-        members = {int(ring): sorted(names, key=self._places.__getitem__) for ring, names in order.rings.items()}
+        clusters = {cluster.name: place for place, cluster in enumerate(self.plan.clusters)}
+        places = {name: (clusters[setup.cluster], setup.index) for name, setup in self._all.items()}
+        members = {int(ring): sorted(names, key=places.__getitem__) for ring, names in order.rings.items()}
         inside = {name for names in members.values() for name in names}
         came = inside - self.setups.keys()
         stages = {name: (setup.cluster, setup.index) for name, setup in self._all.items()}
@@ -118,6 +126,11 @@ class RunRings:
             replace(segments[old.ring], keeper=keepers[old.ring] == stage, copies=old.copies, frozen=old.frozen)
             for old in setup.segments
         ]
+
+
+def _averaged(segment: SegmentSetup) -> tuple[tuple[str, ...], ...]:
+    """What members of a ring must have in common."""
+    return segment.parameters, segment.buffers, segment.taken, segment.counters
 
 
 def _told(order: ReformRings, setup: StageSetup, peers: tuple[em.PeerPlace, ...]) -> em.RingsReformedMessage:

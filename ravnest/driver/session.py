@@ -88,7 +88,7 @@ def train(
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
-    keys = run_keys([*nodes, m.DRIVER]) if encrypt else None
+    keys = run_keys([*possible_stages(plan), m.DRIVER]) if encrypt else None
     observer.on(report.PhaseEvent("starting Ray", address or "on this machine"))
     elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
     code = None if address is None else job_code(job, plan.job_file, elsewhere)
@@ -141,21 +141,22 @@ def train(
                 held_out = len(prepared.data.held_out)
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
                 trace = RunTrace(nodes) if timeline else None
+                rings = RunRings(plan, setups, peers)
                 starts = ClusterStarts(
                     Replacements(plan, start_s=START_DEADLINE_S),
                     ray,
                     setups_by,
-                    lambda at: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, nodes),
+                    lambda at, on: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, on),
                 )
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
                 loop = DriverLoop(
                     StageLinks(endpoint, outbox, ray),
                     control,
                     stage_watch(plan, nodes, time.monotonic(), speed=speed),
-                    RunRings(plan, setups, peers),
+                    rings,
                     CheckpointCollector(
                         setups,
-                        writer_opener(folder, plan, job, resumed, prepared.fingerprint),
+                        writer_opener(folder, lambda: rings.plan, job, resumed, prepared.fingerprint),
                         disk,
                         endpoint.wake,
                     ),
@@ -188,6 +189,11 @@ def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOn
             ray = leaving.enter_context(RayCluster(address, code, log))
             interrupt.arm()  # again: Ray has set a handler of its own
         yield ray
+
+
+def possible_stages(plan: Plan) -> list[str]:
+    """The names of all stages that a run of the plan can have: a cluster may get one for each segment."""
+    return [stage_name(cluster.name, index) for cluster in plan.clusters for index in range(len(plan.rings))]
 
 
 def run_keys(names: Sequence[str]) -> dict[str, Keys]:

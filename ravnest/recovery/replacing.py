@@ -1,20 +1,22 @@
 """When, where and how often a cluster that was lost is started anew. Pure.
 
 In: losses, the nodes that are alive, and what became of each try. Out: orders to start a cluster, and what there is to
-say. A stage goes back to its node while that is alive, else to a spare node of the plan that can hold it. Where there
-is none, the cluster waits for its nodes. A cluster that is started too often within a while stays out for good: what
-kills it would kill it again.
+say. Where its stages go, and whether that pays, is decided by placing.py. Where nothing can hold the model, the cluster
+waits for its nodes, and those of them that are alive are spares of the others meanwhile. A cluster that is started too
+often within a while stays out for good: what kills it would kill it again.
 
     lost ─► waiting ─ nodes are there ─► starting ─ processes listen ─► joining ─ a round is saved ─► handing ─► trains
                ▲────────────────────────── failed, after a longer wait ────────────────────────────────┘
 """
 
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from cluster_planner import Plan, SpanCosts, Stage
+from cluster_planner import Plan
 from ravnest.pipeline import stage_name
+from ravnest.recovery.placing import Nodes, Placement, place, refused
 
 FIRST_WAIT_S = 2.0
 """How long a try waits after the loss: what the lost processes held has to be free."""
@@ -36,12 +38,19 @@ HANDOVER_S = 300.0
 
 @dataclass(frozen=True)
 class StartCluster:
-    """Start the processes of `cluster` anew, as `plan` says, which may have other nodes than before."""
+    """Start the processes of `cluster` anew, as `placement` says."""
 
     cluster: str
-    plan: Plan
-    moved: Mapping[str, str]
-    """By stage that moves: the spare node that takes it."""
+    placement: Placement
+    reason: str
+    """Why it does not go back to where it was; empty where it does."""
+    rest_s: float
+    """For how long the run goes on, as far as that is known."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the cluster as it is started."""
+        return self.placement.plan
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,16 @@ class Replaced:
     """What it had trained on when it was lost, and is in no committed round."""
 
 
-Order = StartCluster | TryFailed
+@dataclass(frozen=True)
+class SharedOut:
+    """The cluster cannot be made, for this `reason`: until it can, its living `nodes` are spares of the others."""
+
+    cluster: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+Order = StartCluster | TryFailed | SharedOut
 
 
 @dataclass
@@ -78,6 +96,13 @@ class _Away:
     told: str = ""
     """Why it last could not be started, so that it is said once."""
     starts: list[float] = field(default_factory=list)
+    shared: bool = False
+    """Whether its nodes are spares of the others."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no processes."""
+        return self.phase in ("waiting", "out")
 
 
 class Replacements:
@@ -86,7 +111,8 @@ class Replacements:
     def __init__(self, plan: Plan, *, start_s: float) -> None:
         """`start_s`: the longest that processes may take until they listen."""
         self.plan = plan
-        """The plan, with the nodes that the stages are on now."""
+        """The plan, with the stages as they are now."""
+        self._first = {cluster.name: cluster for cluster in plan.clusters}
         self._start_s = start_s
         self._away: dict[str, _Away] = {}
         self._left: set[str] = set()
@@ -113,22 +139,22 @@ class Replacements:
         """A node that had left is back: a cluster that waits for it is tried at once."""
         self._left.discard(node)
         for away in self._away.values():
-            if away.phase in ("waiting", "out"):
+            if away.waits:
                 away.phase, away.due_s, away.told, away.starts = "waiting", now_s, "", []
 
     def due(self, now_s: float) -> bool:
         """Whether a try is due, or one has taken too long: then `tick` has something to do."""
         return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
 
-    def tick(self, alive: Collection[str], now_s: float) -> list[Order]:
-        """Return what is to be done. `alive` are the nodes that can run stages."""
+    def tick(self, alive: Collection[str], now_s: float, rest_s: float = math.inf) -> list[Order]:
+        """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`."""
         orders: list[Order] = []
         self._left &= set(alive)  # one that was switched off, and is there again, is back
         for name, away in self._away.items():
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
-                orders += self._try(name, away, set(alive) - self._left, now_s)
+                orders += self._try(name, away, set(alive) - self._left, now_s, rest_s)
         return orders
 
     def listening(self, cluster: str, now_s: float) -> None:
@@ -174,48 +200,46 @@ class Replacements:
             return f"no more of its state has arrived for {HANDOVER_S:.0f} s"
         return None
 
-    def _try(self, cluster: str, away: _Away, alive: Collection[str], now_s: float) -> list[Order]:
+    def _try(self, cluster: str, away: _Away, alive: Collection[str], now_s: float, rest_s: float) -> list[Order]:
         recent = [start for start in away.starts if now_s - start < WINDOW_S]
         if len(recent) >= MOST_STARTS:
             away.phase = "out"
             return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
-        placed = place(self.plan, cluster, alive)
-        if isinstance(placed, str):
-            away.due_s = now_s + LOOK_AGAIN_S
-            orders: list[Order] = [] if away.told == placed else [TryFailed(cluster, placed, LOOK_AGAIN_S)]
-            away.told = placed
-            return orders
-        before = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
-        self.plan = placed
-        moved = {
-            name: stage.node
-            for (name, node), stage in zip(before.items(), placed.cluster(cluster).stages, strict=True)
-            if stage.node != node
-        }
-        away.phase, away.began_s, away.told = "starting", now_s, ""
+        nodes = self._nodes_for(cluster, alive)
+        others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
+        anew = self.plan.cluster(cluster) != self._first[cluster]
+        found = place(self.plan, cluster, nodes, others, anew=anew)
+        if isinstance(found, str):
+            return self._cannot(cluster, away, found, tuple(sorted(nodes.own)), now_s)
+        why_not = refused(found.placement, rest_s)
+        if why_not is not None:
+            return self._cannot(cluster, away, why_not, (), now_s)
+        self.plan = found.placement.plan
+        away.phase, away.began_s, away.told, away.shared = "starting", now_s, "", False
         away.starts = [*recent, now_s]
-        return [StartCluster(cluster, placed, moved)]
+        return [StartCluster(cluster, found.placement, found.reason, rest_s)]
 
+    def _cannot(self, cluster: str, away: _Away, reason: str, shared: tuple[str, ...], now_s: float) -> list[Order]:
+        """The cluster waits; `shared` are the nodes that others may have meanwhile. Both are said once."""
+        away.due_s = now_s + LOOK_AGAIN_S
+        out: list[Order] = [] if away.told == reason else [TryFailed(cluster, reason, LOOK_AGAIN_S)]
+        away.told = reason
+        if shared and not away.shared:
+            out.append(SharedOut(cluster, shared, reason))
+            away.shared = True
+        return out
 
-def place(plan: Plan, cluster: str, alive: Collection[str]) -> Plan | str:
-    """Return the plan with the stages of `cluster` on nodes that are alive: each on its own, else on a spare that can
-    hold it, the fastest one. Where a stage can be nowhere, return in words why."""
-    old = plan.cluster(cluster)
-    spans = SpanCosts(plan.costs, plan.workload)
-    free = {spare.node for spare in plan.spares if spare.node in alive}
-    stages: list[Stage] = []
-    for index, stage in enumerate(old.stages):
-        if stage.node in alive:
-            stages.append(stage)
-            continue
-        place_ = (index, len(old.stages))
-        needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
-        fitting = [node for node in plan.fleet.nodes if node.name in free and node.memory_bytes >= needed]
-        if not fitting:
-            return f"node {stage.node!r} of {stage_name(cluster, index)} is not there, and no spare can hold that stage"
-        best = max(fitting, key=lambda node: node.flops_per_s)
-        free.discard(best.name)
-        stages.append(replace(stage, node=best.name))
-    taken = {stage.node for stage in stages}
-    clusters = tuple(replace(old, stages=tuple(stages)) if each.name == cluster else each for each in plan.clusters)
-    return replace(plan, clusters=clusters, spares=tuple(each for each in plan.spares if each.node not in taken))
+    def _waits(self, cluster: str) -> bool:
+        return cluster in self._away and self._away[cluster].waits
+
+    def _nodes_for(self, cluster: str, alive: Collection[str]) -> Nodes:
+        """The nodes that a cluster may be started on: those on which nothing runs, and which no other one waits for."""
+        mine, taken = set[str](), set[str]()
+        for each in self.plan.clusters:
+            nodes = {stage.node for stage in each.stages}
+            if each.name == cluster:
+                mine = nodes
+            elif not self._waits(each.name) or not self._away[each.name].shared:
+                taken |= nodes
+        free = set(alive) - taken
+        return Nodes(mine & free, free - mine)

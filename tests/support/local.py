@@ -135,6 +135,11 @@ def setups_of(
     count = len(captured.units)
     chosen = cuts if cuts is not None else [[count * i // n for i in range(1, n)] for n in parts]
     plan = plan_with(job, captured, chosen)
+    return setups_by(plan, job, **changes), plan
+
+
+def setups_by(plan: Plan, job: Job, **changes: Any) -> dict[str, StageSetup]:
+    """The stages' setups by a plan of the job; `changes` are further arguments of stage_setups."""
     arguments: dict[str, Any] = {
         "search_dirs": search_dirs(JOB_FILE),
         "threads": {node.name: 1 for node in plan.fleet.nodes},
@@ -142,7 +147,7 @@ def setups_of(
         "token": b"t" * 16,
         **changes,
     }
-    return stage_setups(plan, job, captured, **arguments), plan
+    return stage_setups(plan, job, captured_job(job), **arguments)
 
 
 def local_run(

@@ -28,7 +28,9 @@ from ravnest.driver.observe.report import (
     ClusterLostEvent,
     ClusterProgress,
     ClusterReplacedEvent,
+    ClusterReplannedEvent,
     EvaluatedEvent,
+    NodesSharedOutEvent,
     NoticeEvent,
     PhaseEvent,
     ProgressEvent,
@@ -118,6 +120,18 @@ def event_line(event: RunEvent) -> str | None:
                 f"{event.cluster} was replaced and trains again after {duration(event.seconds)}, from the anchor of"
                 f" round {event.round} ({where})"
             )
+        case ClusterReplannedEvent():
+            gain = "" if event.gained is None else f", and {event.gained:,} samples more by the end of the run"
+            where = ", ".join(
+                f"{stage} (units {first} to {end - 1}) on {event.nodes[stage]}"
+                for stage, (first, end) in event.units.items()
+            )
+            return (
+                f"{event.cluster} is started with {event.how}: {event.reason}; predicted: {duration(event.change_s)}"
+                f" until it trains{gain} ({where})"
+            )
+        case NodesSharedOutEvent():
+            return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"
         case ReplacementFailedEvent(cluster, reason, again_s):
             then = "it stays out of the run" if again_s is None else f"the next try is in {again_s:.0f} s"
             return f"{cluster} could not be started anew: {reason}; {then}"

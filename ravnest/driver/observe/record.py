@@ -4,6 +4,7 @@ In: the stages' reports, and what the driver does. Out: progress (rates, mean lo
 that each stage spent on each kind of work are kept in stage_times.py.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,8 @@ from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
 from ravnest.errors import RunFailed
-from ravnest.pipeline import stage_place
-from ravnest.recovery.replacing import Replaced, TryFailed
+from ravnest.pipeline import stage_name, stage_place
+from ravnest.recovery import Replaced, SharedOut, StartCluster, TryFailed
 from ravnest.stage import messages as m
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure
@@ -127,7 +128,7 @@ class RunRecord:
         self._out_dir = out_dir
         self._observer = observer
         self._writer = writer
-        self._last_stages = last_stages
+        self._last_stages = dict(last_stages)
         self._samples_per_update = samples_per_update
         self._total_samples = total_samples
         self._stop_s = stop_s
@@ -273,6 +274,31 @@ class RunRecord:
         after = self._rounds_before + round_
         event = report.ClusterReplacedEvent(replaced.cluster, replaced.nodes, after, replaced.seconds, replaced.samples)
         self._emit(event)
+
+    def consists_of(self, cluster: str, stages: Sequence[str]) -> None:
+        """A cluster that joins has these stages, in order, which may be others than before."""
+        self.stages = (*(name for name in self.stages if stage_place(name)[0] != cluster), *stages)
+        self._last_stages = {name: each for name, each in self._last_stages.items() if each != cluster}
+        self._last_stages[stages[-1]] = cluster
+
+    def replanned(self, order: StartCluster) -> None:
+        """A lost cluster is started on other nodes than before, or with other cuts."""
+        placed, stages = order.placement, order.plan.cluster(order.cluster).stages
+        gained = placed.gained(order.rest_s)
+        event = report.ClusterReplannedEvent(
+            order.cluster,
+            placed.how,
+            {stage_name(order.cluster, i): stage.node for i, stage in enumerate(stages)},
+            {stage_name(order.cluster, i): stage.units for i, stage in enumerate(stages)},
+            order.reason,
+            placed.change_s,
+            round(gained) if math.isfinite(gained) else None,
+        )
+        self._emit(event)
+
+    def shared_out(self, shared: SharedOut) -> None:
+        """A lost cluster cannot be made, and its nodes are spares of the others."""
+        self._emit(report.NodesSharedOutEvent(shared.cluster, shared.nodes, shared.reason))
 
     def replacement_failed(self, failed: TryFailed) -> None:
         """A lost cluster could not be started anew."""

@@ -158,6 +158,35 @@ class ClusterReplacedEvent:
 
 
 @dataclass(frozen=True)
+class ClusterReplannedEvent:
+    """A lost cluster is started otherwise than it was, for this `reason`: on "spares", or with "other cuts" (`how`).
+
+    `nodes` and `units` say by stage where it runs and what it holds. As predicted, the change takes `change_s` seconds,
+    and the cluster makes `gained` samples more in the rest of the run; None where the run has no known end.
+    """
+
+    cluster: str
+    how: str
+    nodes: Mapping[str, str]
+    units: Mapping[str, tuple[int, int]]
+    reason: str
+    change_s: float
+    gained: int | None
+
+
+@dataclass(frozen=True)
+class NodesSharedOutEvent:
+    """A lost `cluster` cannot be made from what is there, for this `reason`.
+
+    Its living `nodes` are spares of the other clusters until it can.
+    """
+
+    cluster: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class ReplacementFailedEvent:
     """A lost cluster could not be started anew for this `reason`.
 
@@ -198,6 +227,8 @@ RunEvent = (
     | CheckpointRefusedEvent
     | ClusterLostEvent
     | ClusterReplacedEvent
+    | ClusterReplannedEvent
+    | NodesSharedOutEvent
     | ReplacementFailedEvent
     | RestartedEvent
     | NoticeEvent
@@ -317,6 +348,8 @@ _KINDS = {
     CheckpointRefusedEvent: "not_saved",
     ClusterLostEvent: "lost",
     ClusterReplacedEvent: "replaced",
+    ClusterReplannedEvent: "replanned",
+    NodesSharedOutEvent: "shared_out",
     ReplacementFailedEvent: "not_replaced",
     RestartedEvent: "restarted",
     NoticeEvent: "notice",

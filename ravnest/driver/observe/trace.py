@@ -45,7 +45,7 @@ class RunTrace:
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
         """`nodes` gives the node of each stage, in the order of the rows."""
-        self._nodes = nodes
+        self._nodes = dict(nodes)
         self._rows = {stage: _Rows() for stage in nodes}
         self._kinds: dict[str, int] = {}
 
@@ -63,6 +63,10 @@ class RunTrace:
         rows.began_s.extend(piece.began_s)
         rows.ended_s.extend(piece.ended_s)
         rows.dropped = piece.dropped
+
+    def placed(self, nodes: Mapping[str, str]) -> None:
+        """These stages run on these nodes from now on."""
+        self._nodes |= nodes
 
     def heard(self, stage: str, alive: m.Alive, now_s: float) -> None:
         """Compare the clock of a stage with the driver's, where its message carries the readings for it."""

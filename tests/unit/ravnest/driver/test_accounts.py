@@ -1,5 +1,7 @@
 """SampleAccounts: `a` and `b` make updates of 12 samples."""
 
+import math
+
 from ravnest.driver.accounts import RunShape, SampleAccounts
 
 
@@ -65,3 +67,14 @@ def test_the_one_that_is_back_makes_the_lost_updates_again_and_they_count_once()
     made.committed(3)
     assert made.samples == 8 * 12
     assert made.dropped("b") == 0
+
+
+def test_the_rest_of_the_run_is_known_from_its_end_and_its_speed():
+    assert accounts().rest_s(10.0) == math.inf
+    assert accounts(stop_s=60.0).rest_s(10.0) == 50.0
+    made = accounts(stop_s=600.0, stop_samples=480, start_samples=240)
+    assert made.rest_s(10.0) == 590.0
+    made.updated("a", 10)
+    assert made.rest_s(10.0) == 10.0
+    made.updated("a", 99)
+    assert made.rest_s(10.0) == 0.0

@@ -1,5 +1,7 @@
 """Processes of a lost cluster, played by the test: c0 has two stages, c1 one."""
 
+import math
+
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput
@@ -37,7 +39,7 @@ class Processes:
 
 
 class Bench:
-    def __init__(self, check=lambda found: None):
+    def __init__(self, check=lambda found, nodes: None):
         setups, plan = setups_of(tiny_job(), parts=(2, 1))
         self.rings = RunRings(plan, setups, dict.fromkeys(setups, HERE))
         self.processes = Processes(plan)
@@ -46,7 +48,7 @@ class Bench:
         self.starts.replacements.lost("c0", 0, 0.0)
 
     def turn(self, now_s):
-        return self.starts.turn(self.rings, self.endpoint, 7, now_s)
+        return self.starts.turn(self.rings, self.endpoint, 7, now_s, math.inf)
 
     def listen(self, *stages):
         self.processes.answers |= {stage: StageAddress(HERE, "host", 1, 4, (240, 10)) for stage in stages}
@@ -91,7 +93,7 @@ def test_a_node_that_is_gone_meanwhile_ends_the_try():
 
 
 def test_processes_that_read_other_data_do_not_join():
-    def check(found):
+    def check(found, nodes):
         raise InvalidInput("'tower' reads other data")
 
     bench = Bench(check)

@@ -1,13 +1,16 @@
 """Runs in which a lost cluster begins anew while the others go on: all train in the end, with equal anchors."""
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
+from cluster_planner import Cluster, Stage, with_cluster
 from ravnest.driver.instructions import RunPhase
 from ravnest.errors import NodeLost
-from tests.support.local import local_run, tiny_job
+from tests.support.local import local_run, setups_by, setups_of, tiny_job
 
 JOB = {"average_every": 48, "stop": {"samples": 600}}
 TIED = {"factory": "tied:gpt"}
@@ -154,3 +157,30 @@ def test_tied_parameters_of_a_cluster_that_begins_anew_are_equal_again(tied):
     assert [each.cluster for each in result.trains] == ["c1"]
     assert anchors_agree(run)
     assert result.losses["c1"][-1] < result.losses["c1"][0]
+
+
+@pytest.mark.parametrize(("stages", "tied"), [(1, "exact"), (2, "averaged"), (4, "exact")])
+def test_a_cluster_that_begins_anew_with_other_cuts_trains_to_the_end(stages, tied):
+    """c0 comes back with fewer stages, or with more, each of whole segments; the rings are the same ones."""
+    job = tiny_job(**JOB, model=TIED, tied=tied)
+    run = local_run(job, parts=(3, 2))
+    _, plan = setups_of(job, parts=(3, 2))
+    forward(run, 60)
+    run.lose("c0.s2")
+    edges = [0, *(ring.units[1] for ring in plan.rings)]
+    picked = [*edges[:stages], edges[-1]]
+    units = itertools.pairwise(picked)
+    more = replace(plan.fleet.nodes[0], name="more")
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, more)))
+    nodes = ["n00", "n01", "n02", "more"]
+    anew = with_cluster(plan, Cluster("c0", 3, tuple(map(Stage, nodes, units))), "")
+    made = {name: setup for name, setup in setups_by(anew, job).items() if setup.cluster == "c0"}
+    assert len(made) == stages
+    run.rejoin("c0", anew, made)
+    result = run.run()
+    assert [each.cluster for each in result.trains] == ["c0"]
+    assert anchors_agree(run)
+    assert set(run.stages) == {*made, "c1.s0", "c1.s1"}
+    assert result.losses["c0"][-1] < result.losses["c0"][0]
+    told = 4 * sum(len(losses) for losses in result.losses.values())
+    assert told - sum(each.samples for each in result.lost) == run.control.samples

@@ -91,7 +91,9 @@ class Bench:
             self.control,
             StageWatch({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
             RunRings(self.plan, self.setups, dict.fromkeys(STAGES, PeerAddress("127.0.0.1", 5000, 5001))),
-            CheckpointCollector(self.setups, writer_opener(self.folder, self.plan, self.job, resumed), InlineDisk()),
+            CheckpointCollector(
+                self.setups, writer_opener(self.folder, lambda: self.plan, self.job, resumed), InlineDisk()
+            ),
             self.record,
             stop_wanted=lambda: self.wish,
             recovery=self.recovery(driver, outbox),

@@ -8,6 +8,7 @@ from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.observe.report import (
     ClusterLostEvent,
     ClusterReplacedEvent,
+    ClusterReplannedEvent,
     NoticeEvent,
     ReplacementFailedEvent,
 )
@@ -18,6 +19,7 @@ from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
+from tests.support.local import setups_by
 from tests.unit.ravnest.driver.test_loop import STAGES, Bench, InlineDisk
 
 HERE = PeerAddress("127.0.0.1", 5000, 5001)
@@ -59,7 +61,10 @@ class Recovering(Bench):
             return asked
 
         starts = ClusterStarts(
-            Replacements(self.plan, start_s=30.0), self.processes, lambda plan: self.setups, lambda found: None
+            Replacements(self.plan, start_s=30.0),
+            self.processes,
+            lambda plan: setups_by(plan, self.job),
+            lambda found, nodes: None,
         )
         return Recovery(starts, StateHandover(read, InlineDisk(), outbox, driver), requests)
 
@@ -132,22 +137,67 @@ def test_a_newcomer_that_fails_costs_itself_alone_and_is_started_again(bench):
 
 def test_a_node_that_leaves_takes_its_cluster_out_with_notice(bench):
     bench.start()
-    bench.asked = [NodeRequest("leave", bench.node("c0.s1")), NodeRequest("leave", "nobody")]
+    bench.asked = [NodeRequest("leave", bench.node("c1.s0")), NodeRequest("leave", "nobody")]
     bench.turn(after_s=1.0)
-    assert bench.heard("c0.s0") == [m.Drain()]
-    bench.say("c0.s0", m.Drained(micro_batches=0, updates=0))
+    assert bench.heard("c1.s0") == [m.Drain()]
+    bench.say("c1.s0", m.Drained(micro_batches=0, updates=0))
     bench.turn(after_s=1.0)
     (event,) = bench.of(ClusterLostEvent)
-    assert (event.cluster, event.samples, event.with_notice) == ("c0", 0, True)
+    assert (event.cluster, event.samples, event.with_notice) == ("c1", 0, True)
     assert any("no node of the plan is named 'nobody'" in each.text for each in bench.of(NoticeEvent))
     for _ in range(5):
-        bench.say("c1.s0", m.Alive())
+        bench.say("c0.s0", m.Alive())
         bench.turn(after_s=1.0)
     assert bench.processes.begun == [], "its node has left"
-    bench.asked = [NodeRequest("join", bench.node("c0.s1"))]
+    bench.asked = [NodeRequest("join", bench.node("c1.s0"))]
     bench.turn(after_s=1.0)
     bench.turn(after_s=1.0)
-    assert bench.processes.begun == ["c0.s0", "c0.s1"]
+    assert bench.processes.begun == ["c1.s0"]
+
+
+def leave(bench, node):
+    """The node leaves, c0 drains, and what is left of it is started anew; c1 answers."""
+    bench.start()
+    bench.asked = [NodeRequest("leave", node)]
+    bench.turn(after_s=1.0)
+    bench.say("c0.s0", m.Drained(micro_batches=0, updates=0))
+    bench.turn(after_s=1.0)
+    bench.say("c1.s0", em.RoundsHeld(epoch=1, holding=()))
+    bench.turn(after_s=FIRST_WAIT_S)
+    bench.turn(after_s=0.1)
+
+
+def test_a_cluster_without_one_of_its_nodes_goes_on_with_fewer_stages(bench):
+    leave(bench, bench.node("c0.s1"))
+    (event,) = bench.of(ClusterReplannedEvent)
+    count = len(bench.plan.costs.units)
+    assert (event.cluster, event.how, event.units) == ("c0", "other cuts", {"c0.s0": (0, count)})
+    assert event.nodes == {"c0.s0": bench.node("c0.s0")}
+    assert bench.node("c0.s1") in event.reason
+    assert bench.processes.begun == ["c0.s0"]
+    (told,) = [each for each in bench.heard("c1.s0") if isinstance(each, em.RingsReformedMessage) and each.epoch == 2]
+    assert all(ring.members == ("c0.s0", "c1.s0") for ring in told.rings)
+    for stage in ("c0.s0", "c1.s0"):
+        bench.stages[stage].epoch = 2
+        bench.say(stage, em.RoundsHeld(epoch=2, holding=()))
+    bench.say("c0.s0", m.StageStarted(process_bytes=1))
+    bench.turn(after_s=0.1)
+    bench.say("c0.s0", m.Updated(update=0, staleness=(0,), losses=(1.0,), lr=0.1))
+    bench.turn(after_s=0.1)
+    assert bench.control.updates["c0"] == 1, "it is the last stage too"
+    assert bench.record.stages == ("c1.s0", "c0.s0")
+
+
+def test_nothing_is_started_that_would_train_for_less_than_an_update_before_the_end(bench):
+    bench.start()
+    bench.say("c1.s0", m.Updated(update=18, staleness=(0,), losses=(1.0,), lr=0.1))
+    bench.turn(after_s=1.0)
+    bench.news.ends.append(StageEnded("c0.s1", None, "its process was killed"))
+    bench.turn(after_s=1.0)
+    bench.turn(after_s=FIRST_WAIT_S)
+    (failed,) = bench.of(ReplacementFailedEvent)
+    assert "the run ends in" in failed.reason
+    assert bench.processes.begun == []
 
 
 def test_nothing_goes_on_starting_on_a_node_that_leaves(bench):
@@ -157,8 +207,8 @@ def test_nothing_goes_on_starting_on_a_node_that_leaves(bench):
     assert bench.processes.ended == []
     bench.asked = [NodeRequest("leave", bench.node("c0.s0"))]
     bench.turn(after_s=1.0)
-    assert bench.processes.ended == ["c0.s0", "c0.s1"]
-    (failed,) = bench.of(ReplacementFailedEvent)
+    assert bench.processes.ended[:2] == ["c0.s0", "c0.s1"]
+    failed = bench.of(ReplacementFailedEvent)[0]
     assert failed.reason == f"node {bench.node('c0.s0')!r} leaves"
 
 

@@ -65,7 +65,7 @@ def finished(
     """A function that writes what a run of `plan` leaves; `told` gets what it tells the user. A parameter is the job's
     section `checkpoints`."""
     job, folder = tiny_job(checkpoints=getattr(request, "param", {})), RunFolder(tmp_path / "run")
-    writer = writer_opener(folder, plan, job, None)(ins.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
+    writer = writer_opener(folder, lambda: plan, job, None)(ins.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
     for cluster in plan.clusters:

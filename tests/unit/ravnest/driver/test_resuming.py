@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 
+from cluster_planner import Cluster, Stage, with_cluster
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import parts_of_plan
@@ -13,7 +14,7 @@ from ravnest.driver.resuming import ResumedRun, check_same_as_before, data_made_
 from ravnest.driver.session import run_control
 from ravnest.errors import InvalidInput
 from ravnest.job.initial_weights import make_weights
-from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
+from tests.support.local import JOB_FILE, local_run, setups_by, setups_of, tiny_job
 from tests.support.state import saved
 
 
@@ -28,7 +29,7 @@ def made(job):
 
 
 def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None):
-    writer = writer_opener(folder, plan, job or tiny_job(), resumed)(ins.BeginCheckpoint(round_, 96, updates))
+    writer = writer_opener(folder, lambda: plan, job or tiny_job(), resumed)(ins.BeginCheckpoint(round_, 96, updates))
     writer.add_segment(0, weights)
     for ring in range(1, len(plan.rings)):
         writer.add_segment(ring, {})
@@ -182,7 +183,7 @@ def test_rounds_count_on_over_sessions(job, made, tmp_path):
 
 def saved_with_state(folder, plan, setups, job):
     """A checkpoint whose optimizer state says which stage it is of."""
-    writer = writer_opener(folder, plan, job, None)(ins.BeginCheckpoint(3, 96, {"c0": 4, "c1": 4}))
+    writer = writer_opener(folder, lambda: plan, job, None)(ins.BeginCheckpoint(3, 96, {"c0": 4, "c1": 4}))
     weights = {name: torch.full_like(tensor, 0.5) for name, tensor in make_weights(job, JOB_FILE).items()}
     segments = {segment.ring: segment for setup in setups.values() for segment in setup.segments}
     for ring, segment in segments.items():
@@ -231,6 +232,21 @@ def was_in(setups, cluster, name):
     )
 
 
+def test_a_checkpoint_made_while_a_cluster_had_fewer_stages_resumes_with_the_plan(job, made, tmp_path):
+    """Its cuts alone make fewer segments than the run has, and all of these are in the checkpoint."""
+    _, plan = made
+    whole = Cluster("c0", 3, (Stage("n00", (0, len(plan.costs.units))),))
+    anew = with_cluster(plan, whole, "it does without it")
+    weights = make_weights(job, JOB_FILE)
+    save(RunFolder(tmp_path), anew, setups_by(anew, job), weights, {"c0": 4, "c1": 4})
+    resumed = ResumedRun.load(RunFolder(tmp_path), plan, job)
+    assert resumed.moved
+    assert resumed.samples == 96
+    assert sum(resumed.updates.values()) == 8
+    states = states_for(setups_by(plan, job), plan, job, resumed)
+    assert all(torch.equal(states["c0.s1"].weights[name], weights[name]) for name in states["c0.s1"].weights)
+
+
 def test_a_run_trains_on_with_another_plan(tmp_path):
     """Its last anchor and the state of AdamW go from two clusters of two stages and one to two of one and three."""
     first = local_run(tiny_job(), parts=(2, 1))
@@ -238,7 +254,7 @@ def test_a_run_trains_on_with_another_plan(tmp_path):
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
     folder = RunFolder(tmp_path)
     begun = ins.BeginCheckpoint(5, first.control.samples, first.control.updates)
-    writer = writer_opener(folder, plan, tiny_job(), None)(begun)
+    writer = writer_opener(folder, lambda: plan, tiny_job(), None)(begun)
     for name, stage in first.stages.items():
         weights, optimizer = saved(stage.rounds)
         for segment in (each for each in stage.setup.segments if each.keeper):

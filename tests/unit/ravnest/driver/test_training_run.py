@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def checkpoint(folder: RunFolder, plan: Plan, job: Job) -> Path:
-    writer = writer_opener(folder, plan, job, None)(ins.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
+    writer = writer_opener(folder, lambda: plan, job, None)(ins.BeginCheckpoint(1, 48, {"c0": 1, "c1": 1}))
     for ring in range(len(plan.rings)):
         writer.add_segment(ring, {f"w{ring}": torch.ones(2)})
     for cluster in plan.clusters:

@@ -57,7 +57,7 @@ class Sessions:
     def train(self, prepared: Prepared, *_: object, **__: object) -> Any:
         self.begun.append(prepared)
         plan = prepared.plan
-        opener = writer_opener(prepared.folder, plan, prepared.job, prepared.resumed, prepared.fingerprint)
+        opener = writer_opener(prepared.folder, lambda: plan, prepared.job, prepared.resumed, prepared.fingerprint)
         writer = opener(ins.BeginCheckpoint(1, 64 * len(self.begun), {"c0": 1, "c1": 0}))
         for ring in range(len(plan.rings)):
             writer.add_segment(ring, {f"w{ring}": torch.ones(2)})

@@ -1,11 +1,15 @@
 """When and where a lost cluster is started anew. c0 has two stages, c1 one; a spare may be there."""
 
+import itertools
+import math
 import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cluster_planner import Node, Spare
+from cluster_planner import Node, SpanCosts, Spare
 from ravnest.recovery.replacing import (
     FIRST_WAIT_S,
     HANDOVER_S,
@@ -14,9 +18,9 @@ from ravnest.recovery.replacing import (
     WINDOW_S,
     Replaced,
     Replacements,
+    SharedOut,
     StartCluster,
     TryFailed,
-    place,
 )
 from tests.support.local import setups_of, tiny_job
 
@@ -38,28 +42,6 @@ def everyone(plan):
     return {node.name for node in plan.fleet.nodes}
 
 
-def test_a_stage_goes_back_to_its_node_while_that_is_alive():
-    plan = plan_of(("spare", 1e12, 10**12))
-    assert place(plan, "c0", everyone(plan)) == plan
-
-
-def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
-    plan = plan_of(("small", 1e15, 10), ("slow", 1e9, 10**12), ("fast", 1e12, 10**12), ("dead", 1e15, 10**12))
-    gone = plan.cluster("c0").stages[1].node
-    placed = place(plan, "c0", everyone(plan) - {gone, "dead"})
-    assert [stage.node for stage in placed.cluster("c0").stages] == [plan.cluster("c0").stages[0].node, "fast"]
-    assert [spare.node for spare in placed.spares] == ["small", "slow", "dead"]
-    assert placed.cluster("c1") == plan.cluster("c1")
-
-
-def test_where_nothing_can_hold_it_the_reason_names_the_node_and_the_stage():
-    plan = plan_of(("small", 1e15, 10))
-    gone = plan.cluster("c1").stages[0].node
-    assert place(plan, "c1", everyone(plan) - {gone}) == (
-        f"node {gone!r} of c1.s0 is not there, and no spare can hold that stage"
-    )
-
-
 def test_a_lost_cluster_is_started_after_a_moment_and_trains_again():
     plan = plan_of()
     machine = Replacements(plan, start_s=START_S)
@@ -67,7 +49,8 @@ def test_a_lost_cluster_is_started_after_a_moment_and_trains_again():
     assert not machine.due(100.0)
     assert machine.tick(everyone(plan), 100.0) == []
     (order,) = machine.tick(everyone(plan), 100.0 + FIRST_WAIT_S)
-    assert order == StartCluster("c0", plan, {})
+    assert isinstance(order, StartCluster)
+    assert (order.cluster, order.plan, order.placement.how, order.reason) == ("c0", plan, "own nodes", "")
     assert machine.starting == ["c0"]
     machine.listening("c0", 110.0)
     assert machine.starting == []
@@ -163,6 +146,96 @@ def test_a_node_that_left_and_was_switched_off_in_between_is_back_by_itself():
     machine.tick(everyone(plan) - {node}, 10.0)
     (order,) = machine.tick(everyone(plan), 10.0 + LOOK_AGAIN_S)
     assert isinstance(order, StartCluster)
+
+
+def small(plan, *names):
+    """The plan with too little memory in these nodes for more than half of the model."""
+    whole = SpanCosts(plan.costs, plan.workload).memory_bytes(0, len(plan.costs.units), 1)
+    nodes = tuple(replace(each, memory_bytes=whole - 1) if each.name in names else each for each in plan.fleet.nodes)
+    return replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+
+
+def test_the_nodes_of_a_cluster_that_cannot_be_made_are_spares_of_the_others():
+    plan = plan_of()
+    (a, b), (c,) = ([stage.node for stage in plan.cluster(name).stages] for name in ("c0", "c1"))
+    plan = small(plan, a)
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c0", 0, 0.0)
+    failed, shared = machine.tick({a, c}, 10.0)
+    assert isinstance(failed, TryFailed)
+    assert shared == SharedOut("c0", (a,), failed.reason)
+    assert machine.tick({a, c}, 10.0 + LOOK_AGAIN_S) == [], "both were said"
+    (order,) = machine.tick({a, b, c}, 10.0 + 2 * LOOK_AGAIN_S)
+    assert isinstance(order, StartCluster)
+    assert order.placement.how == "own nodes"
+
+
+def test_another_cluster_takes_nodes_that_were_shared_out_and_the_first_does_without_them():
+    plan = plan_of()
+    (a, b), (c,) = ([stage.node for stage in plan.cluster(name).stages] for name in ("c0", "c1"))
+    plan = small(plan, b)
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c0", 0, 0.0)
+    assert [type(each) for each in machine.tick({b, c}, 10.0)] == [TryFailed, SharedOut]
+    machine.lost("c1", 0, 11.0)
+    (order,) = machine.tick({a, b}, 15.0)
+    assert isinstance(order, StartCluster)
+    assert order.cluster == "c1"
+    assert {stage.node for stage in order.plan.cluster("c1").stages} <= {a, b}
+    assert "c0" in machine
+
+
+def test_what_does_not_pay_is_not_started_until_it_does():
+    plan = plan_of()
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c1", 0, 0.0)
+    (said,) = machine.tick(everyone(plan), 10.0, rest_s=1.0)
+    assert isinstance(said, TryFailed)
+    assert "the run ends in 1.0 s" in said.reason
+    (order,) = machine.tick(everyone(plan), 10.0 + LOOK_AGAIN_S, rest_s=1e5)
+    assert isinstance(order, StartCluster)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_in_any_history_no_node_runs_two_stages_and_every_cluster_holds_the_model(data):
+    """Losses, failures and answers come in any order, some twice, and nodes come and go."""
+    plan = small(plan_of(("s0", 1e12, 10**12), ("s1", 1e9, 10**12)), "s1")
+    names, now_s = [cluster.name for cluster in plan.clusters], 0.0
+    machine = Replacements(plan, start_s=START_S)
+    runs = set(names)
+    for _ in range(data.draw(st.integers(1, 25))):
+        now_s += data.draw(st.sampled_from([0.0, 3.0, 11.0, 70.0]))
+        name = data.draw(st.sampled_from(names))
+        match data.draw(st.sampled_from(["lose", "tick", "tick", "fail", "listen", "train", "leave", "back"])):
+            case "lose" if name not in machine:
+                machine.lost(name, 0, now_s)
+                runs.discard(name)
+            case "fail":
+                if any(isinstance(each, TryFailed) for each in machine.failed(name, "it died", now_s)):
+                    runs.discard(name)
+            case "listen" if name in machine.starting:
+                machine.listening(name, now_s)
+            case "train" if name in machine and name in runs and name not in machine.starting:
+                machine.trains(name, now_s)
+            case "leave":
+                machine.node_left(data.draw(st.sampled_from(sorted(everyone(plan)))))
+            case "back":
+                machine.node_back(data.draw(st.sampled_from(sorted(everyone(plan)))), now_s)
+            case "tick":
+                alive = set(data.draw(st.sets(st.sampled_from(sorted(everyone(plan))))))
+                for order in machine.tick(alive, now_s, data.draw(st.sampled_from([5.0, 1e4, math.inf]))):
+                    if isinstance(order, TryFailed):
+                        runs.discard(order.cluster)
+                    if isinstance(order, StartCluster):
+                        runs.add(order.cluster)
+                        assert {stage.node for stage in order.plan.cluster(order.cluster).stages} <= alive
+        held = [stage.node for each in runs for stage in machine.plan.cluster(each).stages]
+        assert len(held) == len(set(held))
+        for cluster in machine.plan.clusters:
+            spans = [stage.units for stage in cluster.stages]
+            assert [spans[0][0], spans[-1][1]] == [0, len(plan.costs.units)]
+            assert all(one[1] == other[0] for one, other in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("seed", range(20))

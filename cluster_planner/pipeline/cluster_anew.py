@@ -1,0 +1,113 @@
+"""One cluster of a plan made anew from other nodes while the others go on: its stages, its rings, what it costs.
+
+A run averages segment by segment, so the segments stay, even two between which no cluster has a cut any more. A stage
+of the new cluster holds one or more whole segments: `cluster_at` is the search of best_pipeline.py with cuts nowhere
+else. The rings keep their segments too, and name the stage of the cluster that holds each now.
+
+The stages get the anchor and the optimizer's state of each segment from the member of its ring that has the fastest
+uplink, so that handing over takes at least
+
+    max( max over senders of bytes / uplink, max over receivers of bytes / downlink )
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.best_pipeline import plan_pipeline
+from cluster_planner.plan import Cluster, Plan, Spare, holder
+from cluster_planner.predict.prediction import predict
+
+MOST_NODES = 12
+"""A cluster is made anew from its own nodes, and from the fastest others up to so many in all."""
+
+
+def cluster_at(
+    plan: Plan, name: str, own: Sequence[str], others: Sequence[str], fleet: Fleet | None = None
+) -> Cluster | None:
+    """Return the most valuable cluster of these nodes whose stages hold whole segments of the plan; None where nothing
+    fits in memory. One node may hold all of the model.
+
+    `own`: nodes that are considered in any case. `others`: those of which the fastest are. `fleet`: what the nodes can
+    do, where that is not what the plan says.
+    """
+    fleet = _without_pins(plan.fleet if fleet is None else fleet, {*own, *others})
+    number_of, group = fleet.arrays.number_of, list(own)
+    for other in sorted(others, key=lambda each: -fleet.node(each).flops_per_s):
+        if len(group) < MOST_NODES and fleet.rules.allows([number_of[each] for each in (*group, other)]):
+            group.append(other)
+    if not group:
+        return None
+    edges = (0, *(ring.units[1] for ring in plan.rings))
+    spans = SpanCosts(plan.costs, plan.workload, edges=edges)
+    found = plan_pipeline(fleet, spans, group, 0.0, 1)
+    return None if found is None else Cluster(name, found.window, found.stages)
+
+
+def _without_pins(fleet: Fleet, kept: Collection[str]) -> Fleet:
+    """The fleet without what is demanded of nodes that cannot take part."""
+    rules = fleet.constraints
+    pins = tuple(pin for pin in rules.pins if pin.node in kept)
+    if pins == rules.pins:
+        return fleet
+    return replace(fleet, constraints=replace(rules, pins=pins, min_clusters=1))
+
+
+def with_cluster(plan: Plan, cluster: Cluster, reason: str) -> Plan:
+    """Return the plan with this cluster in the place of the one of its name, for the same segments.
+
+    Nodes that run no stage then are spares, for this `reason` where they were none before. What was predicted stays:
+    the clusters' shares of the data follow from it.
+    """
+    clusters = tuple(cluster if each.name == cluster.name else each for each in plan.clusters)
+    spans = [stage.units for stage in cluster.stages]
+    rings = tuple(
+        replace(
+            ring,
+            members=tuple(
+                (name, holder(spans, ring.units) if name == cluster.name else index) for name, index in ring.members
+            ),
+        )
+        for ring in plan.rings
+    )
+    running = {stage.node for each in clusters for stage in each.stages}
+    before = {spare.node: spare for spare in plan.spares}
+    spares = tuple(before.get(name, Spare(name, reason)) for name in plan.fleet.names if name not in running)
+    return replace(plan, clusters=clusters, rings=rings, spares=spares)
+
+
+def samples_per_s(plan: Plan, names: Collection[str], fleet: Fleet | None = None) -> dict[str, float]:
+    """Return by name what each of these clusters of the plan is predicted to make, when no others are in the rings.
+
+    `fleet`: what the nodes can do, where that is not what the plan says.
+    """
+    clusters = [cluster for cluster in plan.clusters if cluster.name in names]
+    rings = [
+        replace(ring, members=tuple(member for member in ring.members if member[0] in names)) for ring in plan.rings
+    ]
+    spans = SpanCosts(plan.costs, plan.workload)
+    forecast = predict(plan.fleet if fleet is None else fleet, spans, clusters, rings).prediction
+    return {cluster.name: each.samples_per_s for cluster, each in zip(clusters, forecast.clusters, strict=True)}
+
+
+def handover_s(plan: Plan, name: str, donors: Collection[str]) -> float:
+    """Return how long the state of the cluster's stages is on its way from the clusters `donors`, on idle links."""
+    fleet, spans = plan.fleet, SpanCosts(plan.costs, plan.workload)
+    copies = 1 + plan.workload.optimizer_state_bytes_per_parameter_byte
+    sent: dict[str, float] = {}
+    received: dict[str, float] = {}
+    for ring in plan.rings:
+        nodes = {member: plan.cluster(member[0]).stages[member[1]].node for member in ring.members}
+        holders = [node for member, node in nodes.items() if member[0] in donors]
+        if not holders:
+            continue
+        giver = max(holders, key=lambda node: fleet.node(node).up_bytes_per_s)
+        size = copies * spans.parameter_bytes(*ring.units)
+        sent[giver] = sent.get(giver, 0.0) + size
+        for member, node in nodes.items():
+            if member[0] == name:
+                received[node] = received.get(node, 0.0) + size
+    ways = [size / fleet.node(node).up_bytes_per_s for node, size in sent.items()]
+    ways += [size / fleet.node(node).down_bytes_per_s for node, size in received.items()]
+    return max(ways, default=0.0)

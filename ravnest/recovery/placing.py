@@ -1,0 +1,138 @@
+"""Where the stages of a lost cluster are started anew, and whether that pays within the rest of the run. Pure.
+
+In: the plan, the nodes that can run stages, the clusters that are in the run, and how long it goes on. Out: a
+`Placement`, or in words why there is none. They are tried in this order:
+
+    each stage on its own node  ─►  lost ones on spares  ─►  other cuts, over the nodes that are left and the spares
+
+A placement pays where what its cluster makes, from its start until the run ends, is an update at least.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cluster_planner import (
+    Cluster,
+    Fleet,
+    Plan,
+    SpanCosts,
+    Stage,
+    cluster_at,
+    handover_s,
+    samples_per_s,
+    with_cluster,
+)
+from ravnest.formatting import duration
+from ravnest.pipeline import stage_name
+
+START_S = 8.0
+"""How long processes take until they listen, beside what their state takes on its way."""
+
+WORTHWHILE = 1.1
+"""Other cuts are taken instead of those that there are where they make so many times the samples."""
+
+How = Literal["own nodes", "spares", "other cuts"]
+
+_UNUSED = "its cluster does without it"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan in which all stages of a cluster have nodes, and what to expect of it."""
+
+    plan: Plan
+    how: How
+    change_s: float
+    """How long it takes, as predicted, until the cluster trains."""
+    gained_per_s: float
+    """The samples/s that the cluster is predicted to make."""
+
+    def gained(self, rest_s: float) -> float:
+        """Return the samples that it makes in the rest of the run."""
+        return max(0.0, rest_s - self.change_s) * self.gained_per_s
+
+
+@dataclass(frozen=True)
+class Place:
+    """A placement, and why the cluster does not go back to where it was; empty where it does."""
+
+    placement: Placement
+    reason: str
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes that a cluster may be started on: its `own`, and those of nobody, the spares."""
+
+    own: Collection[str]
+    spare: Collection[str] = ()
+
+
+def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, anew: bool = False) -> Place | str:
+    """Return the first placement of the cluster that is possible, or in words why there is none.
+
+    `others`: the clusters that are in the run. `anew`: the cuts were made for fewer nodes, so that others are tried
+    beside them.
+    """
+    same, reason = _same_cuts(plan, cluster, nodes)
+    first = None if same is None else placement(plan, same, others)
+    if first is not None and not anew:
+        return Place(first, reason)
+    other = cluster_at(plan, cluster, sorted(nodes.own), sorted(nodes.spare))
+    if other is None:
+        return f"{reason}, and the nodes that are left cannot hold the model" if first is None else Place(first, reason)
+    found = placement(plan, other, others)
+    if first is None or found.gained_per_s > WORTHWHILE * first.gained_per_s:
+        return Place(found, reason or "more nodes are there than before")
+    return Place(first, reason)
+
+
+def placement(plan: Plan, made: Cluster, others: Collection[str], fleet: Fleet | None = None) -> Placement:
+    """Return the plan with this cluster, and what is to be expected of it beside the `others`.
+
+    `fleet`: what the nodes can do, where that is not what the plan says.
+    """
+    before = plan.cluster(made.name)
+    new = with_cluster(plan, made, _UNUSED)
+    how: How = "other cuts"
+    if [stage.units for stage in made.stages] == [stage.units for stage in before.stages]:
+        how = "own nodes" if made == before else "spares"
+    gained = samples_per_s(new, {*others, made.name}, fleet)[made.name]
+    return Placement(new, how, START_S + handover_s(new, made.name, others), gained)
+
+
+def refused(found: Placement, rest_s: float) -> str | None:
+    """Return in words why a placement does not pay, where the run goes on for `rest_s` seconds; None where it does."""
+    work = found.plan.workload
+    if math.isinf(rest_s) or found.gained(rest_s) >= work.micro_batch * work.update_every:
+        return None
+    return f"it would train in {duration(found.change_s)}, and the run ends in {duration(max(0.0, rest_s))}"
+
+
+def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, str]:
+    """The cluster with its own cuts: each stage on its own node, else on a spare that can hold it, the fastest one.
+
+    And why it is not as it was, or why there is none.
+    """
+    old = plan.cluster(cluster)
+    spans = SpanCosts(plan.costs, plan.workload)
+    free = set(nodes.spare)
+    stages: list[Stage] = []
+    gone = []
+    for index, stage in enumerate(old.stages):
+        if stage.node in nodes.own:
+            stages.append(stage)
+            continue
+        name, place_ = stage_name(cluster, index), (index, len(old.stages))
+        needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
+        fitting = [node for node in plan.fleet.nodes if node.name in free and node.memory_bytes >= needed]
+        lacks = f"node {stage.node!r} of {name} is not there"
+        if not fitting:
+            return None, f"{lacks}, and no spare can hold that stage"
+        gone.append(lacks)
+        best = max(fitting, key=lambda node: node.flops_per_s)
+        free.discard(best.name)
+        stages.append(replace(stage, node=best.name))
+    return replace(old, stages=tuple(stages)), "; ".join(gone)

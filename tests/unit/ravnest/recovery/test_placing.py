@@ -1,0 +1,94 @@
+"""Where the stages of a lost cluster go. c0 has two stages, c1 one; every node holds the whole model but small ones."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import Node, Spare
+from ravnest.recovery.placing import START_S, Nodes, Place, place, refused
+from tests.support.local import setups_of, tiny_job
+
+
+def plan_of(*spares: tuple[str, float, int]):
+    """The plan with spare nodes: name, speed, bytes of memory."""
+    _, plan = setups_of(tiny_job(), parts=(2, 1))
+    nodes = [
+        Node(name=name, flops_per_s=speed, memory_bytes=memory, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
+        for name, speed, memory in spares
+    ]
+    fleet = replace(plan.fleet, nodes=(*plan.fleet.nodes, *nodes))
+    return replace(plan, fleet=fleet, spares=tuple(Spare(node.name, "slow") for node in nodes))
+
+
+def of(plan, cluster):
+    return [stage.node for stage in plan.cluster(cluster).stages]
+
+
+def test_a_stage_goes_back_to_its_node_while_that_is_alive():
+    plan = plan_of(("spare", 1e12, 10**12))
+    found = place(plan, "c0", Nodes(of(plan, "c0"), ["spare"]), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.plan, found.placement.how, found.reason) == (plan, "own nodes", "")
+    assert found.placement.change_s > START_S
+    assert found.placement.gained_per_s > 0
+
+
+def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
+    plan = plan_of(("small", 1e15, 10), ("slow", 1e9, 10**12), ("fast", 1e12, 10**12))
+    first, gone = of(plan, "c0")
+    found = place(plan, "c0", Nodes([first], ["small", "slow", "fast"]), ["c1"])
+    assert isinstance(found, Place)
+    assert found.placement.how == "spares"
+    assert found.reason == f"node {gone!r} of c0.s1 is not there"
+    assert of(found.placement.plan, "c0") == [first, "fast"]
+    assert [spare.node for spare in found.placement.plan.spares] == [gone, "small", "slow"]
+    assert found.placement.plan.cluster("c1") == plan.cluster("c1")
+
+
+def test_where_no_spare_can_hold_it_the_cluster_is_cut_anew_for_the_nodes_that_are_left():
+    plan = plan_of(("small", 1e15, 10))
+    first, gone = of(plan, "c0")
+    found = place(plan, "c0", Nodes([first], ["small"]), ["c1"])
+    assert isinstance(found, Place)
+    assert found.placement.how == "other cuts"
+    assert found.reason == f"node {gone!r} of c0.s1 is not there, and no spare can hold that stage"
+    assert [stage.units for stage in found.placement.plan.cluster("c0").stages] == [(0, len(plan.costs.units))]
+    assert [ring.members for ring in found.placement.plan.rings] == [
+        tuple((name, 0) for name, _ in ring.members) for ring in plan.rings
+    ]
+
+
+def test_where_nothing_can_hold_it_the_reason_names_the_node_and_the_stage():
+    plan = plan_of(("small", 1e15, 10))
+    gone = plan.cluster("c1").stages[0].node
+    assert place(plan, "c1", Nodes([], ["small"]), ["c0"]) == (
+        f"node {gone!r} of c1.s0 is not there, and no spare can hold that stage,"
+        " and the nodes that are left cannot hold the model"
+    )
+
+
+def test_a_cluster_that_was_cut_for_fewer_nodes_is_cut_for_more_where_that_makes_more_samples():
+    plan = plan_of(("fast", 1e12, 10**12))
+    first, _ = of(plan, "c0")
+    one = place(plan, "c0", Nodes([first]), ["c1"])
+    assert isinstance(one, Place)
+    kept = place(one.placement.plan, "c0", Nodes([first], ["fast"]), ["c1"])
+    assert isinstance(kept, Place)
+    assert kept.placement.how == "own nodes"
+    found = place(one.placement.plan, "c0", Nodes([first], ["fast"]), ["c1"], anew=True)
+    assert isinstance(found, Place)
+    assert "fast" in of(found.placement.plan, "c0")
+    assert found.reason == "more nodes are there than before"
+    assert found.placement.gained_per_s > one.placement.gained_per_s
+
+
+@pytest.mark.parametrize(("more_s", "pays"), [(-1.0, False), (0.0, False), (1e4, True), (math.inf, True)])
+def test_a_change_pays_where_the_cluster_comes_to_make_an_update(more_s, pays):
+    plan = plan_of()
+    found = place(plan, "c0", Nodes(of(plan, "c0")), ["c1"])
+    assert isinstance(found, Place)
+    said = refused(found.placement, found.placement.change_s + more_s)
+    assert (said is None) == pays
+    if said is not None:
+        assert "the run ends in" in said
