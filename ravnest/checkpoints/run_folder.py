@@ -24,6 +24,8 @@ from ravnest.errors import InvalidInput
 from ravnest.job_sections import PositiveFloat, PositiveInt, Section
 
 RUNS = Path("runs")
+REQUESTS = ".request-*.json"
+"""The files with which other commands ask something of a run."""
 _REHEARSAL = "rehearsal"
 _BEGINNINGS = {LOCK, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
 _LOGS = "logs/*.s[0-9]*.log"
@@ -75,6 +77,11 @@ class RunFolder:
     def ray_log(self) -> Path:
         """What Ray has said, and the lines that its workers have printed."""
         return self.path / "logs" / "ray.log"
+
+    @property
+    def output(self) -> Path:
+        """What a run without a terminal of its own has printed."""
+        return self.path / "logs" / "output.log"
 
     @property
     def loss_curve(self) -> Path:
@@ -215,8 +222,8 @@ def _require_access(folder: RunFolder) -> None:
 
 def _refuse_foreign(path: Path) -> None:
     """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
-    logs = {RunFolder(path).ray_log, *path.glob(_LOGS)}
-    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS]
+    logs = {RunFolder(path).ray_log, RunFolder(path).output, *path.glob(_LOGS)}
+    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not one.match(REQUESTS)]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]
     if foreign:
         named = min(foreign).relative_to(path)

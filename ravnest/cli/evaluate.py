@@ -45,6 +45,12 @@ def evaluate(
         ),
     ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    live: Annotated[
+        bool, typer.Option("--live", help="Let a run that goes on evaluate the held-out set now, on its own machines.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="With --live: wait so long for the figures.")
+    ] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Evaluate a run's weights on this machine: the loss, the job's metrics, and the baselines beside.
@@ -52,6 +58,16 @@ def evaluate(
     The model is run in spans, one after another, so this machine need not be able to hold all of it. Ctrl-C ends it
     with the figures so far.
     """
+    if live:
+        from ravnest.cli.steer import evaluate_live
+        from ravnest.errors import InvalidInput
+
+        others = {"--weights": weights, "--samples": samples, "--job": job}
+        refused = next((name for name, given in others.items() if given is not None), None)
+        if refused is not None or data is not Data.held_out:
+            raise InvalidInput("a run that goes on evaluates its own held-out set", key=refused or "--data")
+        evaluate_live(run, wait, as_json=as_json)
+        return
     from rich.console import Console
 
     import ravnest

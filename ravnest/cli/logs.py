@@ -26,12 +26,10 @@ def logs(
     """Print what has happened in a run, or the log of one stage or of Ray."""
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import look_at_lock
-    from ravnest.errors import InvalidInput
     from ravnest.results.run_log import events_of, lines_of, log_of
-    from ravnest.results.run_state import is_run
+    from ravnest.results.run_state import find_run
 
-    if not is_run(run):
-        raise InvalidInput("no run is here: its plan.yaml is missing", path=str(run))
+    run = find_run(run)
     folder = RunFolder(run)
 
     def goes_on() -> bool:

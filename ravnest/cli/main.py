@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ravnest.cli.attach import attach
 from ravnest.cli.compare import compare
 from ravnest.cli.dht import dht
 from ravnest.cli.doctor import doctor
@@ -30,6 +31,7 @@ from ravnest.cli.rehearse import rehearse
 from ravnest.cli.run import run
 from ravnest.cli.runs import runs, status
 from ravnest.cli.simulate import simulate
+from ravnest.cli.steer import checkpoint, stop
 from ravnest.errors import Interrupted, InvalidInput, RavnestError
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -111,6 +113,9 @@ app.command(cls=Command, epilog="Example: ravnest explain optimizer.schedule")(e
 app.command(cls=Command, epilog="Example: ravnest runs")(runs)
 app.command(cls=Command, epilog="Example: ravnest status runs/first")(status)
 app.command(cls=Command, epilog="Example: ravnest logs runs/first --follow")(logs)
+app.command(cls=Command, epilog="Example: ravnest attach runs/first")(attach)
+app.command(cls=Command, epilog="Example: ravnest stop runs/first --wait 300")(stop)
+app.command(cls=Command, epilog="Example: ravnest checkpoint runs/first --wait 300")(checkpoint)
 app.command(cls=Command, epilog="Example: ravnest compare runs/first runs/second --picture both.png")(compare)
 app.command(cls=Command, epilog="Example: ravnest evaluate runs/first")(evaluate)
 app.command(cls=Command, epilog="Example: ravnest leave runs/first laptop")(leave)

@@ -44,9 +44,22 @@ def run(
         bool,
         typer.Option("--timeline", help="Record what each stage does and when: trace.json, for ui.perfetto.dev."),
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave the run to itself when it trains: it outlives this terminal.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
+    if detach:
+        from ravnest.cli.detach import run_detached
+        from ravnest.errors import InvalidInput
+
+        if as_json:
+            raise InvalidInput("tells how a run has ended, and --detach does not wait for that", key="--json")
+        switches = {"--resume": resume, "--other-data": other_data, "--encrypt": encrypt, "--timeline": timeline}
+        given = [str(plan), *(name for name, on in switches.items() if on)]
+        run_detached([*given, *([] if address is None else ["--address", address])], out, resume=resume)
+        return
     import ravnest
     from ravnest.cli.views.lost_output import lasting_console
     from ravnest.cli.views.progress import LiveView, PlainView, note

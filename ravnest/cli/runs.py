@@ -39,9 +39,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON document.")] = False,
 ) -> None:
     """Say how a run is: its state, samples, losses, what is left, and its last checkpoint."""
-    from ravnest.results.run_state import run_state
+    from ravnest.results.run_state import find_run, run_state
 
-    found = run_state(run)
+    found = run_state(find_run(run))
     from rich.console import Console
 
     from ravnest.cli.views.run_state import run_document, show_status

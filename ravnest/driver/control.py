@@ -12,6 +12,7 @@ its stages hold the anchor (newcomers.py). The run ends where no cluster is left
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 from ravnest.driver import instructions as ins
 from ravnest.driver.accounts import RunShape, SampleAccounts
@@ -100,8 +101,7 @@ class RunControl:
         return self._saving.under_way
 
     def stop(self, *, evaluate: bool) -> list[ins.Instruction]:
-        """End the run: drain, average one last round, and save. With `evaluate` the held-out set passes through the
-        anchor afterwards."""
+        """End the run: drain, average one last round, save; with `evaluate` the anchor is evaluated afterwards."""
         self._abandon = self._abandon or not evaluate
         if self.phase is not ins.RunPhase.TRAINING:
             return []
@@ -119,6 +119,12 @@ class RunControl:
         """Stop the run when its time is over. `elapsed_s` counts from the beginning of training."""
         limit_s = self._shape.stop_s
         return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
+
+    def ask(self, what: Literal["checkpoint", "evaluate"]) -> list[ins.Instruction]:
+        """A user wants an evaluation, or a checkpoint: of the next round, which opens where none is under way."""
+        (self._evaluations if what == "evaluate" else self._saving).ask()
+        idle = self.phase is ins.RunPhase.TRAINING and self._rounds.opened == self._rounds.committed
+        return self._follow(self._rounds.handle(RoundRequested(), 0.0)) if idle and what == "checkpoint" else []
 
     def handle(self, sender: str, message: Message) -> list[ins.Instruction]:
         """Take a message of the stage `sender`. Raises RunFailed for one that contradicts the state of the run."""
@@ -218,10 +224,8 @@ class RunControl:
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
             order = em.TrainFrom(round=self._rounds.opened)
-            out += [
-                ins.RecordClusterTrains(name, order.round),
-                *(ins.SendToStage(s, order) for s in self.clusters.stages_of(name)),
-            ]
+            out.append(ins.RecordClusterTrains(name, order.round))
+            out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
         return out
 
     def lost(self, stage: str, reason: str) -> list[ins.Instruction]:
@@ -261,8 +265,7 @@ class RunControl:
 
     def _count(self, cluster: str) -> list[ins.Instruction]:
         """Tell the owner of the rounds how many samples the cluster has made by now."""
-        event = OwnerSamples(cluster, self._accounts.made_by(cluster))
-        return self._follow(self._rounds.handle(event, 0.0))
+        return self._follow(self._rounds.handle(OwnerSamples(cluster, self._accounts.made_by(cluster)), 0.0))
 
     def _after_update(self, cluster: str) -> list[ins.Instruction]:
         out = self._count(cluster)
@@ -352,9 +355,7 @@ class RunControl:
         self._last_round = self._rounds.opened
         if self._last_round > before:
             out.append(ins.RecordRoundOpened(self._last_round, final=True))
-        for name in self.clusters.names:
-            out += self._finish_rounds(name)
-        return out
+        return out + [each for name in self.clusters.names for each in self._finish_rounds(name)]
 
     def _finish_rounds(self, cluster: str) -> list[ins.Instruction]:
         """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""

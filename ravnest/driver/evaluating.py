@@ -14,6 +14,7 @@ class Evaluations:
         self._preferred = preferred
         self._every = every
         self._next = start_samples + every
+        self._asked = False
         self.number = 0
         """The number of the last evaluation that was begun, 0 before the first."""
         self.samples = start_samples
@@ -23,10 +24,17 @@ class Evaluations:
 
     def due(self, samples: int) -> bool:
         """Whether an evaluation is to begin now. It counts as begun then."""
-        if samples < self._next or self.by is not None:
+        if self.by is not None or (samples < self._next and not self._asked):
             return False
+        self._asked = False
+        if samples < self._next:
+            return True
         self._next += self._every * (1 + (samples - self._next) // self._every)
         return True
+
+    def ask(self) -> None:
+        """A user wants one: the next is due at once, and the regular ones are as they would have been."""
+        self._asked = True
 
     def begin(self, training: Sequence[str], samples: int) -> str:
         """Begin an evaluation. Returns the cluster that makes it: the preferred one of those that train."""

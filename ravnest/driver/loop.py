@@ -13,14 +13,14 @@ from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
-from ravnest.driver.node_requests import NodeRequest
+from ravnest.driver.node_requests import Request, RunRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.stage_watch import StageWatch
 from ravnest.driver.state_handover import StateHandover
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.errors import Interrupted, NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.recovery import SharedOut, StartCluster, TryFailed
@@ -63,8 +63,8 @@ class Recovery:
 
     starts: ClusterStarts
     handover: StateHandover
-    requests: Callable[[], list[NodeRequest]] = list
-    """Returns what users have asked since the last call: nodes that leave, and nodes that are back."""
+    requests: Callable[[], list[Request]] = list
+    """Returns what users have asked since the last call."""
 
 
 class DriverLoop:
@@ -84,9 +84,8 @@ class DriverLoop:
         trace: RunTrace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`stop_wanted` says whether the user wants the run to end; `recovery` starts lost clusters anew, and without
-        it they stay out; `trace` takes the stages' timelines; `now` is the
-        clock, in seconds."""
+        """`stop_wanted` says whether the user wants an end; `recovery` starts lost clusters anew, and without it
+        they stay out; `trace` takes the stages' timelines; `now` is the clock, in seconds."""
         self._endpoint = links.endpoint
         self._news = links.ends
         self._outbox = links.outbox
@@ -109,7 +108,7 @@ class DriverLoop:
         self._starting = set(record.stages)
         self._next_alive_s = now()
         self._next_news_s = now()
-        self._stopping = False
+        self._stopping = self._stop_asked = False
         self._training_since_s: float | None = None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
@@ -154,7 +153,7 @@ class DriverLoop:
                 self._lose(stage, reason)
         if self._recovery is not None and self._control.phase is ins.RunPhase.TRAINING:
             self._recover(self._recovery, awake_s)
-        if self._stop_wanted() and not self._stopping:
+        if (self._stop_asked or self._stop_wanted()) and not self._stopping:
             self._stopping = True
             self._record.stopping()
         if self._training_since_s is not None:
@@ -205,13 +204,22 @@ class DriverLoop:
         if self._recovery is None or self._training_since_s is None:
             return
         for request in self._recovery.requests():
-            if request.node not in self._rings.plan.fleet.names:
+            if isinstance(request, RunRequest):
+                self._obey(request)
+            elif request.node not in self._rings.plan.fleet.names:
                 self._record.notice(f"no node of the plan is named {request.node!r}: it cannot {request.kind}")
             elif request.kind == "leave":
                 self._leave(request.node, f"node {request.node!r} leaves")
             else:
                 self._recovery.starts.replacements.node_back(request.node, awake_s)
                 self._record.notice(f"node {request.node!r} is back: stages may be started there")
+
+    def _obey(self, request: RunRequest) -> None:
+        if request.kind == "stop_now":
+            raise Interrupted("ended at once, as it was asked to; --resume goes on from the last checkpoint")
+        self._stop_asked = self._stop_asked or request.kind == "stop"
+        if request.kind == "checkpoint" or request.kind == "evaluate":
+            self._follow(self._control.ask(request.kind))
 
     def _leave(self, node: str, reason: str) -> None:
         """The clusters that have a stage on the node leave with notice, and nothing is started there."""

@@ -1,4 +1,5 @@
-"""What users ask of a run that goes on: that a node leaves it with notice, or is back. Requests are files.
+"""What users ask of a run that goes on: to end, to save, to evaluate, and which nodes leave or are back. Requests are
+files.
 
 In: the run's folder, and a request of another process. Out: the requests that were made, each once. A request is
 written beside its place and moved there, so that it is whole when it is seen. What is no request is thrown away.
@@ -7,14 +8,16 @@ written beside its place and moved there, so that it is whole when it is seen. W
 import json
 import os
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ravnest.checkpoints.run_folder import REQUESTS
 from ravnest.errors import InvalidInput
 
 Kind = Literal["leave", "join"]
-_PATTERN = ".request-*.json"
+RunKind = Literal["stop", "stop_now", "checkpoint", "evaluate"]
 _MOST_BYTES = 4096
 MOST_WAITING = 1000
 """The most requests that may wait to be taken."""
@@ -28,11 +31,22 @@ class NodeRequest:
     node: str
 
 
-def put_request(folder: Path, request: NodeRequest) -> None:
+@dataclass(frozen=True)
+class RunRequest:
+    """The run is to end (with a checkpoint, or `stop_now` without), to write a checkpoint, or to evaluate."""
+
+    kind: RunKind
+
+
+Request = NodeRequest | RunRequest
+_EVERY = (*get_args(Kind), *get_args(RunKind))
+
+
+def put_request(folder: Path, request: Request) -> None:
     """Leave a request in a run's folder. Raises InvalidInput where that is not possible."""
     name = f".request-{time.time_ns():020d}-{os.getpid()}.json"
     try:
-        if sum(1 for _ in folder.glob(_PATTERN)) >= MOST_WAITING:
+        if sum(1 for _ in folder.glob(REQUESTS)) >= MOST_WAITING:
             raise InvalidInput(f"{MOST_WAITING} requests wait already: nobody takes them", path=str(folder))
         whole = folder / f"{name}.part"
         whole.write_text(json.dumps(asdict(request)), encoding="utf-8")
@@ -41,25 +55,28 @@ def put_request(folder: Path, request: NodeRequest) -> None:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", path=str(folder / name)) from None
 
 
-def take_requests(folder: Path) -> list[NodeRequest]:
-    """Take the requests of a run's folder, the oldest first. They are gone then."""
-    found = []
-    for path in sorted(folder.glob(_PATTERN)):
+def take_requests(folder: Path, kinds: Collection[str] = _EVERY) -> list[Request]:
+    """Take the requests of a run's folder that are of these kinds, the oldest first. They are gone then."""
+    found: list[Request] = []
+    for path in sorted(folder.glob(REQUESTS)):
         try:
-            text = path.read_bytes()[:_MOST_BYTES]
-            path.unlink()
+            request = _parsed(path.read_bytes()[:_MOST_BYTES])
+            if request is None or request.kind in kinds:
+                path.unlink()
         except OSError:
             continue  # it is tried again
-        request = _parsed(text)
-        if request is not None:
+        if request is not None and request.kind in kinds:
             found.append(request)
     return found
 
 
-def _parsed(text: bytes) -> NodeRequest | None:
+def _parsed(text: bytes) -> Request | None:
     try:
         content = json.loads(text)
-        kind, node = content["kind"], content["node"]
+        kind = content["kind"]
+        if kind in get_args(RunKind):
+            return RunRequest(kind)
+        node = content["node"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return NodeRequest(kind, node) if kind in get_args(Kind) and isinstance(node, str) else None

@@ -15,6 +15,7 @@ class Saving:
         """The first checkpoint is due at `start_samples`, and another after each `every` samples."""
         self._every = every
         self._next = start_samples
+        self._asked = False
         self._awaited: dict[int, set[str]] = {}
         self._abandoned: dict[int, set[str]] = {}
         """By round whose checkpoint was given up: the stages that still send their state, which is of no use."""
@@ -26,10 +27,15 @@ class Saving:
 
     def due(self, samples: int) -> bool:
         """Whether the round that is committed now is to be saved. `samples` are the fleet's."""
-        return not self._awaited and samples >= self._next
+        return not self._awaited and (self._asked or samples >= self._next)
+
+    def ask(self) -> None:
+        """A user wants one: the next round that is committed while none is under way is saved."""
+        self._asked = True
 
     def begin(self, round_: int, stages: Iterable[str], samples: int) -> None:
         """These stages are going to send their state as of a round."""
+        self._asked = False
         self._abandoned.pop(round_, None)
         self._awaited[round_] = set(stages)
         self._next = samples + self._every

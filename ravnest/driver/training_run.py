@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import owned_folder
 from ravnest.driver.imitation import Imitation, device_of
+from ravnest.driver.node_requests import take_requests
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
@@ -77,10 +78,11 @@ def run(
     if address is None:
         require_devices(plan, imitate)
     with StopOnInterrupt() as interrupt, owned_folder(out_dir, resume=resume, tell=tell) as folder:
-        restarts, watched = Restarts(), _Watched(observer)
+        take_requests(folder.path)  # of a session before this one
+        restarts, watched = Restarts(), _Watched(observer, folder.path)
         while True:
             prepared = prepare(
-                plan, plan_path or folder.plan, folder.path, resume=resume, other_data=other_data, observer=observer
+                plan, plan_path or folder.plan, folder.path, resume=resume, other_data=other_data, observer=watched
             )
             _begin(prepared, plan_path, rehearsal=imitate is not None)
             try:
@@ -184,10 +186,14 @@ def _begin(prepared: Prepared, plan_path: Path | None, *, rehearsal: bool) -> No
 
 
 class _Watched:
-    """Passes every event to the observer, and remembers whether `training` has begun, and for how long it went."""
+    """Passes every event to the observer, and remembers whether `training` has begun, and for how long it went.
 
-    def __init__(self, observer: report.Observer) -> None:
+    Until the loop takes users' requests to end the run, the steps before it do so, as Ctrl-C does: Interrupted.
+    """
+
+    def __init__(self, observer: report.Observer, folder: Path) -> None:
         self._observer = observer
+        self._folder = folder
         self.training = False
         self._earlier_s = 0.0
         self._this_s = 0.0
@@ -199,6 +205,9 @@ class _Watched:
         elif isinstance(event, report.ProgressEvent):
             self._this_s = event.elapsed_s
         self._observer.on(event)
+        before = isinstance(event, report.PhaseEvent) and event.name in report.PHASES_BEFORE_TRAINING
+        if before and take_requests(self._folder, ("stop", "stop_now")):
+            raise Interrupted("ended before training, as it was asked to")
 
     def left_of(self, limit: report.RunLimit, prepared: Prepared, speed: float) -> report.RunLimit:
         """What is left of the limit, and of the job's minutes, after what was trained before the run began again."""

@@ -3,15 +3,17 @@
 In: a file, and whether its run goes on. Out: its lines, and for metrics.jsonl the events in them.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.metrics_file import event_of, record_of
+from ravnest.driver.observe.metrics_file import event_of, last_records, record_of
 from ravnest.driver.observe.report import ProgressEvent, RunEvent
 from ravnest.errors import InvalidInput
 
 _BLOCK_BYTES = 64 * 1024
+_MOST_NEWS_BYTES = 16 * 1024 * 1024
 RAY = "ray"
 
 
@@ -52,6 +54,45 @@ def events_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None])
         event = event_of(record)
         if event is not None and not isinstance(event, ProgressEvent):
             yield float(str(record["at_s"])), event
+
+
+def news_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[RunEvent]:
+    """Yields the last phase and the last progress of a metrics.jsonl, and then each event that comes, until the end.
+
+    `goes_on` and `wait` are those of `lines_of`. Raises InvalidInput for a line that is no record.
+    """
+    at = path.stat().st_size if path.exists() else 0
+    last = last_records(path, ("phase", "progress"))
+    for kind in ("phase", "progress"):
+        event = event_of(last[kind]) if kind in last else None
+        if event is not None:
+            yield event
+    while True:
+        is_over = not goes_on()
+        lines, at = lines_since(path, at)
+        yield from events_in(lines)
+        if is_over:
+            return
+        wait()
+
+
+def lines_since(path: Path, at: int) -> tuple[list[str], int]:
+    """Returns the whole lines of a file from a place on, and the place behind them. A file that has become shorter was
+    begun anew, and one that is not there has no lines."""
+    if not path.exists():
+        return [], 0
+    with path.open("rb") as file:
+        at = 0 if file.seek(0, os.SEEK_END) < at else at
+        file.seek(at)
+        text = file.read(_MOST_NEWS_BYTES)
+    end = text.rfind(b"\n") + 1
+    return text[:end].decode("utf-8", "replace").split("\n")[:-1], at + end
+
+
+def events_in(lines: Iterable[str]) -> list[RunEvent]:
+    """Returns the events in lines of a metrics.jsonl. Raises InvalidInput for a line that is no record."""
+    found = (event_of(record_of(line)) for line in lines)
+    return [event for event in found if event is not None]
 
 
 def log_of(folder: RunFolder, stage: str) -> Path:

@@ -4,6 +4,7 @@ In: the folder, which is only read. Out: a `RunState`. Its lock tells who lives 
 metrics.jsonl how far it is, and summary.json how it ended.
 """
 
+import difflib
 import json
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ravnest.checkpoints.checkpoint import LATEST, name_of_latest
-from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.run_folder import RUNS, RunFolder
 from ravnest.checkpoints.run_lock import LOCK, LockState, look_at_lock
 from ravnest.driver.observe.metrics_file import event_of, last_records
 from ravnest.driver.observe.report import ProgressEvent
@@ -104,6 +105,21 @@ def is_run(path: Path) -> bool:
 
 
 _TRACES = (LOCK, "metrics.jsonl", "summary.json", "checkpoints", "logs")
+
+
+def find_run(given: Path) -> Path:
+    """Return the folder of the run that the user means: `given`, or the run of that name in runs/.
+
+    Raises InvalidInput, which names the run that is spelt most alike, where there is none.
+    """
+    path = next((each for each in (given, RUNS / given) if is_run(each)), None)
+    if path is not None:
+        return path
+    beside = given.parent if given.name and given.parent != Path() else RUNS
+    names = [each.name for each in beside.iterdir() if is_run(each)] if beside.is_dir() else []
+    like = difflib.get_close_matches(given.name, names, n=1)
+    hint = f"did you mean {beside / like[0]}?" if like else "`ravnest runs` lists the runs that there are"
+    raise InvalidInput("no run is here: its plan.yaml is missing", path=str(given), hint=hint)
 
 
 def states_in(folder: Path) -> list[RunState]:

@@ -21,7 +21,7 @@ import pytest
 
 from ravnest.driver.observe.metrics_file import read_metrics
 from ring_allreduce.rounds import SILENCE_FLOOR_S
-from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest, until_update
+from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest, ravnest_process, until_update
 from tests.support.terminal import CTRL_Z, Terminal
 
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
@@ -180,9 +180,28 @@ def test_an_interrupt_writes_a_checkpoint_and_stops(
         assert json.loads((running.folder / "r/summary.json").read_text())["stopped_early"] is True
         assert gone(family)
 
-    signals = [signal.SIGINT, signal.SIGTERM]
-    with ThreadPoolExecutor(len(signals)) as together:
-        list(together.map(interrupted, signals, [chance.randrange(5, 60) for _ in signals]))
+    with ThreadPoolExecutor(2) as together:
+        asked = together.submit(_detached, shutil.copytree(long_run_of_two, tmp_path / "detached"))
+        interrupted(signal.SIGINT, chance.randrange(5, 60))
+        asked.result()
+
+
+def _detached(folder: Path) -> None:
+    """A run that is left to itself does what it is asked from other terminals."""
+
+    def asked(*arguments: str) -> str:
+        done = ravnest_process(folder, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "ravnest stop r" in asked("run", "--detach", "--out", "r")
+    family = psutil.Process(json.loads((folder / "r/.lock").read_text())["pid"]).children(recursive=True)
+    wait = ("--wait", str(DEADLINE_S // 2), "--json")
+    assert json.loads(asked("checkpoint", "r", *wait))["answer"]["round"] > 0
+    assert json.loads(asked("evaluate", "r", "--live", *wait))["answer"]["loss"] > 0
+    assert json.loads(asked("stop", "r", *wait))["state"] == "stopped"
+    assert gone(family)
+    assert "stopping with a checkpoint" in (folder / "r/logs/output.log").read_text()
 
 
 def test_an_interrupt_before_training_ends_at_once(long_run_of_two: Path, tmp_path: Path) -> None:

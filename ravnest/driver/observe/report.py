@@ -38,6 +38,9 @@ class RunLimit:
 NO_LIMIT = RunLimit()
 
 
+PHASES_BEFORE_TRAINING = ("preparing", "starting Ray", "placing stages", "handing out weights")
+
+
 @dataclass(frozen=True)
 class PhaseEvent:
     """The run has entered a phase: "preparing", "starting Ray", "placing stages", "handing out weights", "training",

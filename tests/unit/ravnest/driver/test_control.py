@@ -363,3 +363,22 @@ def test_every_round_is_marked_when_it_opens_and_the_last_one_as_such():
     run.stop(evaluate=True)
     out = drained(run, "a", 1) + drained(run, "b", 1)
     assert of(out, ins.RecordRoundOpened) == [ins.RecordRoundOpened(2, final=True)]
+
+
+def test_a_checkpoint_that_a_user_asks_for_opens_a_round_and_saves_it():
+    run = control()
+    updated(run, "a", 0)
+    first = run.ask("checkpoint")
+    assert [each.round for each in of(first, ins.RecordRoundOpened)] == [1]
+    assert run.ask("checkpoint") == [], "a round is under way"
+    assert of(ring_finished(run, 1), ins.BeginCheckpoint)
+    state_sent(run, 1)
+    run.stop(evaluate=True)
+    assert run.ask("checkpoint") == [], "the run saves as it ends"
+
+
+def test_an_evaluation_that_a_user_asks_for_begins_with_the_next_update():
+    run = control()
+    assert run.ask("evaluate") == []
+    assert [peer for peer, _ in told(updated(run, "b", 0), m.Evaluate)] == ["a.s0"]
+    assert told(updated(run, "b", 1), m.Evaluate) == []

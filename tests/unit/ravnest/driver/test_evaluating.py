@@ -22,3 +22,16 @@ def test_it_is_that_of_the_cluster_that_was_asked_whoever_else_comes_meanwhile()
     assert not evaluations.is_of("a", 1)
     assert evaluations.begin(["a", "b"], 140) == "b"
     assert (evaluations.number, evaluations.samples) == (2, 140)
+
+
+def test_one_that_a_user_asks_for_is_due_at_once_and_moves_no_other():
+    evaluations = Evaluations(["a"], 0, 100)
+    evaluations.ask()
+    assert evaluations.due(30)
+    evaluations.begin(["a"], 30)
+    evaluations.ask()
+    assert not evaluations.due(40), "one is under way"
+    evaluations.end()
+    assert evaluations.due(41)
+    assert not evaluations.due(99)
+    assert evaluations.due(100)

@@ -4,7 +4,7 @@ import pytest
 
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.loop import Recovery
-from ravnest.driver.node_requests import NodeRequest
+from ravnest.driver.node_requests import NodeRequest, RunRequest
 from ravnest.driver.observe.report import (
     ClusterLostEvent,
     ClusterReplacedEvent,
@@ -14,6 +14,7 @@ from ravnest.driver.observe.report import (
 )
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
 from ravnest.driver.state_handover import SavedState, StateHandover
+from ravnest.errors import Interrupted
 from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
@@ -221,3 +222,19 @@ def test_the_notice_of_a_process_is_its_node_s(bench):
     bench.turn(after_s=1.0)
     assert bench.heard("c0.s0") == [], "nobody else would stay"
     assert any("c0 goes on" in each.text for each in bench.of(NoticeEvent))
+
+
+def test_a_run_does_what_its_user_asks_from_another_terminal(bench):
+    bench.start()
+    bench.say("c1.s0", m.Updated(update=0, staleness=(0,), losses=(1.0,), lr=0.1))
+    bench.turn(after_s=0.1)
+    bench.asked = [RunRequest("checkpoint"), RunRequest("evaluate")]
+    bench.turn(after_s=1.0)
+    assert m.RoundOpenedMessage(round=1) in bench.heard("c1.s0")
+    bench.asked = [RunRequest("stop")]
+    bench.turn(after_s=1.0)
+    bench.turn(after_s=1.0)
+    assert m.Drain() in bench.heard("c1.s0")
+    bench.asked = [RunRequest("stop_now")]
+    with pytest.raises(Interrupted, match="--resume"):
+        bench.turn(after_s=1.0)

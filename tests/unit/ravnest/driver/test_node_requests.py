@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, put_request, take_requests
+from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, RunRequest, put_request, take_requests
 from ravnest.errors import InvalidInput
 
 
@@ -15,7 +15,9 @@ def test_each_request_is_taken_once_and_in_order(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"kind": "leave"}', '{"kind": "burn", "node": "a"}', "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"kind": []}', '{"kind": "leave"}', '{"kind": "burn", "node": "a"}', "[" * 5000]
+)
 def test_what_is_no_request_is_thrown_away(tmp_path: Path, text: str) -> None:
     (tmp_path / ".request-1.json").write_text(text)
     assert take_requests(tmp_path) == []
@@ -33,3 +35,10 @@ def test_requests_that_nobody_takes_are_bounded(tmp_path: Path) -> None:
         (tmp_path / f".request-{number}.json").touch()
     with pytest.raises(InvalidInput, match="nobody takes them"):
         put_request(tmp_path, NodeRequest("leave", "desk"))
+
+
+def test_those_of_other_kinds_are_left_for_whoever_takes_them(tmp_path: Path) -> None:
+    for request in (RunRequest("checkpoint"), NodeRequest("leave", "desk"), RunRequest("stop")):
+        put_request(tmp_path, request)
+    assert take_requests(tmp_path, ("stop", "stop_now")) == [RunRequest("stop")]
+    assert take_requests(tmp_path) == [RunRequest("checkpoint"), NodeRequest("leave", "desk")]

@@ -38,3 +38,15 @@ def test_a_loss_without_a_checkpoint_under_way_changes_nothing():
     saving.sent("x", 1)
     assert saving.abandon(["x"], 50) == []
     assert not saving.due(50)
+
+
+def test_one_that_a_user_asks_for_is_due_with_the_next_round_that_can_be_saved():
+    saving = Saving(0, 100)
+    saving.begin(1, ["x"], 0)
+    saving.ask()
+    assert not saving.due(10), "one is under way"
+    saving.sent("x", 1)
+    assert saving.due(10)
+    saving.begin(2, ["x"], 10)
+    saving.sent("x", 2)
+    assert not saving.due(20)

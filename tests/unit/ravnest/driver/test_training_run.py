@@ -13,9 +13,10 @@ from ravnest.driver import instructions as ins
 from ravnest.driver import training_run as driver
 from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.imitation import Imitation
+from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
 from ravnest.driver.preparation import writer_opener
-from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import Job
 from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
@@ -219,3 +220,23 @@ def test_a_run_that_nothing_can_be_planned_for_ends(
         driver.run(plan, folder.plan, observer=observer)
     (notice,) = [event.text for event in observer.events if isinstance(event, report.NoticeEvent)]
     assert notice.startswith("the run cannot begin again: nodes: no node of the plan is there")
+
+
+def test_a_run_that_is_asked_to_stop_before_it_trains_ends_at_its_next_step(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, folder: RunFolder
+) -> None:
+    put_request(folder.path, RunRequest("stop"))  # of a session before: it stops nothing
+    began = []
+
+    def prepare(*_: object, observer: report.Observer, **__: object) -> Any:
+        began.append(list(folder.path.glob(".request-*")))
+        put_request(folder.path, NodeRequest("leave", "desk"))
+        put_request(folder.path, RunRequest("stop"))
+        observer.on(report.PhaseEvent("preparing"))
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(driver, "prepare", prepare)
+    with pytest.raises(Interrupted, match="as it was asked to"):
+        driver.run(plan, out_dir=folder.path, observer=Recorded())
+    assert began == [[]]
+    assert len(list(folder.path.glob(".request-*"))) == 1, "that of a node is for later"

@@ -1,11 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.report import NoticeEvent, PhaseEvent
+from ravnest.driver.observe.report import NoticeEvent, PhaseEvent, as_plain
 from ravnest.errors import InvalidInput
-from ravnest.results.run_log import events_of, lines_of, log_of
+from ravnest.results.run_log import events_in, events_of, lines_of, lines_since, log_of, news_of
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -58,3 +59,25 @@ def test_a_log_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> 
     assert log_of(folder, "c0.s1").read_text() == "Traceback"
     with pytest.raises(InvalidInput, match=r"has no log of '\.\./plan' \(there are: c0\.s1\)"):
         log_of(folder, "../plan")
+
+
+def test_whole_lines_are_read_from_a_place_on(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert lines_since(path, 7) == ([], 0)
+    path.write_bytes(b"one\ntwo\nthr")
+    assert lines_since(path, 4) == (["two"], 8)
+    assert lines_since(path, 8) == ([], 8)
+    path.write_bytes(b"new\n")
+    assert lines_since(path, 8) == (["new"], 4), "it was begun anew"
+
+
+def test_news_begin_with_the_last_phase_and_progress(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"), NoticeEvent("long ago"), PROGRESS)
+    line = json.dumps({"kind": "notice", "at_s": 5.0, **as_plain(NoticeEvent("just now"))})
+    growing = Growing(run / "metrics.jsonl", line[:9], f"{line[9:]}\n")
+    found = list(news_of(growing.path, growing.goes_on, growing.wait))
+    assert {type(event) for event in found[:2]} == {PhaseEvent, type(PROGRESS)}
+    assert found[2:] == [NoticeEvent("just now")]
+    assert events_in(
+        [line, '{"kind":"update","at_s":1,"cluster":"c0","stage":0,"update":1,"lr":0,"staleness":[]}']
+    ) == [NoticeEvent("just now")]

@@ -19,7 +19,7 @@ from ravnest.driver.observe.report import (
     kind_of,
 )
 from ravnest.errors import InvalidInput
-from ravnest.results.run_state import is_run, run_state, state_of, states_in
+from ravnest.results.run_state import find_run, is_run, run_state, state_of, states_in
 
 CLUSTER = ClusterProgress("c0", 480, 12.0, None, 1, 40, 3)
 PROGRESS = ProgressEvent(40.0, 480, 960, (CLUSTER,))
@@ -122,3 +122,18 @@ def test_runs_are_listed_by_when_they_wrote_last_and_other_folders_are_not(tmp_p
         states_in(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="no run is here"):
         run_state(tmp_path / "notes")
+
+
+def test_a_run_is_found_by_its_folder_or_its_name_and_a_slip_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_with(Path("runs/first"), PROGRESS)
+    assert find_run(Path("runs/first")) == find_run(Path("first")) == Path("runs/first")
+    for given in ("frist", "runs/frist"):
+        with pytest.raises(InvalidInput) as told:
+            find_run(Path(given))
+        assert (told.value.path, told.value.hint) == (given, "did you mean runs/first?")
+    with pytest.raises(InvalidInput) as told:
+        find_run(Path("elsewhere/x"))
+    assert "ravnest runs" in str(told.value.hint)

@@ -1,0 +1,46 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ravnest.checkpoints.run_lock import RunLock
+from ravnest.cli.main import app
+from ravnest.driver.node_requests import RunRequest, take_requests
+from ravnest.driver.observe.report import PhaseEvent
+from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (["stop"], "stop"),
+        (["stop", "--now"], "stop_now"),
+        (["checkpoint"], "checkpoint"),
+        (["evaluate", "--live", "--wait", "0"], "evaluate"),
+    ],
+)
+def test_a_request_reaches_the_run_and_nobody_waits(tmp_path: Path, given: list[str], kind: str) -> None:
+    run = run_with(tmp_path / "r", PROGRESS)
+    lock = RunLock(run)
+    told = CliRunner().invoke(app, [*given, str(run), "--json"])
+    lock.release()
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["asked"] == kind
+    assert [request == RunRequest(request.kind) for request in take_requests(run)] == [True]
+
+
+def test_what_does_not_come_in_time_is_exit_code_1(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PROGRESS)
+    lock = RunLock(run)
+    told = [CliRunner().invoke(app, [what, str(run), "--wait", "0.01"]) for what in ("stop", "checkpoint")]
+    lock.release()
+    assert [each.exit_code for each in told] == [1, 1]
+    assert "nothing came of it in 0.01 s" in told[1].output
+
+
+def test_a_run_that_has_ended_is_told_and_an_evaluation_there_takes_no_other_data(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("saving"), stopped_early=True)
+    assert "it is stopped" in str(CliRunner().invoke(app, ["checkpoint", str(run)]).exception)
+    told = CliRunner().invoke(app, ["evaluate", str(run), "--live", "--samples", "5"])
+    assert str(told.exception).startswith("--samples: ")
