@@ -11,12 +11,13 @@ All functions raise only errors of ravnest.errors. An argument of type `StrPath`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ravnest.errors import InvalidInput
 from ravnest.files import StrPath, Tell, fleet_of, ignore, job_for, plan_of, told_to
+from ravnest.machines import all_here
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet, Plan
@@ -36,6 +37,7 @@ def plan(
     *,
     seed: int = 0,
     check: str = "full",
+    cache: bool = True,
     min_stages: int = 2,
     progress: Tell | None = None,
     warn: Tell | None = None,
@@ -49,6 +51,7 @@ def plan(
         job: what is trained, or the job.yaml that describes it; without it, job.yaml beside the fleet's file.
         seed: of the search. The same input and seed give the same plan.
         check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat; `none`.
+        cache: whether a check of the same job that was made before counts, and this one is kept.
         min_stages: the stages of a cluster, at the least; with 1, a machine that holds the model may train by itself
             beside the others. A fleet of one machine always may.
         progress: is told of each slow step as it begins.
@@ -63,7 +66,15 @@ def plan(
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
     """
     explained = explain_plan(
-        fleet, job, seed=seed, min_stages=min_stages, check=check, constraints=False, progress=progress, warn=warn
+        fleet,
+        job,
+        seed=seed,
+        check=check,
+        cache=cache,
+        min_stages=min_stages,
+        constraints=False,
+        progress=progress,
+        warn=warn,
     )
     return explained.plan
 
@@ -74,6 +85,7 @@ def explain_plan(
     *,
     seed: int = 0,
     check: str = "full",
+    cache: bool = True,
     min_stages: int = 2,
     constraints: bool = True,
     progress: Tell | None = None,
@@ -95,6 +107,7 @@ def explain_plan(
         min_stages=min_stages,
         explain=constraints,
         check=check,
+        cache=cache,
         step=progress or ignore,
         warn=told_to(warn),
     )
@@ -367,23 +380,6 @@ def export(
         force=force,
         step=step or ignore,
         progress=progress or ignore,
-    )
-
-
-def all_here(plan: Plan, own: Collection[str]) -> str | None:
-    """Returns the sentence that a run without an address of Ray trains here what the plan gives to other machines.
-
-    `own` has this machine's addresses. None where no stage's node has another one.
-    """
-    used = [stage.node for cluster in plan.clusters for stage in cluster.stages]
-    named = {node.name: node.address for node in plan.fleet.nodes if node.name in used}
-    elsewhere = [f"{name} {address}" for name, address in named.items() if address is not None and address not in own]
-    if not elsewhere:
-        return None
-    more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
-    return (
-        f"all {len(used)} stages run on this machine, though nodes have addresses elsewhere"
-        f" ({', '.join(elsewhere[:3])}{more}): --address HOST:PORT of their Ray trains on them"
     )
 
 

@@ -138,6 +138,12 @@ def is_imported(module: str) -> bool:
     return module in sys.modules
 
 
+def source_files() -> list[str]:
+    """The files of the modules that this process has imported, those of libraries left out."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return sorted({str(Path(file).resolve()) for file in files if isinstance(file, str) and not is_library(file)})
+
+
 @contextmanager
 def user_code(what: str, *, path: str | None = None, key: str | None = None) -> Iterator[None]:
     """Whatever the user's code inside raises becomes an InvalidInput that `what` raised it, and where."""

@@ -8,6 +8,7 @@ called, so that a mistake in a file is reported before torch and Ray are loaded.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ from ravnest.errors import InvalidInput
 from ravnest.files import StrPath, Tell, ignore, load_fleet, load_job, read_plan, told_to
 
 if TYPE_CHECKING:
-    from cluster_planner import Fleet
+    from cluster_planner import Fleet, Plan
     from ravnest.job.config import Job
     from ravnest.profiling.doctor import DoctorReport
     from ravnest.profiling.profile import Profile
@@ -125,3 +126,20 @@ def _request(run: Path, kind: Literal["leave", "join"], node: str) -> None:
         raise InvalidInput("no run goes on here", path=str(run))
     load_plan(folder.plan).fleet.node(node)  # which tells of a name that nobody has
     put_request(run, NodeRequest(kind, node))
+
+
+def all_here(plan: Plan, own: Collection[str]) -> str | None:
+    """Returns the sentence that a run without an address of Ray trains here what the plan gives to other machines.
+
+    `own` has this machine's addresses. None where no stage's node has another one.
+    """
+    used = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    named = {node.name: node.address for node in plan.fleet.nodes if node.name in used}
+    elsewhere = [f"{name} {address}" for name, address in named.items() if address is not None and address not in own]
+    if not elsewhere:
+        return None
+    more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+    return (
+        f"all {len(used)} stages run on this machine, though nodes have addresses elsewhere"
+        f" ({', '.join(elsewhere[:3])}{more}): --address HOST:PORT of their Ray trains on them"
+    )

@@ -23,6 +23,8 @@ from tests.support.slow_tests import SLOW, SLOW_FILES
 settings.register_profile("shared machine", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("shared machine")
 
+os.environ["RAVNEST_CACHE"] = ""  # what one test checked is nothing to another one
+
 SLOW_S = 0.7
 """Seconds that a test without the mark `slow` may take on a machine of two cores, its fixtures not counted."""
 

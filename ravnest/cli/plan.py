@@ -1,7 +1,7 @@
 """`ravnest plan`: makes plan.yaml and its picture from nodes.yaml and job.yaml.
 
 In: the command's options. Out: plan.yaml, its picture, and tables of the plan, or with --json the plan as one document.
-Everything else is `ravnest.plan`, or with --explain `ravnest.explain_plan`.
+Everything else is `ravnest.explain_plan`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def plan(
         str,
         typer.Option(help="How much is tried with values: full, sampled (two of the model's equal blocks) or none."),
     ] = "full",
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Take the check of the same job's model that was made before.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -55,15 +58,18 @@ def plan(
     job_path = job if job is not None else nodes.parent / "job.yaml"
     _refuse_output(output, [nodes, job_path])
     with Steps(Console(stderr=True, quiet=as_json)) as steps:
-        if explain:
-            explained = ravnest.explain_plan(
-                nodes, job, seed=seed, min_stages=min_stages, check=check, progress=steps.begin, warn=warning
-            )
-            made = explained.plan
-        else:
-            made = ravnest.plan(
-                nodes, job, seed=seed, min_stages=min_stages, check=check, progress=steps.begin, warn=warning
-            )
+        explained = ravnest.explain_plan(
+            nodes,
+            job,
+            seed=seed,
+            min_stages=min_stages,
+            check=check,
+            cache=cache,
+            constraints=explain,
+            progress=steps.begin,
+            warn=warning,
+        )
+        made = explained.plan
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     from ravnest.cli.views.plan import explanation, of_constraints, plan_document, show_explanation, show_plan

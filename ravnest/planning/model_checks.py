@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import user_code
+from ravnest.job.config import Job
+from ravnest.planning.loss_trial import some
 from ravnest.splitting import CapturedModel, twin_of
 
 _TOLERANCE = 1e-4
@@ -51,6 +53,19 @@ def check_numbers(captured: CapturedModel, job_file: str | Path) -> None:
                 " imaginary parts in a last dimension of 2, and use torch.view_as_complex"
             )
             raise InvalidInput(message, path=str(job_file), key="model")
+
+
+def of_taken_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> str:
+    """A warning that names the buffers that training changes and that rounds take from one cluster."""
+    program = captured.span(0, len(captured.units))
+    learned = [spec.name for spec in program.buffers if spec.persistent and spec.dtype.is_floating_point]
+    names = [name for name in learned if name in program.changed and job.averaging.rule_of(name) == "first"]
+    if not names:
+        return ""
+    return (
+        f"{job_file}: in each round all clusters take the values of one for {some(names)}, which are no running"
+        " statistics by their names; averaging.buffers can say average or local"
+    )
 
 
 def check_draws(

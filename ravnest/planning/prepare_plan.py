@@ -39,6 +39,7 @@ from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import (
+    JobData,
     capture_job,
     check_shares,
     first_batch,
@@ -49,16 +50,24 @@ from ravnest.job.materials import (
     total_samples,
 )
 from ravnest.job.pretrained import pretrained_weights
+from ravnest.planning.kept_checks import (
+    CheckedModel,
+    KeptChecks,
+    mark_of,
+    noting_files,
+    pipelines_of,
+    units_of,
+)
 from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, some
-from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains
+from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains, of_taken_buffers
 from ravnest.planning.reading import check_forms, check_reading, starved_words
 from ravnest.planning.trial import try_plan
-from ravnest.planning.tried_model import check_of, tried_model
+from ravnest.planning.tried_model import Check, TriedModel, check_of, tried_model
 from ravnest.planning.workload import workload
 from ravnest.splitting import CapturedModel, twin_of, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
 from ravnest.splitting.thinning import KEPT
-from ravnest.training.batches import arguments
+from ravnest.training.batches import Inputs, Target, arguments
 from ravnest.training.fingerprint import fingerprint
 from ravnest.training.loss_parameters import loss_parameters, loss_weights
 from ravnest.training.optimizer import build_optimizer, partition
@@ -66,7 +75,6 @@ from ravnest.training.parameter_groups import check_groups
 
 MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
-
 
 NOTHING_RELAXED = ConstraintCosts()
 
@@ -93,6 +101,7 @@ def prepare_plan(
     min_stages: int = 2,
     explain: bool = False,
     check: str = "full",
+    cache: bool = True,
     step: Callable[[str], None],
     warn: Callable[[str], None] = lambda words: None,
 ) -> ExplainedPlan:
@@ -105,6 +114,7 @@ def prepare_plan(
         explain: whether to plan again without single constraints, to see what each of them costs.
         check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat, where
             the model has such; `none`.
+        cache: whether a check of the same job that was made before counts, and this one is kept.
         step: is told of each slow step as it begins.
         warn: is told what is possible and hardly meant.
 
@@ -121,11 +131,94 @@ def prepare_plan(
     _check_devices(fleet, fleet_path)
     step("loading the data")
     check_sample(job, job_path)
-    data = load_data(job, job_path)
+    memory = KeptChecks.of_user() if cache else None
+    with noting_files() as opened:
+        data = load_data(job, job_path)
+        batch = first_batch(job, job_path, data)
     total = total_samples(job, len(data.train), job_path)
     trained_samples = math.inf if total is None else float(total)
     trained_s = math.inf if job.stop.minutes is None else 60.0 * job.stop.minutes
-    inputs, target = first_batch(job, job_path, data)
+    with naming(job_path):
+        of_data = fingerprint(data.train, data.held_out)
+    mark = "" if memory is None else mark_of(job, of_data, extent)
+    found = None if memory is None else memory.find(mark)
+    live: _Live | None = None
+    if found is not None:
+        step("taking the check that was made of this job before (--no-cache checks it again)")
+        for words in found.warnings:
+            warn(words)
+    else:
+        said: list[str] = []
+
+        def heard(words: str) -> None:
+            said.append(words)
+            warn(words)
+
+        with noting_files() as read:
+            live = _checked(job, data, batch, extent, step, heard)
+        opened |= read | live.files
+        found = replace(live.found, warnings=tuple(said))
+    step(f"planning for {format_count(len(fleet.nodes), 'node')}")
+    with (
+        _told_what_forbids_cuts(found.whole_because),
+        nullcontext() if fleet_path is None else naming(fleet_path, "nodes"),
+    ):
+        plan = make_plan(
+            fleet,
+            found.costs,
+            workload(job, found.reading_s, data.workers),
+            job=job.model_dump(mode="json"),
+            job_file=str(job_path),
+            seed=seed,
+            min_stages=min_stages,
+            trained_samples=trained_samples,
+            trained_s=trained_s,
+            progress=searched.append,
+        )
+    plan = replace(plan, data=of_data)
+    if (starved := starved_words(plan)) is not None:
+        warn(starved)
+    check_shares(job, job_path, plan, len(data.train))
+    if len(plan.clusters) > 1 and found.taken_buffers:
+        warn(found.taken_buffers)
+    if live is not None:
+        tried = _try(plan, job, live, step)
+        if memory is not None and live.may_be_kept:
+            memory.keep(mark, replace(found, tried=tried), opened)
+    elif extent != "none" and not found.has_tried(pipelines_of(plan)):
+        tried = _try_other_cuts(plan, job, data, extent, step)
+        if memory is not None:
+            memory.add_tried(mark, tried)
+    largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
+    relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
+    return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A model that was captured here."""
+
+    found: CheckedModel
+    tried: TriedModel | None
+    compared: CapturedModel | None
+    """The capture of `tried`."""
+    check_s: float = 0.0
+    may_be_kept: bool = False
+    files: frozenset[str] = frozenset()
+    """What was read without Python's noticing."""
+
+
+def _checked(
+    job: Job,
+    data: JobData,
+    batch: tuple[Inputs, Target],
+    extent: Check,
+    step: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> _Live:
+    """The job's model, run, captured and checked. Raises InvalidInput."""
+    job_path = job.file
+    inputs, target = batch
     if not (data.train.holds_tensors and data.held_out.holds_tensors):
         step("reading samples in two processes")
     check_reading(job, job_path, data)
@@ -161,9 +254,10 @@ def prepare_plan(
         )
     check_trains(captured, shape, job_path)
     check_numbers(captured, job_path)
-    pretrained_weights(job, job_path, captured)
+    pretrained = pretrained_weights(job, job_path, captured)
+    files = frozenset() if pretrained is None else frozenset(str(one.file) for one in pretrained.files.stored.values())
     check_buffers(job, job_path, captured)
-    check_s = 0.0
+    check_s, compared = 0.0, None
     if tried is not None:
         compared = tried.capture(job, job_path, data, captured)
         with tried.told():
@@ -175,35 +269,36 @@ def prepare_plan(
             with naming(job_path, "model"):
                 verify(compared, tried.model, args, kwargs)
             check_s = time.monotonic() - began_s
-    step(f"planning for {format_count(len(fleet.nodes), 'node')}")
-    with _told_what_forbids_cuts(captured), nullcontext() if fleet_path is None else naming(fleet_path, "nodes"):
-        plan = make_plan(
-            fleet,
-            captured.costs,
-            workload(job, reading_s, data.workers),
-            job=job.model_dump(mode="json"),
-            job_file=str(job_path),
-            seed=seed,
-            min_stages=min_stages,
-            trained_samples=trained_samples,
-            trained_s=trained_s,
-            progress=searched.append,
-        )
-    with naming(job_path):
-        plan = replace(plan, data=fingerprint(data.train, data.held_out))
-    if (starved := starved_words(plan)) is not None:
-        warn(starved)
-    check_shares(job, job_path, plan, len(data.train))
-    if len(plan.clusters) > 1:
-        _warn_of_taken_buffers(job, job_path, captured, warn)
-    if tried is not None:
-        step("trying each stage in a fresh process")
-        weights = {**weights_of(tried.model), **loss_weights(make_loss(job, job_path))}
-        with tried.told():
-            try_plan(plan, job, job_path, compared, weights, check_s, short=tried.blocks is not None)
-    largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
-    relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
-    return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
+    taken = of_taken_buffers(job, job_path, captured)
+    found = CheckedModel(captured.costs, reading_s, captured.whole_because, taken)
+    # Values that a constructor loads, perhaps from elsewhere than a file, are looked at each time.
+    return _Live(found, tried, compared, check_s, may_be_kept=not sources, files=files)
+
+
+def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, units: bool = False) -> tuple[str, ...]:
+    """Tries the stages of a plan, or each unit as a stage; returns what was tried. Raises InvalidInput."""
+    if live.tried is None or live.compared is None:
+        return ()
+    step("trying each stage in a fresh process")
+    short = units or live.tried.blocks is not None
+    weights = {**weights_of(live.tried.model), **loss_weights(make_loss(job, job.file))}
+    with live.tried.told():
+        try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short)
+    return units_of(plan) if short else pipelines_of(plan)
+
+
+def _try_other_cuts(plan: Plan, job: Job, data: JobData, extent: Check, step: Callable[[str], None]) -> tuple[str, ...]:
+    """Tries a model that was checked before with other cuts: with all of them at once, since those of the next plan
+    will be others again. Returns what was tried. Raises InvalidInput."""
+    step("capturing the model, to try it with other cuts")
+    tried = tried_model(job, job.file, make_model(job, job.file, "meta"), extent, free_bytes())
+    captured = capture_job(job, job.file, data)
+    compared = None if tried is None else tried.capture(job, job.file, data, captured)
+    live = _Live(CheckedModel(captured.costs, 0.0), tried, compared)
+    try:
+        return _try(plan, job, live, step, units=True)
+    except InvalidInput:  # some cut, and perhaps none of this plan's
+        return _try(plan, job, live, step)
 
 
 def _of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
@@ -218,15 +313,15 @@ def _of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
 
 
 @contextmanager
-def _told_what_forbids_cuts(captured: CapturedModel) -> Iterator[None]:
+def _told_what_forbids_cuts(whole_because: str) -> Iterator[None]:
     """An error that the model does not fit says what keeps it in one piece, where it is in one."""
     try:
         yield
     except NoFeasiblePlan as error:
-        if not captured.whole_because:
+        if not whole_because:
             raise
         raise NoFeasiblePlan(
-            f"{error.message}; the model is a single unit, which no plan can cut, because {captured.whole_because}",
+            f"{error.message}; the model is a single unit, which no plan can cut, because {whole_because}",
             path=error.path,
             key=error.key,
             hint="change the model there, or let each node hold all of it, as a cluster of its own",
@@ -254,20 +349,6 @@ def _warn_of_idle(job_file: str | Path, model: nn.Module, idle: Sequence[str], w
     names = [name for name in idle if name in meant and meant[name].requires_grad]
     if names:
         warn(f"{job_file}: nothing that the loss takes depends on {some(names)}: they stay as they are")
-
-
-def _warn_of_taken_buffers(
-    job: Job, job_file: str | Path, captured: CapturedModel, warn: Callable[[str], None]
-) -> None:
-    """Names the buffers that training changes and that rounds take from one cluster."""
-    program = captured.span(0, len(captured.units))
-    learned = [spec.name for spec in program.buffers if spec.persistent and spec.dtype.is_floating_point]
-    names = [name for name in learned if name in program.changed and job.averaging.rule_of(name) == "first"]
-    if names:
-        warn(
-            f"{job_file}: in each round all clusters take the values of one for {some(names)}, which are no running"
-            " statistics by their names; averaging.buffers can say average or local"
-        )
 
 
 def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> None:

@@ -238,6 +238,7 @@ SLOW = {
     "test_what_was_stored_is_found_under_loss_churn_and_liars",
     "test_where_the_slowest_stage_is_busy_auto_leaves_backwards_whole",
     "test_where_the_window_is_too_small_a_split_backward_brings_throughput",
+    "test_planning_again_does_not_capture_again",
     "test_whole_equals_the_eager_model",
     "test_with_a_flush_at_each_update_it_is_training_of_the_tied_model",
     "test_without_flushes_copies_are_the_owner_s_and_no_gradient_is_older_than_the_bound",

@@ -7,7 +7,7 @@ import pytest
 
 import ravnest
 from cluster_planner import Fleet, Node, predicted_again, save_plan
-from ravnest.api import all_here
+from ravnest.machines import all_here
 from tests.support.local import JOB_FILE
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
