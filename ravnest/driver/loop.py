@@ -209,10 +209,10 @@ class DriverLoop:
             elif request.node not in self._rings.plan.fleet.names:
                 self._record.notice(f"no node of the plan is named {request.node!r}: it cannot {request.kind}")
             elif request.kind == "leave":
-                self._leave(request.node, f"node {request.node!r} leaves")
+                self._leave(request.node, f"node {request.node!r} leaves{request.because}")
             else:
                 self._recovery.starts.replacements.node_back(request.node, awake_s)
-                self._record.notice(f"node {request.node!r} is back: stages may be started there")
+                self._record.notice(f"node {request.node!r} is back{request.because}: stages may be started there")
 
     def _obey(self, request: RunRequest) -> None:
         if request.kind == "stop_now":

@@ -1,5 +1,5 @@
-"""What users ask of a run that goes on: to end, to save, to evaluate, and which nodes leave or are back. Requests are
-files.
+"""What is asked of a run that goes on: to end, to save, to evaluate, and which nodes leave or are back. What users ask
+is in files.
 
 In: the run's folder, and a request of another process. Out: the requests that were made, each once. A request is
 written beside its place and moved there, so that it is whole when it is seen. What is no request is thrown away.
@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from ravnest.checkpoints.run_folder import REQUESTS
 from ravnest.errors import InvalidInput
+from ravnest.recovery import HourWatch
 
 Kind = Literal["leave", "join"]
 RunKind = Literal["stop", "stop_now", "checkpoint", "evaluate"]
@@ -29,6 +30,13 @@ class NodeRequest:
 
     kind: Kind
     node: str
+    why: str = ""
+    """In words, where the clock asks and no user does."""
+
+    @property
+    def because(self) -> str:
+        """The reason as the end of a sentence."""
+        return f" ({self.why})" if self.why else ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,17 @@ class RunRequest:
 
 Request = NodeRequest | RunRequest
 _EVERY = (*get_args(Kind), *get_args(RunKind))
+
+
+def asked(folder: Path, hours: HourWatch | None, utc_s: float) -> list[Request]:
+    """Return what was asked since the last call: by users, and by the clock.
+
+    Arguments:
+        hours: the hours of the nodes; None: no clock counts.
+        utc_s: seconds since a midnight in UTC.
+    """
+    by_clock = [] if hours is None else hours.turn(utc_s)
+    return [*take_requests(folder), *(NodeRequest(each.kind, each.node, each.why) for each in by_clock)]
 
 
 def put_request(folder: Path, request: Request) -> None:

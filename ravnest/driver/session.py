@@ -21,7 +21,7 @@ from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop, Recovery, StageLinks
-from ravnest.driver.node_requests import take_requests
+from ravnest.driver.node_requests import asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
@@ -38,7 +38,7 @@ from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery.replacing import Replacements
+from ravnest.recovery import HourWatch, Replacements
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
@@ -148,6 +148,7 @@ def train(
                     setups_by,
                     lambda at, on: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, on),
                 )
+                hours = HourWatch(plan.fleet.nodes) if imitate is None else None
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
                 loop = DriverLoop(
                     StageLinks(endpoint, outbox, ray),
@@ -162,7 +163,7 @@ def train(
                     ),
                     record,
                     stop_wanted=lambda: interrupt.wanted,
-                    recovery=Recovery(starts, handover, partial(take_requests, folder.path)),
+                    recovery=Recovery(starts, handover, lambda: asked(folder.path, hours, time.time())),
                     trace=trace,
                 )
                 interrupt.gracefully = True

@@ -4,11 +4,14 @@ In: losses, the nodes that are alive, and the time. Out: which cluster is starte
 plan a run goes on of which no cluster is left. The driver carries it out for real, and the simulator in virtual time.
 """
 
+from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.restarting import Restarts, plan_among
 
 __all__ = [
+    "HourChange",
+    "HourWatch",
     "Nodes",
     "Order",
     "Place",

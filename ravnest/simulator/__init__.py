@@ -3,14 +3,19 @@
 In: a plan, a scenario, and an end. Out: a `SimulatedRun` with rates, staleness and where the time went.
 """
 
-from ravnest.simulator.scenario import BandwidthChange, Death, Scenario, Stall, StallRate
+from ravnest.simulator.presence import NodeChange
+from ravnest.simulator.scenario import BandwidthChange, Death, Join, Leave, Scenario, Stall, StallRate
 from ravnest.simulator.simulate import simulate
-from ravnest.simulator.simulated_run import LostCluster, SimulatedRun, SimulatedStage, as_plain
+from ravnest.simulator.simulated_run import BegunAnew, LostCluster, SimulatedRun, SimulatedStage, as_plain
 
 __all__ = [
     "BandwidthChange",
+    "BegunAnew",
     "Death",
+    "Join",
+    "Leave",
     "LostCluster",
+    "NodeChange",
     "Scenario",
     "SimulatedRun",
     "SimulatedStage",

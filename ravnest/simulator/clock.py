@@ -23,8 +23,8 @@ class VirtualClock:
 
     __slots__ = ("_heap", "_sequence", "now_s")
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
         self._heap: list[tuple[float, int, Action, Any]] = []
         self._sequence = 0
 

@@ -7,6 +7,7 @@ downlink, and reach each other without either.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ravnest.simulator.clock import Action, VirtualClock
@@ -127,12 +128,21 @@ class VirtualNetwork:
         self._clock = clock
         self._default_link = fleet.default_link
         self._paths: dict[tuple[str, str], Path] = {}
+        self._moves = 0
         self._nodes: dict[str, tuple[_Uplink, _Downlink]] = {}
         self.bytes_sent: dict[Lane, int] = dict.fromkeys(Lane, 0)
 
     def path(self, source: str, target: str) -> Path:
         """Return the path from one stage to another, which all that they send takes."""
         return self._paths.get((source, target)) or self._new_path(source, target)
+
+    def move(self, fleet: VirtualFleet, stages: Collection[str]) -> None:
+        """These stages are on other nodes from now on, as `fleet` says. What is on its way arrives nevertheless."""
+        self._fleet = fleet
+        self._moves += 1
+        gone = [path for path in self._paths if path[0] in stages or path[1] in stages]
+        for path in gone:
+            del self._paths[path]
 
     def change_link(self, shape: LinkShape) -> None:
         """Give this shape, from now on, to every link that the fleet does not name."""
@@ -153,7 +163,7 @@ class VirtualNetwork:
     def _new_path(self, source: str, target: str) -> Path:
         here, there = self._fleet.node_of.get(source), self._fleet.node_of.get(target)
         shape = self._shape(source, target)
-        link = f"{source}>{target}"
+        link = f"{source}>{target}" + (f"#{self._moves}" if self._moves else "")
         if here is None or there is None or here == there:
             ends: tuple[_Uplink, _Downlink | None] = _Uplink(self._clock, UNLIMITED, self._seed_of(link)), None
         else:

@@ -58,9 +58,16 @@ class VirtualRounds:
         self._newcomers: dict[str, _Newcomer] = {}
         self.on_trains: Callable[[str], None] | None = None
         """Is called with each cluster that trains again."""
+        self.on_commit: Callable[[int], None] | None = None
+        """Is called with each round that is committed."""
         self.on_late: Callable[[str, int], None] | None = None
         """Is called with a lost cluster, and the samples of it that are averaged now, when a round is committed to
         which it had contributed."""
+        self.leaving: dict[str, str] = {}
+        """The clusters that leave with notice, with the reason."""
+        self.on_left: Callable[[str, str], object] | None = None
+        """Is called with the first stage of each cluster that leaves with notice, and the reason, once all that the
+        cluster has made is averaged: it is to be lost then."""
         self._drained_updates: dict[str, int] = {}
         self._contributions: dict[int, dict[str, int]] = {}
         """By round that is not committed: each cluster's samples at its snapshot, as its last stage counts them."""
@@ -91,6 +98,7 @@ class VirtualRounds:
         self._drained_updates[cluster] = updates
         self._finish_rounds(cluster)
         self._when_all_drained()
+        self._let_go()
 
     def lose(self, who: str, reason: str) -> bool:
         """The driver notices that a stage is lost: its cluster leaves. Returns whether one is left that trains."""
@@ -99,7 +107,8 @@ class VirtualRounds:
             stage.die()
         self._newcomers.pop(cluster, None)
         self._drained_updates.pop(cluster, None)
-        if not self.training:
+        self.leaving.pop(cluster, None)
+        if not set(self.training) - self.leaving.keys():
             for stages in self._clusters.values():
                 for stage in stages:
                     stage.die()
@@ -124,8 +133,31 @@ class VirtualRounds:
         """The clusters that have joined and do not train yet."""
         return list(self._newcomers)
 
-    def join(self, cluster: str, stages: Sequence[RunningStage]) -> None:
-        """The processes of a lost cluster are there again: they follow the rounds from now on."""
+    def leave(self, cluster: str, reason: str) -> bool:
+        """A cluster leaves with notice, once it has drained. False where it does not: no other one would train."""
+        if cluster not in self.training or not set(self.training) - {cluster, *self.leaving}:
+            return False
+        self.leaving.setdefault(cluster, reason)
+        return True
+
+    def _let_go(self) -> None:
+        """Let clusters go that leave, and whose samples are all averaged. Others get a round for theirs."""
+        per_update = self._fleet.update_every * self._fleet.micro_batch
+        for cluster, reason in tuple(self.leaving.items()):
+            updates = self._drained_updates.get(cluster)
+            if updates is None:
+                continue
+            if not self._rings or self.averaged[cluster] == updates * per_update:
+                if self.on_left is not None:
+                    self.on_left(self._clusters[cluster][0].who, reason)
+            elif self._owner.opened == self._owner.committed:
+                self._carry_out(rounds.RoundRequested())
+
+    def join(self, cluster: str, stages: Sequence[RunningStage], fleet: VirtualFleet) -> None:
+        """The processes of a lost cluster are there again: they follow the rounds from now on. `fleet`: as it is now,
+        with the rings that there were."""
+        self._fleet = fleet
+        self._rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
         self._clusters[cluster] = tuple(stages)
         self._newcomers[cluster] = _Newcomer({stage.who for stage in stages})
         for stage in stages:
@@ -141,6 +173,8 @@ class VirtualRounds:
             if who in ring.members:
                 part = self._parts[name][who] = RingPart(name, ring, member, self._world)
                 part.others = self._parts[name]
+                for other in part.others.values():
+                    other.paths.pop(who, None)  # the stage may be on another node than before
                 member.parts[name] = part
 
     def holds(self, who: str) -> None:
@@ -161,6 +195,7 @@ class VirtualRounds:
 
     def _send_anchor(self, number: int) -> None:
         """The round `number` is committed: whoever can use its anchor gets it from a member of each ring."""
+        promised: dict[str, float] = {}
         for cluster, newcomer in self._newcomers.items():
             if newcomer.sent or newcomer.first_round is None or number < newcomer.first_round - 1:
                 continue
@@ -169,17 +204,23 @@ class VirtualRounds:
                 member = self._members[stage.who]
                 member.awaits = len(member.parts)
                 for name in member.parts:
-                    self.control(self._donor(name).send_state, stage.who)
+                    self.control(self._donor(name, promised).send_state, stage.who)
 
-    def _donor(self, ring: str) -> RingPart:
-        """The member of a ring with the fastest uplink that trains."""
+    def _donor(self, ring: str, promised: dict[str, float]) -> RingPart:
+        """The member of a ring that trains and whose uplink has sent its state, and what it has `promised` (bytes, by
+        machine), soonest."""
         inside = {stage.who for name in self.training for stage in self._clusters[name]}
-        nodes, node_of = self._fleet.nodes, self._fleet.node_of
+        nodes, node_of, parts = self._fleet.nodes, self._fleet.node_of, self._parts[ring]
+        n_bytes = self._rings[ring].elements * self._rings[ring].state_bytes
 
-        def uplink(who: str) -> float:
-            return nodes[node_of[who]].up_bytes_per_s if who in node_of else 0.0
+        def takes_s(who: str) -> float:
+            machine = node_of.get(who)
+            return 0.0 if machine is None else (promised.get(machine, 0.0) + n_bytes) / nodes[machine].up_bytes_per_s
 
-        return self._parts[ring][max((who for who in self._parts[ring] if who in inside), key=uplink)]
+        best = min((who for who in parts if who in inside), key=takes_s)
+        if best in node_of:
+            promised[node_of[best]] = promised.get(node_of[best], 0.0) + n_bytes
+        return parts[best]
 
     def _when_all_drained(self) -> None:
         if self._rings and len(self._drained_updates) == len(self._clusters):
@@ -187,6 +228,10 @@ class VirtualRounds:
 
     def own(self, event: rounds.OwnerEvent) -> None:
         """Give the owner of the rounds an event, and carry out what it answers."""
+        self._carry_out(event)
+        self._let_go()
+
+    def _carry_out(self, event: rounds.OwnerEvent) -> None:
         for instruction in self._owner.handle(event, self._clock.now_s):
             match instruction:
                 case rounds.OpenRound(number):
@@ -204,6 +249,8 @@ class VirtualRounds:
                     self._count(self._contributions.pop(number, {}))
                     self._tell_members(instruction)
                     self._send_anchor(number)
+                    if self.on_commit is not None:
+                        self.on_commit(number)
                 case rounds.Reform():
                     self._tell_members(instruction)
                 case rounds.Resume():

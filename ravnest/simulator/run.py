@@ -37,14 +37,16 @@ class VirtualRun:
         traced: bool = True,
         slowness: Mapping[str, Slowness] | None = None,
         seed: int = 0,
+        start_s: float = 0.0,
     ) -> None:
         """
         Arguments:
             traced: keep every computation and message, which takes most of the time of a run.
             slowness: by stage name; without it every computation takes as long as stated.
             seed: of the links' jitter.
+            start_s: the moment at which the run begins.
         """
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(start_s)
         self.network = VirtualNetwork(fleet, self.clock, seed)
         self._fleet = fleet
         self._trace = VirtualTrace(self.clock) if traced else None
@@ -58,6 +60,7 @@ class VirtualRun:
             self._start(cluster, joins=False)
         self.rounds = VirtualRounds(fleet, self.stages, self._world)
         self.rounds.on_late = self._count
+        self.rounds.on_left = self.lose
         self.samples = dict.fromkeys((cluster.name for cluster in fleet.clusters), 0)
         """Of each cluster: samples whose gradients its first stage has applied."""
         self.total_samples = 0
@@ -69,6 +72,8 @@ class VirtualRun:
         self._windows: list[tuple[float, str, int]] = []
         self._stop_samples = 0
         self._drain_s: float | None = None
+        self.all_lost = False
+        """Whether no cluster is left that trains."""
 
     def run(
         self,
@@ -123,14 +128,35 @@ class VirtualRun:
         """
         cluster = self.stages[who].cluster
         if not self.rounds.lose(who, reason):
+            self.all_lost = True
             self._mark_drain()
         if self._fleet.rings:
             self._count(cluster, self.rounds.averaged[cluster])
 
-    def join(self, cluster: str) -> None:
-        """The processes of a lost cluster listen again: it follows the rounds, and trains when it holds the anchor."""
+    def join(self, cluster: str, fleet: VirtualFleet | None = None) -> None:
+        """The processes of a lost cluster listen again: it follows the rounds, and trains when it holds the anchor.
+
+        `fleet`: as it is now, where the cluster's stages are on other nodes than before. Its rings are the same.
+        """
+        if fleet is not None:
+            self._fleet = fleet
         [virtual] = [each for each in self._fleet.clusters if each.name == cluster]
-        self.rounds.join(cluster, self._start(virtual, joins=True))
+        if fleet is not None:
+            self.network.move(fleet, virtual.stage_names())
+        self.rounds.join(cluster, self._start(virtual, joins=True), self._fleet)
+
+    def leave(self, cluster: str, reason: str) -> bool:
+        """A cluster leaves with notice: it drains, what it has made is averaged, and then `on_left` is called.
+
+        Returns False where it does not, since no other cluster would train.
+        """
+        if cluster in self.rounds.following:
+            self.lose(stage_name(cluster, 0), reason)
+            return True
+        if not self.rounds.leave(cluster, reason):
+            return False
+        self.rounds.control(self.stages[stage_name(cluster, 0)].tell, ev.DrainRequested())
+        return True
 
     def incarnations(self, who: str) -> list[RunningStage]:
         """Return all that have been the stage of this name, in order."""
@@ -203,6 +229,7 @@ class VirtualRun:
 
     def _drain(self, _: None) -> None:
         if self._mark_drain():
+            self.rounds.leaving.clear()  # all of them finish the last round together
             for name in self.rounds.training:
                 self.rounds.control(self.stages[stage_name(name, 0)].tell, ev.DrainRequested())
             for name in self.rounds.following:  # it has nothing to give, and nobody waits for it any more

@@ -1,4 +1,4 @@
-"""What happens to the machines of a simulated run beyond the plan: deaths, stalls, jitter, changes of bandwidth.
+"""What happens to the machines of a simulated run beyond the plan: who comes and goes, stalls, jitter, bandwidth.
 
 In: the arguments of a `Scenario`, or a YAML file that says the same with units in its keys. Out: a valid scenario, and
 the random durations and stalls that follow from it and a seed. Whether its nodes exist is checked against a plan's
@@ -13,12 +13,15 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from cluster_planner import AtLeastZero, Positive, Strict, Text, read_validated
 from ravnest.errors import InvalidInput, naming
+from ravnest.simulator.node_trace import read_trace
+from ravnest.simulator.presence import NOTICE_S, NodeChange
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 CONTROL_LATENCY_S = 0.005
@@ -46,6 +49,25 @@ class Death:
     """By default those of a machine of which nothing is heard any more. The end of a process is told at once."""
     back_after_s: float | None = None
     """None: it never comes back."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """`node` gives notice at `at_s` that it leaves, is gone `notice_s` seconds later, and back after `back_after_s`."""
+
+    node: str
+    at_s: float
+    notice_s: float = NOTICE_S
+    back_after_s: float | None = None
+    """Seconds after it was gone. None: it never comes back."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """`node` is there from `at_s` on. Where that is the first that is known of it, it was not there before."""
+
+    node: str
+    at_s: float
 
 
 @dataclass(frozen=True)
@@ -89,7 +111,15 @@ class Scenario:
     bandwidth: tuple[BandwidthChange, ...] = ()
     deaths: tuple[Death, ...] = ()
     restart_s: float = RESTART_S
-    """How long the processes of a lost cluster take to start, once its nodes are there and its loss was noticed."""
+    """How long the processes of a lost cluster take to start, once its nodes are there and its loss was noticed; and
+    those of all clusters, where none was left or everything was planned anew."""
+    leaves: tuple[Leave, ...] = ()
+    joins: tuple[Join, ...] = ()
+    trace: tuple[NodeChange, ...] = ()
+    """More nodes that come and go (see node_trace.py)."""
+    begins_at_hour: float | None = None
+    """The hour of the day, in UTC, at which the run begins: then the nodes' `hours` are acted out. None: they are
+    not."""
 
     def __post_init__(self) -> None:
         for key, value in (
@@ -114,6 +144,29 @@ class Scenario:
             _require(death.noticed_after_s, f"deaths[{i}].noticed_after_s", least=0.0)
             if death.back_after_s is not None:
                 _require(death.back_after_s, f"deaths[{i}].back_after_s", least=0.0)
+        for i, leave in enumerate(self.leaves):
+            _require(leave.at_s, f"leaves[{i}].at_s", least=0.0)
+            _require(leave.notice_s, f"leaves[{i}].notice_s", least=0.0)
+            if leave.back_after_s is not None:
+                _require(leave.back_after_s, f"leaves[{i}].back_after_s", least=0.0)
+        for i, join in enumerate(self.joins):
+            _require(join.at_s, f"joins[{i}].at_s", least=0.0)
+        if self.begins_at_hour is not None:
+            _require(self.begins_at_hour, "begins_at_hour", least=0.0)
+
+    def changes(self) -> list[NodeChange]:
+        """What becomes of nodes, in the order of the moments, but for stalls and hours."""
+        found = list(self.trace)
+        for death in self.deaths:
+            until_s = math.inf if death.back_after_s is None else death.at_s + death.back_after_s
+            found.append(NodeChange(death.at_s, death.node, "gone", death.noticed_after_s, until_s))
+        for leave in self.leaves:
+            gone_s = leave.at_s + leave.notice_s
+            until_s = math.inf if leave.back_after_s is None else gone_s + leave.back_after_s
+            found.append(NodeChange(leave.at_s, leave.node, "notice", why="it gives notice"))
+            found.append(NodeChange(gone_s, leave.node, "gone", 0.0, until_s))
+        found += [NodeChange(join.at_s, join.node, "back", why="it has come") for join in self.joins]
+        return sorted(found, key=lambda each: each.at_s)
 
     def after(self, end_s: float) -> list[str]:
         """Says of everything that would happen at `end_s` or later its key, its node and its moment."""
@@ -121,21 +174,29 @@ class Scenario:
         for i, change in enumerate(self.bandwidth):
             late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
         late += [(each.at_s, f"deaths[{i}] ({each.node}") for i, each in enumerate(self.deaths)]
+        late += [(each.at_s, f"leaves[{i}] ({each.node}") for i, each in enumerate(self.leaves)]
+        late += [(each.at_s, f"joins[{i}] ({each.node}") for i, each in enumerate(self.joins)]
+        for last in self.trace[-1:]:
+            late.append((last.at_s, f"trace ({last.node}"))
         return [f"{name} at {at_s:g} s)" for at_s, name in late if at_s >= end_s]
 
     def require_nodes(self, known: Collection[str], idle: Collection[str]) -> None:
-        """Raises InvalidInput for a node that is not `known`, or that runs no stage (`idle`).
+        """Raises InvalidInput for a node that is not `known`, or that would stall or change while it runs no stage
+        (`idle`).
 
         A stage that is named in place of a node, as in `c0.s1`, gets a hint that says so.
         """
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
-        named += [(f"deaths[{i}].node", death.node) for i, death in enumerate(self.deaths)]
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
         named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
-        for key, name in named:
-            if name in idle:
+        may_idle = [(f"deaths[{i}].node", death.node) for i, death in enumerate(self.deaths)]
+        may_idle += [(f"leaves[{i}].node", leave.node) for i, leave in enumerate(self.leaves)]
+        may_idle += [(f"joins[{i}].node", join.node) for i, join in enumerate(self.joins)]
+        may_idle += [("trace", change.node) for change in self.trace]
+        for key, name in named + may_idle:
+            if name in idle and (key, name) in named:
                 raise InvalidInput(f"{name!r} runs no stage in this plan: it is a spare", key=key)
-            if name not in known:
+            if name not in known and name not in idle:
                 hint = None
                 if _STAGE.fullmatch(name):
                     hint = "a stage is written as in c0.s1 everywhere, and a scenario names the node that runs it"
@@ -185,6 +246,25 @@ class _DeathEntry(Strict):
     back_after_s: AtLeastZero | None = None
 
 
+class _LeaveEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+    notice_s: AtLeastZero = NOTICE_S
+    back_after_s: AtLeastZero | None = None
+
+
+class _JoinEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+
+
+class _TraceEntry(Strict):
+    file: Text
+    speed: Positive = 1.0
+    noticed_after_s: AtLeastZero = SILENCE_FLOOR_S
+    notice_s: AtLeastZero = 0.0
+
+
 class _StallRateEntry(Strict):
     per_hour: Positive
     for_s: Positive
@@ -209,11 +289,20 @@ class _ScenarioFile(Strict):
     bandwidth: list[_BandwidthEntry] = Field(default_factory=list)
     deaths: list[_DeathEntry] = Field(default_factory=list)
     restart_s: AtLeastZero = RESTART_S
+    leaves: list[_LeaveEntry] = Field(default_factory=list)
+    joins: list[_JoinEntry] = Field(default_factory=list)
+    trace: _TraceEntry | None = None
+    begins_at_hour: Annotated[float, Field(ge=0, lt=24)] | None = None
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     """Read a scenario from a YAML file. Raises InvalidInput, which names the file, the key and what was expected."""
     entry = read_validated(path, _ScenarioFile)
+    traced = entry.trace
+    trace: tuple[NodeChange, ...] = ()
+    if traced is not None:
+        beside = Path(path).parent / traced.file
+        trace = read_trace(beside, speed=traced.speed, noticed_after_s=traced.noticed_after_s, notice_s=traced.notice_s)
     with naming(path):
         return Scenario(
             compute_jitter=entry.compute_jitter,
@@ -224,4 +313,8 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             bandwidth=tuple(BandwidthChange(e.at_s, e.up, e.down, tuple(e.nodes or ())) for e in entry.bandwidth),
             deaths=tuple(Death(e.node, e.at_s, e.noticed_after_s, e.back_after_s) for e in entry.deaths),
             restart_s=entry.restart_s,
+            leaves=tuple(Leave(e.node, e.at_s, e.notice_s, e.back_after_s) for e in entry.leaves),
+            joins=tuple(Join(each.node, each.at_s) for each in entry.joins),
+            trace=trace,
+            begins_at_hour=entry.begins_at_hour,
         )

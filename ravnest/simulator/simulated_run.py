@@ -27,7 +27,7 @@ class SimulatedStage:
 
 @dataclass(frozen=True)
 class LostCluster:
-    """A cluster that left the run, because a node of it died, or stood still past the deadline of a run."""
+    """A cluster that left the run, because a node of it died, stood still past the deadline of a run, or left."""
 
     cluster: str
     node: str
@@ -38,6 +38,22 @@ class LostCluster:
     """Those that the cluster had made and that were in no average. They do not count."""
     back_s: float | None
     """When it trained again, from the anchor; None where it never did."""
+    nodes: tuple[str, ...] = ()
+    """Those on which it trained again."""
+    with_notice: bool = False
+    """Whether it left because a node of it gave notice: then nothing is lost."""
+
+
+@dataclass(frozen=True)
+class BegunAnew:
+    """No cluster was left, and the run began again from its last checkpoint."""
+
+    lost_s: float
+    began_s: float
+    samples: int
+    """Those that were averaged after the checkpoint. They do not count."""
+    planned_anew: bool
+    """Whether other clusters were planned, for the nodes that were there."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,10 @@ class SimulatedRun:
     stalls: int
     """How many stalls happened."""
     clusters_lost: tuple[LostCluster, ...]
-    """In the order in which they were lost. The run ends where no cluster is left that trains."""
+    """In the order in which they were lost."""
+    begun_anew: tuple[BegunAnew, ...]
+    """Each time that no cluster was left that trained, and the run went on. What is told by cluster and stage is of
+    what came after the last of them."""
     over_time: tuple[tuple[float, float], ...]
     """(end of a span of equal length, samples/s in it) from the start to the drain."""
     events: int

@@ -199,6 +199,7 @@ CLAIMS: Mapping[re.Pattern[str], set[str]] = {
 IMPURE_THERE = (
     "cluster_planner/files/yaml_files.py",  # the planner's door to the disk
     "ravnest/simulator/simulate.py",
+    "ravnest/simulator/node_trace.py",
     "ravnest/simulator/scenario.py",
     "ravnest/simulator/simulation_request.py",
 )

@@ -16,7 +16,7 @@ from cluster_planner import Plan, format_rate
 from ravnest.cli.views.tables import legend
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator import LostCluster, SimulatedRun
+from ravnest.simulator import BegunAnew, LostCluster, SimulatedRun
 from ravnest.simulator.simulated_run import too_short
 
 MOST_ROWS = 24
@@ -60,19 +60,37 @@ def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Seque
         )
     if (short := too_short(result, plan)) is not None:
         lines.append(f"Too short for a steady state: {short}. Simulate more samples or hours.")
-    return lines + [_lost_line(lost) for lost in result.clusters_lost] + _end_line(result, plan)
+    lines += [_lost_line(lost) for lost in result.clusters_lost[:MOST_ROWS]]
+    if len(result.clusters_lost) > MOST_ROWS:
+        lines.append(f"{len(result.clusters_lost) - MOST_ROWS} clusters more left; --json has them all.")
+    return lines + [_again_line(each) for each in result.begun_anew] + _end_line(result, plan)
 
 
 def _lost_line(lost: LostCluster) -> str:
+    if lost.with_notice:
+        said = f"{lost.cluster} left with notice of {lost.node} after {duration(lost.lost_s)}, with nothing lost."
+    else:
+        said = (
+            f"{lost.cluster} LEFT THE RUN after {duration(lost.lost_s)}: nothing was heard of {lost.node} from"
+            f" {duration(lost.silent_from_s)} on. {lost.samples:,} samples of it were in no average yet, and are lost."
+        )
+    if lost.back_s is None:
+        return said
+    return f"{said} It trained again after {duration(lost.back_s)}, on {', '.join(lost.nodes)}."
+
+
+def _again_line(again: BegunAnew) -> str:
+    how = "planned anew for the nodes that were there" if again.planned_anew else "by the same plan"
     return (
-        f"{lost.cluster} LEFT THE RUN after {duration(lost.lost_s)}: nothing was heard of {lost.node} from"
-        f" {duration(lost.silent_from_s)} on. {lost.samples:,} samples of it were in no average yet, and are lost."
-        + ("" if lost.back_s is None else f" It trained again after {duration(lost.back_s)}.")
+        f"NO CLUSTER WAS LEFT after {duration(again.lost_s)}: it began again after {duration(again.began_s)}, {how}."
+        f" {again.samples:,} samples were in no checkpoint, and are lost."
     )
 
 
 def _end_line(result: SimulatedRun, plan: Plan) -> list[str]:
-    if len({lost.cluster for lost in result.clusters_lost if lost.back_s is None}) < len(plan.clusters):
+    since_s = max((again.began_s for again in result.begun_anew), default=0.0)
+    gone = {lost.cluster for lost in result.clusters_lost if lost.back_s is None and lost.lost_s >= since_s}
+    if gone < result.clusters.keys():
         return []
     return ["THE RUN ENDED with its last cluster. `ravnest run --resume` goes on from its last checkpoint."]
 
@@ -83,7 +101,8 @@ def _clusters(result: SimulatedRun, plan: Plan) -> Table:
         column.justify = "right"
     known = too_short(result, plan) is None
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
-        if len(plan.clusters) <= MOST_ROWS:
+        # Where the run was planned anew, its clusters are others.
+        if len(plan.clusters) <= MOST_ROWS and not any(again.planned_anew for again in result.begun_anew):
             _compare(table, cluster.name, predicted.samples_per_s, result.clusters[cluster.name], known=known)
     _compare(table, "fleet", plan.predicted.samples_per_s, result.samples_per_s, known=known)
     return table

@@ -138,7 +138,8 @@ def test_a_newcomer_that_fails_costs_itself_alone_and_is_started_again(bench):
 
 def test_a_node_that_leaves_takes_its_cluster_out_with_notice(bench):
     bench.start()
-    bench.asked = [NodeRequest("leave", bench.node("c1.s0")), NodeRequest("leave", "nobody")]
+    leaves = NodeRequest("leave", bench.node("c1.s0"), "its hours are 18-22 UTC")
+    bench.asked = [leaves, NodeRequest("leave", "nobody")]
     bench.turn(after_s=1.0)
     assert bench.heard("c1.s0") == [m.Drain()]
     bench.say("c1.s0", m.Drained(micro_batches=0, updates=0))
@@ -146,6 +147,7 @@ def test_a_node_that_leaves_takes_its_cluster_out_with_notice(bench):
     (event,) = bench.of(ClusterLostEvent)
     assert (event.cluster, event.samples, event.with_notice) == ("c1", 0, True)
     assert any("no node of the plan is named 'nobody'" in each.text for each in bench.of(NoticeEvent))
+    assert any("leaves (its hours are 18-22 UTC)" in each.text for each in bench.of(NoticeEvent))
     for _ in range(5):
         bench.say("c0.s0", m.Alive())
         bench.turn(after_s=1.0)

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, RunRequest, put_request, take_requests
+from cluster_planner import Node, hours_from
+from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, RunRequest, asked, put_request, take_requests
 from ravnest.errors import InvalidInput
+from ravnest.recovery import HourWatch
 
 
 def test_each_request_is_taken_once_and_in_order(tmp_path: Path) -> None:
@@ -13,6 +15,24 @@ def test_each_request_is_taken_once_and_in_order(tmp_path: Path) -> None:
     assert take_requests(tmp_path) == requests
     assert take_requests(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_clock_asks_too_and_says_why(tmp_path: Path) -> None:
+    evening = Node(
+        name="tower",
+        flops_per_s=1.0,
+        memory_bytes=1,
+        up_bytes_per_s=1.0,
+        down_bytes_per_s=1.0,
+        hours=hours_from("18-22"),
+    )
+    hours = HourWatch([evening])
+    put_request(tmp_path, NodeRequest("leave", "desk"))
+    assert asked(tmp_path, hours, 19 * 3600.0) == [NodeRequest("leave", "desk")]
+    [request] = asked(tmp_path, hours, 22 * 3600.0)
+    assert (request.kind, request.node) == ("leave", "tower")
+    assert "18-22" in request.why
+    assert asked(tmp_path, None, 22 * 3600.0) == []
 
 
 @pytest.mark.parametrize(

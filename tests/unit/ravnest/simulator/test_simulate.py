@@ -90,16 +90,16 @@ def test_a_death_costs_what_its_cluster_had_not_averaged_and_the_others_go_on() 
     assert result.rounds > free.rounds / 2
     assert 0 < lost.samples < 2 * PLAN.workload.average_every
     assert round(result.goodput_per_s * result.end_s) == result.samples
-    assert lost.back_s is None
+    assert "n3" not in lost.nodes
 
 
 def test_a_cluster_whose_node_is_back_trains_again_from_the_anchor() -> None:
     free = simulate(PLAN, seconds=200.0)
-    death = Death("n3", 50.0, noticed_after_s=1.0, back_after_s=10.0)
+    death = Death("n3", 50.0, noticed_after_s=1.0, back_after_s=2.0)
     result = simulate(PLAN, Scenario(deaths=(death,), restart_s=5.0), seconds=200.0)
     [lost] = result.clusters_lost
     assert lost.back_s is not None
-    assert 65.0 < lost.back_s < 100.0  # after the restart: the next commit, and the way of the anchor
+    assert 58.0 < lost.back_s < 100.0  # after the restart: the next commit, and the way of the anchor
     away_s = lost.back_s - 50.0
     assert result.clusters[lost.cluster] == pytest.approx((1 - away_s / 160.0) * free.clusters[lost.cluster], rel=0.1)
     assert result.samples == pytest.approx(result.goodput_per_s * result.end_s)

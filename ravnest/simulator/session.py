@@ -1,0 +1,353 @@
+"""One session of a simulated run: from the start of all clusters until it ends, or no cluster is left.
+
+In: a plan, a scenario, and which nodes are there. Out: how it ended, and what is known of it. The stage, ring and round
+machines of a real run decide what happens, and `Replacements` about clusters that are lost, as in the driver. Nodes
+that come and go change the same `Presence` in every session of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster_planner import Plan
+from ravnest.errors import RunFailed
+from ravnest.pipeline import stage_name
+from ravnest.recovery import HourWatch, Replacements, StartCluster
+from ravnest.simulator.clock import Action
+from ravnest.simulator.fleet import fleet_of_plan
+from ravnest.simulator.presence import NodeChange, Presence
+from ravnest.simulator.run import VirtualRun
+from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
+from ravnest.simulator.stage import RunningStage
+from ravnest.simulator.trace import VirtualResult
+from ring_allreduce.rounds import SILENCE_FLOOR_S
+
+LOOK_EVERY_S = 1.0
+"""How often it is looked what is to be done about clusters that are away."""
+HOURS_EVERY_S = 10.0
+"""How often nodes' hours are compared with the clock."""
+START_LIMIT_S = 600.0
+"""The longest that the processes of a cluster may take to start: longer than any scenario's `restart_s` is."""
+
+
+@dataclass
+class Absence:
+    """A cluster that is lost, or has left with notice, and may train again."""
+
+    cluster: str
+    node: str
+    silent_from_s: float
+    lost_s: float
+    made: int
+    """Samples that it had made when it was lost."""
+    with_notice: bool = False
+    back_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    """Those on which it trains again."""
+    averaged: int | None = None
+    """Samples of it that were averaged when it trained again; None while it does not."""
+
+    def away_s(self, until_s: float) -> float:
+        """Return for how long it was away until then."""
+        return max(0.0, (until_s if self.back_s is None else min(self.back_s, until_s)) - self.lost_s)
+
+
+class Session:
+    """Runs once. Afterwards `run` and the other fields say what has happened."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        scenario: Scenario,
+        presence: Presence,
+        hours: HourWatch | None,
+        *,
+        seed: int,
+        start_s: float = 0.0,
+    ) -> None:
+        """`hours`: what acts the nodes' hours out; `start_s`: the moment at which the clusters begin to train."""
+        self._scenario = scenario
+        self._presence = presence
+        self._hours = hours
+        self._seed = seed
+        self.start_s = start_s
+        """When the clusters began to train."""
+        self.fleet = fleet_of_plan(
+            plan, tuned=True, jitter_s=scenario.link_jitter_s, control_latency_s=scenario.control_latency_s
+        )
+        slowness = None
+        if scenario.compute_jitter:
+            variation = scenario.compute_jitter
+            names = (who for cluster in self.fleet.clusters for who in cluster.stage_names())
+            slowness = {who: computing_slowness(seed, who, variation) for who in names}
+        self.run = VirtualRun(self.fleet, traced=False, slowness=slowness, seed=seed, start_s=start_s)
+        self._replacements = Replacements(plan, start_s=START_LIMIT_S)
+        self._placed = plan
+        """The plan that the present fleet was made from."""
+        for node in () if hours is None else hours.away:
+            self._replacements.node_left(node)
+        self._machine_of = {node: self.fleet.node_of[who] for node, who in self._stages().items()}
+        self.updated_s = {cluster.name: array("d") for cluster in self.fleet.clusters}
+        """By cluster: when its first stage made its updates."""
+        self.stalls = 0
+        self.absences: list[Absence] = []
+        self.saved: tuple[float, int] | None = None
+        """The moment and the samples of the last checkpoint; None: there is none yet."""
+        every = plan.job.get("evaluate_every")
+        self._save_every = every if isinstance(every, int) else 0
+        self.steady_from_s = start_s
+        self.at_steady: Mapping[str, Mapping[str, float]] = {}
+        self.stalled_at_steady: Mapping[str, Mapping[str, float]] = {}
+        self.at_drain: Mapping[str, Mapping[str, float]] = {}
+        self._stop_s: float | None = None
+        self._steady_samples: float | None = None
+        self._looking = False
+        self._result: VirtualResult | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the nodes that the stages are on now."""
+        return self._replacements.plan
+
+    def train(
+        self,
+        samples: int | None,
+        stop_s: float | None,
+        *,
+        steady: float,
+        on_progress: Callable[[], None] | None = None,
+    ) -> VirtualResult:
+        """Train until the fleet has made so many samples, or until the moment `stop_s`, or no cluster is left.
+
+        `steady`: the steady state begins after so many samples where these end the run, else at that moment.
+        """
+        scenario, now_s = self._scenario, self.start_s
+        doing: list[tuple[float, Action, Any]] = [(each.at_s, self._stall, each) for each in scenario.stalls]
+        doing += [(change.at_s, self._change, change) for change in scenario.bandwidth]
+        doing += [(change.at_s, self._changed, change) for change in scenario.changes()]
+        doing = [each for each in doing if each[0] > now_s or not now_s]
+        for number, rate in enumerate(scenario.stall_rates):
+            for node in rate.nodes or self._stages():
+                coming = chance_stalls(self._seed, node, number, rate.per_hour, rate.for_s)
+                gap_s, for_s = next(coming)
+                doing.append((now_s + gap_s, self._stall_by_chance, (Stall(node, now_s + gap_s, for_s), coming)))
+        if self._hours is not None:
+            doing.append((now_s, self._look_at_hours, self._hours))
+        if samples is not None:
+            self._steady_samples = steady
+        elif steady > now_s:
+            doing.append((steady, self._steady, None))
+        else:
+            self._steady(None)
+        run, self._stop_s = self.run, stop_s
+        run.on_samples, run.on_drain = self._count, self._drained
+        run.rounds.on_trains, run.rounds.on_commit = self._trains, self._committed
+        run.rounds.on_left = self._left
+        self._result = run.run(samples, stop_s=stop_s, doing=doing, on_progress=on_progress)
+        return self._result
+
+    @property
+    def result(self) -> VirtualResult:
+        """What came of it, once it has ended."""
+        if self._result is None:
+            raise RunFailed("the session has not ended")
+        return self._result
+
+    # What becomes of nodes.
+
+    def _stages(self) -> dict[str, str]:
+        """By node that runs stages: the first of these."""
+        found: dict[str, str] = {}
+        for cluster in self.plan.clusters:
+            for index, stage in enumerate(cluster.stages):
+                found.setdefault(stage.node, stage_name(cluster.name, index))
+        return found
+
+    def _on(self, node: str) -> list[RunningStage]:
+        """The stages that run on a node now."""
+        return [
+            self.run.stages[stage_name(cluster.name, index)]
+            for cluster in self.plan.clusters
+            if cluster.name in self.run.rounds.clusters
+            for index, stage in enumerate(cluster.stages)
+            if stage.node == node
+        ]
+
+    def _changed(self, change: NodeChange) -> None:
+        clock = self.run.clock
+        if self.run.draining:
+            return
+        self._presence.take(change)
+        match change.kind:
+            case "gone":
+                for stage in self._on(change.node):
+                    if not stage.dead:
+                        stage.die()
+                        clock.after(change.noticed_after_s, self._lose, (stage, change.node, clock.now_s))
+            case "back":
+                self._replacements.node_back(change.node, clock.now_s)
+            case "notice":
+                self._replacements.node_left(change.node)
+                self._leave(change.node, f"node {change.node!r} leaves: {change.why}")
+
+    def _leave(self, node: str, reason: str) -> None:
+        clusters = [each.name for each in self.plan.clusters if node in [stage.node for stage in each.stages]]
+        for cluster in clusters:
+            if cluster in self._replacements.starting:
+                self._replacements.failed(cluster, reason, self.run.clock.now_s)
+            elif cluster in self.run.rounds.clusters:
+                if cluster in self.run.rounds.following:
+                    self._lose((self.run.stages[stage_name(cluster, 0)], node, self.run.clock.now_s))
+                else:
+                    self.run.leave(cluster, reason)
+
+    def _left(self, who: str, reason: str) -> None:
+        """A cluster that gave notice has handed on all that it has made."""
+        cluster, now_s = self.run.stages[who].cluster, self.run.clock.now_s
+        node = next(iter(each.node for each in self.plan.cluster(cluster).stages if repr(each.node) in reason), "")
+        self.absences.append(Absence(cluster, node, now_s, now_s, self.run.samples[cluster], with_notice=True))
+        self._out(cluster, who, reason, 0)
+
+    def _look_at_hours(self, hours: HourWatch) -> None:
+        if self.run.draining:
+            return
+        now_s = self.run.clock.now_s
+        for each in hours.turn((self._scenario.begins_at_hour or 0.0) * 3600.0 + now_s):
+            self._changed(NodeChange(now_s, each.node, "notice" if each.kind == "leave" else "back", why=each.why))
+        self.run.clock.after(HOURS_EVERY_S, self._look_at_hours, hours)
+
+    def _stall(self, stall: Stall) -> None:
+        clock = self.run.clock
+        stalled = [] if self.run.draining else [each for each in self._on(stall.node) if each.stall(stall.for_s)]
+        self.stalls += bool(stalled)
+        if stalled and stall.for_s > SILENCE_FLOOR_S:
+            self._presence.take(NodeChange(clock.now_s, stall.node, "gone", until_s=clock.now_s + stall.for_s))
+            for stage in stalled:
+                clock.after(SILENCE_FLOOR_S, self._lose, (stage, stall.node, clock.now_s))
+
+    def _stall_by_chance(self, told: tuple[Stall, Iterator[tuple[float, float]]]) -> None:
+        stall, coming = told
+        if self.run.draining:
+            return
+        self._stall(stall)
+        gap_s, for_s = next(coming)
+        again = Stall(stall.node, self.run.clock.now_s + stall.for_s + gap_s, for_s)
+        self.run.clock.at(again.at_s, self._stall_by_chance, (again, coming))
+
+    def _change(self, change: BandwidthChange) -> None:
+        machines = {self._machine_of[node]: None for node in change.nodes or self._machine_of}
+        for machine in machines:
+            planned = self.fleet.nodes[machine]
+            self.run.network.change_node(
+                machine, planned.up_bytes_per_s * change.up, planned.down_bytes_per_s * change.down
+            )
+
+    # What is done about clusters that are lost.
+
+    def _lose(self, told: tuple[RunningStage, str, float]) -> None:
+        """The driver notices that a stage is lost, on a node that has been silent since a moment."""
+        stage, node, silent_from_s = told
+        run, cluster = self.run, stage.cluster
+        if run.stages[stage.who] is not stage or cluster not in run.rounds.clusters:
+            return
+        reason = f"node {node} is silent since {silent_from_s:g} s"
+        if cluster in run.rounds.following:
+            run.lose(stage.who, reason)
+            self._replacements.failed(cluster, reason, run.clock.now_s)
+            return
+        made = run.samples[cluster]
+        self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made))
+        self._out(cluster, stage.who, reason, made - run.rounds.averaged[cluster])
+
+    def _out(self, cluster: str, who: str, reason: str, samples: int) -> None:
+        run = self.run
+        run.lose(who, reason)
+        if not run.draining:
+            self._replacements.lost(cluster, samples, run.clock.now_s)
+            if not self._looking:
+                self._looking = True
+                run.clock.after(LOOK_EVERY_S, self._look, None)
+
+    def _absence(self, cluster: str) -> Absence | None:
+        """Return what is known of the cluster's absence, where it does not train now."""
+        return next((each for each in self.absences if each.cluster == cluster and each.back_s is None), None)
+
+    def _look(self, _: None) -> None:
+        """Do what is due about clusters that are away, as the driver's loop does at each of its turns."""
+        run, now_s = self.run, self.run.clock.now_s
+        self._looking = not run.draining and any(each.back_s is None for each in self.absences)
+        if not self._looking:
+            return
+        if self._replacements.due(now_s):
+            rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
+            for order in self._replacements.tick(self._presence.alive(now_s), now_s, rest_s):
+                if isinstance(order, StartCluster):
+                    run.clock.after(self._scenario.restart_s, self._listening, order)
+        run.clock.after(LOOK_EVERY_S, self._look, None)
+
+    def _listening(self, order: StartCluster) -> None:
+        """The processes of a cluster are there, unless a node of it is not."""
+        run, now_s, cluster = self.run, self.run.clock.now_s, order.cluster
+        if run.draining or cluster not in self._replacements.starting:
+            return
+        gone = {stage.node for stage in order.plan.cluster(cluster).stages} - self._presence.alive(now_s)
+        if gone:
+            self._replacements.failed(cluster, f"node {min(gone)} is not there", now_s)
+            return
+        moved = None
+        if order.plan.cluster(cluster) != self._placed.cluster(cluster):
+            jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
+            self.fleet = moved = fleet_of_plan(
+                self._replacements.plan, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s
+            )
+            self._placed = self._replacements.plan
+            self._machine_of |= {node: moved.node_of[who] for node, who in self._stages().items()}
+        run.join(cluster, moved)
+        self._replacements.listening(cluster, now_s)
+
+    def _trains(self, cluster: str) -> None:
+        now_s = self.run.clock.now_s
+        replaced, absence = self._replacements.trains(cluster, now_s), self._absence(cluster)
+        if absence is not None:
+            absence.back_s, absence.nodes = now_s, tuple(replaced.nodes.values())
+            absence.averaged = self.run.rounds.averaged[cluster]
+
+    # What is counted.
+
+    @property
+    def averaged(self) -> int:
+        """The samples whose effect is in the anchor."""
+        kept = self.run.rounds.averaged if self.fleet.rings else self.run.samples
+        return sum(kept.values())
+
+    def _committed(self, _: int) -> None:
+        samples = self.averaged
+        if self.saved is None or samples - self.saved[1] >= self._save_every:
+            self.saved = self.run.clock.now_s, samples
+
+    def _count(self, cluster: str, samples: int) -> None:
+        self.updated_s[cluster].append(self.run.clock.now_s)
+        if self._steady_samples is not None and not self.at_steady and self.run.total_samples >= self._steady_samples:
+            self._steady(None)
+
+    def _steady(self, _: None) -> None:
+        if self.run.draining:
+            return
+        self.steady_from_s = self.run.clock.now_s
+        self.at_steady = self.run.seconds()
+        self.stalled_at_steady = {who: self.stalled(who) for who in self.run.stages}
+
+    def stalled(self, who: str) -> dict[str, float]:
+        """Return for how long a stage's node stalled, by what the stage was doing."""
+        total: dict[str, float] = {}
+        for each in self.run.incarnations(who):
+            for state, spent_s in each.stalled_s.items():
+                total[state] = total.get(state, 0.0) + spent_s
+        return total
+
+    def _drained(self) -> None:
+        self.at_drain = self.run.seconds()

@@ -1,0 +1,170 @@
+"""Clusters that move to spares, leave with notice, and begin again, by the machines that decide in a run."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_planner import Node, Plan, Spare, hours_from
+from ravnest.errors import InvalidInput
+from ravnest.simulator import Death, Join, Leave, NodeChange, Scenario, simulate
+from ravnest.simulator.simulated_run import SimulatedRun
+from tests.unit.ravnest.simulator.test_fleet import home_plan
+
+HOME = home_plan()
+FIRST, SECOND = (cluster.stages[0].node for cluster in HOME.clusters)
+
+
+def with_spare(plan: Plan, **changes: object) -> Plan:
+    values = {"flops_per_s": 60e9, "memory_bytes": 10**9, "up_bytes_per_s": 2.5e7, "down_bytes_per_s": 6e7}
+    spare = Node(name="spare", region="iad", **{**values, **changes})
+    return replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, spare)), spares=(Spare("spare", ""),))
+
+
+SPARED = with_spare(HOME)
+
+
+def kept(run: SimulatedRun) -> float:
+    return run.goodput_per_s * run.end_s
+
+
+def test_a_spare_takes_the_place_of_a_node_that_is_gone_for_good() -> None:
+    result = simulate(SPARED, Scenario(deaths=(Death(FIRST, 50.0, 1.0),), restart_s=5.0), seconds=200.0)
+    [lost] = result.clusters_lost
+    assert lost.back_s is not None
+    assert lost.nodes[0] == "spare"
+    assert {stage.node for stage in result.stages} >= {"spare"}
+    assert result.samples == pytest.approx(kept(result))
+
+
+def test_where_no_spare_is_large_enough_the_cluster_is_cut_anew_for_the_nodes_it_has_left() -> None:
+    small = with_spare(HOME, memory_bytes=10**6)
+    result = simulate(small, Scenario(deaths=(Death(FIRST, 50.0, 1.0),)), seconds=200.0)
+    [lost] = result.clusters_lost
+    assert lost.back_s is not None
+    left = {stage.node for stage in HOME.cluster(lost.cluster).stages} - {FIRST}
+    assert set(lost.nodes) <= left
+    assert result.samples == pytest.approx(kept(result))
+    assert {stage.name for stage in result.stages if stage.name.startswith(lost.cluster)} == {
+        f"{lost.cluster}.s{index}" for index in range(len(lost.nodes))
+    }
+
+
+@pytest.mark.parametrize(("comes_s", "taken"), [(40.0, True), (120.0, False)])
+def test_a_spare_that_joins_is_taken_by_whoever_is_lost_later(comes_s: float, taken: bool) -> None:
+    scenario = Scenario(deaths=(Death(FIRST, 50.0, 1.0),), joins=(Join("spare", comes_s),), restart_s=5.0)
+    [lost] = simulate(SPARED, scenario, seconds=200.0).clusters_lost
+    assert lost.back_s is not None
+    assert ("spare" in lost.nodes) == taken
+
+
+def test_with_notice_nothing_is_lost() -> None:
+    result = simulate(HOME, Scenario(leaves=(Leave(FIRST, 50.0, 30.0, back_after_s=60.0),)), seconds=250.0)
+    [lost] = result.clusters_lost
+    assert lost.with_notice
+    assert lost.samples == 0
+    assert 50.0 < lost.lost_s < 80.0
+    assert lost.back_s is not None
+    assert FIRST not in lost.nodes
+
+
+def test_notice_that_is_too_short_loses_what_was_not_averaged() -> None:
+    [lost] = simulate(HOME, Scenario(leaves=(Leave(FIRST, 50.0, 0.01),)), seconds=100.0).clusters_lost
+    assert lost.samples > 0
+    assert not lost.with_notice
+
+
+def test_the_only_cluster_that_trains_does_not_leave() -> None:
+    result = simulate(HOME, Scenario(leaves=(Leave(FIRST, 50.0, 20.0), Leave(SECOND, 50.0, 20.0))), seconds=65.0)
+    assert len(result.clusters_lost) == 1
+    assert result.end_s > 65.0
+
+
+def test_a_run_without_clusters_begins_again_for_the_nodes_that_are_there() -> None:
+    deaths = (Death(FIRST, 60.0, 1.0), Death(SECOND, 70.0, 1.0, back_after_s=500.0))
+    result = simulate(HOME, Scenario(deaths=deaths, restart_s=5.0), seconds=200.0)
+    [again] = result.begun_anew
+    assert again.planned_anew
+    assert again.lost_s == 71.0
+    assert again.began_s == 71.0 + 2.0 + 5.0
+    assert not {FIRST, SECOND} & {stage.node for stage in result.stages}
+    assert result.samples == pytest.approx(kept(result))
+    assert result.end_s > 200.0
+
+
+def test_a_run_that_cannot_train_on_the_nodes_there_waits_for_others() -> None:
+    nodes = [stage.node for cluster in HOME.clusters for stage in cluster.stages]
+    deaths = tuple(Death(node, 60.0, 1.0, back_after_s=100.0) for node in nodes)
+    result = simulate(HOME, Scenario(deaths=deaths, restart_s=5.0), seconds=200.0)
+    [again] = result.begun_anew
+    assert not again.planned_anew
+    assert again.began_s == 165.0
+    assert again.samples == 0
+
+
+def test_hours_are_acted_out_by_the_clock() -> None:
+    evening = tuple(
+        replace(node, hours=hours_from("18-19")) if node.name == FIRST else node for node in HOME.fleet.nodes
+    )
+    plan = replace(HOME, fleet=replace(HOME.fleet, nodes=evening))
+    result = simulate(plan, Scenario(begins_at_hour=18.95), seconds=200.0)
+    [lost] = result.clusters_lost
+    assert lost.with_notice
+    assert 60.0 <= lost.lost_s < 100.0  # two minutes before 19:00, and until it has drained and was averaged
+    assert FIRST not in lost.nodes
+    assert simulate(plan, Scenario(), seconds=100.0).clusters_lost == ()
+
+
+def test_a_trace_brings_and_takes_nodes() -> None:
+    trace = [NodeChange(0.0, name, "back") for name in HOME.fleet.names]
+    trace += [NodeChange(20.0, "spare", "back"), NodeChange(50.0, FIRST, "gone", 1.0)]
+    [lost] = simulate(SPARED, Scenario(trace=tuple(trace), restart_s=5.0), seconds=200.0).clusters_lost
+    assert "spare" in lost.nodes
+
+
+def test_a_trace_without_enough_nodes_at_the_start_is_refused() -> None:
+    late = tuple(NodeChange(5.0, name, "back") for name in HOME.fleet.names)
+    with pytest.raises(InvalidInput, match="there at the start"):
+        simulate(HOME, Scenario(trace=late), seconds=10.0)
+
+
+NAMES = sorted(SPARED.fleet.names)
+CHANGES = st.one_of(
+    st.builds(
+        Death,
+        st.sampled_from(NAMES),
+        st.floats(0.0, 60.0),
+        st.sampled_from([0.0, 0.2, 5.0]),
+        st.sampled_from([None, 0.0, 3.0, 8.0, 30.0]),
+    ),
+    st.builds(
+        Leave,
+        st.sampled_from(NAMES),
+        st.floats(0.0, 60.0),
+        st.sampled_from([0.0, 1.0, 10.0]),
+        st.sampled_from([None, 5.0]),
+    ),
+    st.builds(Join, st.sampled_from(NAMES), st.floats(0.0, 60.0)),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(CHANGES, max_size=7), st.sampled_from([0.0, 1.0, 6.0]), st.integers(0, 9))
+def test_every_history_ends_and_no_sample_counts_twice(
+    changes: list[Death | Leave | Join], restart_s: float, seed: int
+) -> None:
+    joins = tuple(each for each in changes if isinstance(each, Join))
+    wanted = Scenario(
+        compute_jitter=0.3,
+        deaths=tuple(each for each in changes if isinstance(each, Death)),
+        leaves=tuple(each for each in changes if isinstance(each, Leave)),
+        joins=tuple(each for each in joins if each.node == "spare"),
+        restart_s=restart_s,
+    )
+    result = simulate(SPARED, wanted, seconds=60.0, seed=seed)
+    assert all(each.samples >= 0 for each in result.clusters_lost)
+    assert all(each.samples == 0 for each in result.clusters_lost if each.with_notice)
+    assert all(each.samples >= 0 for each in result.begun_anew)
+    assert kept(result) == pytest.approx(result.samples)
+    assert result.staleness.keys() <= {0, 1}
