@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RunEvent,
         RunLimit,
         RunResult,
+        StageRestoredEvent,
     )
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
     from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
@@ -52,7 +53,8 @@ _NAMES = {
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent ClusterReplannedEvent EvaluatedEvent NodesSharedOutEvent NoticeEvent Observer PhaseEvent "
-    "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult",
+    "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult "
+    "StageRestoredEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -111,6 +113,7 @@ __all__ = [
     "SimulatedRun",
     "Spare",
     "Stage",
+    "StageRestoredEvent",
     "Stall",
     "StallRate",
     "doctor",

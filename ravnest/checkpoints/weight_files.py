@@ -91,8 +91,11 @@ class StoredTensors(Mapping[K, Tensor]):
 
 
 def tensors_in(data: bytes) -> dict[str, Tensor]:
-    """The tensors in the bytes of a safetensors file, by name."""
-    return load(data)
+    """The tensors in the bytes of a safetensors file, by name. Raises InvalidInput where they are none."""
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise InvalidInput(f"these bytes are no safetensors file: {error}") from error
 
 
 def open_weights(path: Path) -> WeightFiles:

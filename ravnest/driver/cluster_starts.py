@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
+from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
+from ravnest.driver.state_donors import StateDonors
+from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name
 from ravnest.recovery.replacing import Replacements, SharedOut, StartCluster, TryFailed
@@ -152,3 +155,14 @@ class ClusterStarts:
         self._processes.enter({**peers, DRIVER: endpoint.address}, list(setups))
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What starts lost clusters anew, and finds the anchor for them: members of their rings, or a checkpoint."""
+
+    starts: ClusterStarts
+    donors: StateDonors
+    handover: StateHandover
+    requests: Callable[[], list[Request]] = list
+    """Returns what users have asked since the last call."""

@@ -147,8 +147,7 @@ class RunControl:
                 event = MemberFinished(message.round, sender, str(message.ring), message.epoch)
                 return self._follow(self._rounds.handle(event, 0.0)) + self._let_go()
             case em.RoundsHeld():
-                holding = tuple((str(ring), number) for ring, number in message.holding)
-                held = MemberHeld(message.epoch, sender, holding)
+                held = MemberHeld(message.epoch, sender, tuple((str(ring), number) for ring, number in message.holding))
                 return self._follow(self._rounds.handle(held, 0.0)) + self._let_go()
             case m.Drained():
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
@@ -223,7 +222,7 @@ class RunControl:
         out: list[ins.Instruction] = []
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
-            order = em.TrainFrom(round=self._rounds.opened)
+            order = em.TrainFrom(round=self._rounds.opened, version=self._accounts.averaged[name])
             out.append(ins.RecordClusterTrains(name, order.round))
             out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
         return out
@@ -305,13 +304,14 @@ class RunControl:
                 case CommitRound():
                     out += self._commit(order.round)
                 case Reform():
-                    following = self.clusters.newcomers.names
-                    out.append(ins.ReformRings(order.epoch, order.rings, order.committed, tuple(order.lost), following))
+                    names, lost = self.clusters.newcomers.names, tuple(order.lost)
+                    out.append(ins.ReformRings(order.epoch, order.rings, order.committed, lost, names))
                 case Resume():
                     self._accounts.restarted(order.kept)
-                    self.clusters.newcomers.resumed(order.first_rounds)
                     out += [ins.SendToStage(to, _resumed(order, first)) for to, first in order.first_rounds.items()]
                     out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
+                    new = self.clusters.newcomers.resumed(order.first_rounds).items()
+                    out += [ins.FindDonors(name, stages) for name, stages in new]
                 # A lost cluster was dropped before the owner of the rounds heard of the loss.
                 case LeaveOut() if stage_place(order.member)[0] in self.clusters:
                     raise RunFailed(f"{order.member} contradicts the state of the run: {order.reason}")

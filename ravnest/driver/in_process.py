@@ -17,8 +17,10 @@ from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.preparation import StageState, hand_out, needed
 from ravnest.driver.run_rings import RunRings
+from ravnest.driver.state_donors import StateDonors
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_place
+from ravnest.recovery.donors import Restored
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
 from ravnest.stage.executor import InlineExecutor
@@ -50,6 +52,8 @@ class LocalResult:
     """The clusters that joined and came to train."""
     left_again: list[ins.RecordJoinFailed] = field(default_factory=list)
     """The clusters that joined and were lost before they trained."""
+    restored: list[Restored] = field(default_factory=list)
+    """Where the stages that joined have their state from."""
     begun: list[ins.BeginCheckpoint] = field(default_factory=list)
     """The round, the samples and the updates of each of these checkpoints."""
 
@@ -74,6 +78,9 @@ class LocalRun:
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self._rings = None if plan is None else RunRings(plan, setups, addresses)
+        self._donors: StateDonors | None = None
+        if self._rings is not None:
+            self._donors = StateDonors(self._rings, self.driver, lambda restored: self.result.restored.append(restored))
         self._outbox = Outbox(self.driver)
         self._states = dict(states)
         self._saved: dict[int, dict[tuple[str, str], Tensor]] = {}
@@ -127,8 +134,12 @@ class LocalRun:
         for delivery in self.driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
             self.note(delivery.sender, delivery.message, delivery.tensors)
+            if self._donors is not None:
+                self._donors.take(delivery.sender, delivery.message, self._now_s)
             self.follow(self.control.handle(delivery.sender, delivery.message))
         self.follow(self.control.tick(self._now_s))
+        for cluster in () if self._donors is None else self._donors.turn(self._now_s):
+            self.control.clusters.newcomers.without_donors(cluster)
         self._outbox.flush()
         for name in self.stages:
             self.driver.send(name, Lane.PIPELINE, m.Alive())
@@ -167,6 +178,10 @@ class LocalRun:
         self._rings.begin_anew(self._rings.plan if plan is None else plan, setups, addresses)
         self.follow(self.control.join(cluster, self._rings.members(cluster)))
 
+    def _lost(self, cluster: str) -> None:
+        if self._rings is not None and self._donors is not None:
+            self._donors.lost(list(self._rings.of_cluster(cluster)))
+
     def _forget(self, stage: str) -> None:
         self.stages.pop(stage)
         self._network.remove(stage)
@@ -197,12 +212,19 @@ class LocalRun:
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case ins.RecordClusterLost():
                     self.result.lost.append(instruction)
+                    self._lost(instruction.cluster)
                 case ins.RecordClusterTrains():
                     assert self._rings is not None
+                    assert self._donors is not None
                     self._rings.trains(instruction.cluster)
+                    self._donors.trains(instruction.cluster)
                     self.result.trains.append(instruction)
                 case ins.RecordJoinFailed():
                     self.result.left_again.append(instruction)
+                    self._lost(instruction.cluster)
+                case ins.FindDonors():
+                    assert self._donors is not None
+                    self._donors.find(instruction, self._now_s)
                 case ins.HandOver():
                     self._hand_over(instruction)
                 case ins.ReformRings():

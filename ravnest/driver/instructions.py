@@ -83,6 +83,14 @@ class ReformRings:
 
 
 @dataclass(frozen=True)
+class FindDonors:
+    """These stages of `cluster` have joined the rings, and need the anchor of a member."""
+
+    cluster: str
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class HandOver:
     """The checkpoint of `round` is written: send its state to the stages of `cluster`, which goes on at `updates`."""
 
@@ -160,6 +168,7 @@ Instruction = (
     | CommitCheckpoint
     | AbandonCheckpoint
     | ReformRings
+    | FindDonors
     | HandOver
     | RecordClusterLost
     | RecordJoinFailed

@@ -12,14 +12,13 @@ from typing import Protocol
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.cluster_starts import ClusterStarts, Listening
-from ravnest.driver.node_requests import Request, RunRequest
+from ravnest.driver.cluster_starts import Listening, Recovery
+from ravnest.driver.node_requests import RunRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.stage_watch import StageWatch
-from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import Interrupted, NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
@@ -55,16 +54,6 @@ class StageLinks:
     outbox: Outbox
     """Holds the state that is still to be sent to the stages."""
     ends: StageEnds
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What starts lost clusters anew, and hands them the anchor."""
-
-    starts: ClusterStarts
-    handover: StateHandover
-    requests: Callable[[], list[Request]] = list
-    """Returns what users have asked since the last call."""
 
 
 class DriverLoop:
@@ -186,6 +175,8 @@ class DriverLoop:
                     self._record.shared_out(news)
                 case Listening():
                     self._join(news, awake_s)
+        for cluster in recovery.donors.turn(awake_s):
+            self._control.clusters.newcomers.without_donors(cluster)
         for cluster, reason in recovery.handover.turn():
             self._follow(self._control.lost(stage_name(cluster, 0), reason))
 
@@ -258,6 +249,8 @@ class DriverLoop:
                 self._recovery.starts.replacements.handing(cluster, awake_s)
         self._watch.heard(delivery.sender, awake_s, progress=progress)
         self._draw(delivery, now_s)
+        if self._recovery is not None:
+            self._recovery.donors.take(delivery.sender, message, awake_s)
         match message:
             case m.StageStarted():
                 self._starting.discard(delivery.sender)
@@ -331,13 +324,17 @@ class DriverLoop:
                         self._recovery.starts.replacements.lost(*lost)
                 case ins.RecordJoinFailed():
                     self._join_failed(instruction)
-                case ins.HandOver() if self._recovery is not None:
+                case ins.FindDonors() | ins.HandOver() if self._recovery is not None:
                     self._handed.add(instruction.cluster)
                     self._recovery.starts.replacements.handing(instruction.cluster, self._times()[1])
-                    self._recovery.handover.order(instruction, self._rings.of_cluster(instruction.cluster))
+                    if isinstance(instruction, ins.FindDonors):
+                        self._recovery.donors.find(instruction, self._times()[1])
+                    else:
+                        self._recovery.handover.order(instruction, self._rings.of_cluster(instruction.cluster))
                 case ins.RecordClusterTrains() if self._recovery is not None:
                     self._handed.discard(instruction.cluster)
                     self._rings.trains(instruction.cluster)
+                    self._recovery.donors.trains(instruction.cluster)
                     self._collector.reform(self._rings.training())
                     replaced = self._recovery.starts.replacements.trains(instruction.cluster, self._times()[1])
                     self._record.cluster_replaced(replaced, instruction.round)
@@ -363,6 +360,8 @@ class DriverLoop:
     def _forget(self, cluster: str) -> None:
         """Nothing is expected any more of the stages of a cluster that has left."""
         self._handed.discard(cluster)
+        if self._recovery is not None:
+            self._recovery.donors.lost(list(self._rings.of_cluster(cluster)))
         for stage in self._rings.of_cluster(cluster):
             self._stages.discard(stage)
             self._watch.forget(stage)

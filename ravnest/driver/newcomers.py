@@ -1,8 +1,9 @@
 """The clusters that are in a run and do not train yet: they follow the rounds until all their stages hold the anchor.
 
-In: epochs, commits, checkpoints and reports of stages. Out: which round is to be saved for them, whom to hand it, and
-whose stages hold it. Pure. A newcomer takes part in rounds from some first one on, so the anchor of the round before
-that, or of any later one, and the averages that it has since, make today's anchor.
+In: epochs, commits, checkpoints and reports of stages. Out: who is to be given the anchor by members of its rings;
+where none can, which round is to be saved for it and whom to hand it; and whose stages hold it. Pure. A newcomer takes
+part in rounds from some first one on, so the anchor of the round before that, or of any later one, and the averages
+that it has since, make today's anchor.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ class _Newcomer:
     """Its stages that do not hold the anchor yet."""
     first_round: int | None = None
     """The first round that it takes part in; None before its epoch has begun."""
+    from_checkpoint: bool = False
+    """Whether no member of its rings can give it all, so that it waits for a checkpoint."""
     state_of: int | None = None
     """The round whose state it is to get; None while none is on its way to a checkpoint."""
 
@@ -45,12 +48,25 @@ class Newcomers:
         """The cluster is lost, or trains."""
         self._clusters.pop(cluster, None)
 
-    def resumed(self, first_rounds: Mapping[str, int]) -> None:
-        """An epoch is under way, in which each stage takes part from this round on."""
+    def resumed(self, first_rounds: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+        """An epoch is under way, in which each stage takes part from this round on.
+
+        Returns, by cluster that has not known its first round before, the stages that need the anchor.
+        """
+        new: dict[str, tuple[str, ...]] = {}
         for stage, first in first_rounds.items():
-            newcomer = self._clusters.get(stage_place(stage)[0])
+            cluster, _ = stage_place(stage)
+            newcomer = self._clusters.get(cluster)
             if newcomer is not None:
+                if newcomer.first_round is None:
+                    new[cluster] = tuple(sorted(newcomer.missing))
                 newcomer.first_round = first
+        return new
+
+    def without_donors(self, cluster: str) -> None:
+        """No member of its rings can give the cluster all that it needs: it waits for a checkpoint."""
+        if cluster in self._clusters:
+            self._clusters[cluster].from_checkpoint = True
 
     def wait_for(self, round_: int) -> bool:
         """Whether this round, which is committed now, is to be saved for a newcomer."""
@@ -59,7 +75,8 @@ class Newcomers:
     @staticmethod
     def _can_use(newcomer: _Newcomer, round_: int) -> bool:
         first = newcomer.first_round
-        return newcomer.state_of is None and first is not None and round_ >= first - 1
+        waits = newcomer.from_checkpoint and newcomer.state_of is None
+        return waits and first is not None and round_ >= first - 1
 
     def saving(self, round_: int) -> None:
         """The round is being saved: whoever can use it gets its state."""
@@ -83,6 +100,10 @@ class Newcomers:
     def written(self, round_: int) -> list[str]:
         """The checkpoint of a round is on the disk. Returns the clusters that get their state from it."""
         return [name for name, each in self._clusters.items() if each.state_of == round_]
+
+    def missing(self, cluster: str) -> tuple[str, ...]:
+        """The stages of the cluster that do not hold the anchor yet."""
+        return tuple(sorted(self._clusters[cluster].missing)) if cluster in self._clusters else ()
 
     def holds(self, stage: str) -> None:
         """A stage holds today's anchor."""

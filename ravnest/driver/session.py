@@ -18,9 +18,9 @@ from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver.accounts import RunShape
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.loop import DriverLoop, Recovery, StageLinks
+from ravnest.driver.loop import DriverLoop, StageLinks
 from ravnest.driver.node_requests import asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -34,6 +34,7 @@ from ravnest.driver.run_rings import RunRings
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
@@ -142,6 +143,7 @@ def train(
                 control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
                 trace = RunTrace(nodes) if timeline else None
                 rings = RunRings(plan, setups, peers)
+                donors = StateDonors(rings, endpoint, record.restored, record.notice)
                 starts = ClusterStarts(
                     Replacements(plan, start_s=START_DEADLINE_S),
                     ray,
@@ -150,6 +152,8 @@ def train(
                 )
                 hours = HourWatch(plan.fleet.nodes) if imitate is None else None
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
+                rings = RunRings(plan, setups, peers)
+                donors = StateDonors(rings, endpoint, record.restored, record.notice)
                 loop = DriverLoop(
                     StageLinks(endpoint, outbox, ray),
                     control,
@@ -163,7 +167,7 @@ def train(
                     ),
                     record,
                     stop_wanted=lambda: interrupt.wanted,
-                    recovery=Recovery(starts, handover, lambda: asked(folder.path, hours, time.time())),
+                    recovery=Recovery(starts, donors, handover, lambda: asked(folder.path, hours, time.time())),
                     trace=trace,
                 )
                 interrupt.gracefully = True

@@ -245,6 +245,10 @@ def _segment(
         taken=tuple(spec.name for spec in buffers["first"]),
         taken_buffers=_buffers_ring(plan, ring, "taken", buffers["first"]),
         local=tuple(spec.name for spec in buffers["local"]),
+        constants=(
+            *(spec.name for spec in program.buffers if not spec.persistent),
+            *(spec.name for spec in program.borrowed if not spec.requires_grad),
+        ),
     )
 
 

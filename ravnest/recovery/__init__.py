@@ -4,14 +4,18 @@ In: losses, the nodes that are alive, and the time. Out: which cluster is starte
 plan a run goes on of which no cluster is left. The driver carries it out for real, and the simulator in virtual time.
 """
 
+from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.restarting import Restarts, plan_among
 
 __all__ = [
+    "Donors",
+    "Giver",
     "HourChange",
     "HourWatch",
+    "Need",
     "Nodes",
     "Order",
     "Place",
@@ -19,6 +23,7 @@ __all__ = [
     "Replaced",
     "Replacements",
     "Restarts",
+    "Restored",
     "SharedOut",
     "StartCluster",
     "TryFailed",

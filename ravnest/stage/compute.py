@@ -180,6 +180,11 @@ class StageCompute:
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0
         return samples
 
+    def begin_at(self, version: int) -> None:
+        """The stage has made `version` updates, and goes on from there. To be called before it computes."""
+        self.weights.version = version
+        self.tied.begin_at(version)
+
     def weights_moved(self) -> None:
         """Lend tied parameters anew, and measure. To be called after a merge, or after the anchor was adopted."""
         self.tied.changed()

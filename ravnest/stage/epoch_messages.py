@@ -88,9 +88,10 @@ class FollowRounds(Message, frozen=True, kw_only=True, tag="follow_rounds"):
 
 class TrainFrom(Message, frozen=True, kw_only=True, tag="train_from"):
     """It goes to every stage of a cluster whose stages all hold the anchor: the cluster trains, and contributes by its
-    gradients to the rounds after `round`."""
+    gradients to the rounds after `round`. It has made `version` updates."""
 
     round: Count
+    version: Count
 
 
 # stage → driver

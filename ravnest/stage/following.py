@@ -78,6 +78,8 @@ class RoundFollower:
         for number in rounds:
             averages, _ = self._rings.take(number)
             if self._rounds is not None:
+                if number != self.merged + 1:
+                    raise RunFailed(f"the average of round {self.merged + 1} is missing, and that of {number} is here")
                 self._rounds.merge(number, averages)
                 self._rounds.release(number)
             else:
@@ -89,21 +91,34 @@ class RoundFollower:
             self.merged = number
         self.contribute()
 
-    def adopt(self, rounds: StageRounds, anchor_of: int) -> None:
+    @property
+    def reached(self) -> int:
+        """The last round whose average is here, or that is before this stage's first."""
+        return max(self.merged, (self._rings.first_round or 1) - 1)
+
+    @property
+    def newest(self) -> int:
+        """The newest round that another member can have merged: it is not committed before this stage has its part."""
+        return max(self.reached, self.contributed)
+
+    def adopt(self, rounds: StageRounds, anchor_of: int | Mapping[int, int]) -> None:
         """`rounds` has the weights and the outer optimizers of the anchor of this round: bring it to today's.
 
-        Raises RunFailed where an average between the two is missing.
+        `anchor_of`: the round, or that of each ring. Raises RunFailed where an average between the two is missing.
         """
-        kept = [number for number in sorted(self._kept) if number > anchor_of]
-        if kept != list(range(anchor_of + 1, anchor_of + 1 + len(kept))):
-            raise RunFailed(f"the anchor of round {anchor_of} cannot be brought up to date with the rounds {kept}")
+        of = dict.fromkeys(self._rings.segments, anchor_of) if isinstance(anchor_of, int) else anchor_of
+        first, last = min(of.values(), default=0), max(of.values(), default=0)
+        kept = [number for number in sorted(self._kept) if number > first]
+        if kept != list(range(first + 1, first + 1 + len(kept))) or last > max(first + len(kept), self.reached):
+            raise RunFailed(f"the anchor of round {first} cannot be brought up to date with the rounds {kept}")
         for number in kept:
-            rounds.snapshot(number, samples=0)
+            behind = [ring for ring in of if of[ring] < number]
+            rounds.snapshot(number, samples=0, only=behind)
             rounds.merge(number, self._kept[number])
             rounds.release(number)
         rounds.adopt_anchor()
         self._kept.clear()
-        self.merged = max(self.merged, anchor_of)
+        self.merged = rounds.merged = max(self.merged, last)
         for number in sorted(number for number in self._given if number > self.merged):
             rounds.snapshot(number, samples=0)
         self._rounds = rounds

@@ -6,17 +6,19 @@ a StageRuntime when the driver lets its cluster train:
     RingsReformed, RoundsResumed ─► follows rounds without weight ─ state of round r ─► holds today's anchor
                                                                    ─ TrainFrom ─► trains
 
-What comes for the stage that it will be, as a first activation, is kept until then.
+The state comes from members of its rings, which the driver names, each segment by itself; or all of it from the driver,
+which has it of a checkpoint. What comes for the stage that it will be, as a first activation, is kept until then.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.stage import donor_messages as dm
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.compute import StageCompute
@@ -26,9 +28,10 @@ from ravnest.stage.orphan import orphan_deadline
 from ravnest.stage.rings import StageRings
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
+from ravnest.stage.segment_taking import SegmentTaking, Send
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.rounds import AwakeTime
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Unacceptable
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox, Unacceptable
 
 _POLL_S = 0.25
 MOST_EARLY = 4096
@@ -44,10 +47,18 @@ class ArrivingState:
         self.optimizer: dict[tuple[str, str], Tensor] = {}
         """By (parameter name, the optimizer's key)."""
 
+        self._forgotten = 0
+
     @property
     def tensors(self) -> int:
         """How many tensors have come."""
-        return len(self.weights) + len(self.optimizer)
+        return len(self.weights) + len(self.optimizer) + self._forgotten
+
+    def forget(self) -> None:
+        """The stage has taken over what has come: let go of it."""
+        self._forgotten = self.tensors
+        self.begin = None
+        self.weights, self.optimizer = {}, {}
 
     @property
     def whole(self) -> m.Begin | None:
@@ -98,7 +109,7 @@ class JoiningStage:
         setup: StageSetup,
         endpoint: Endpoint,
         build: Build,
-        train: Callable[[HeldStage, int, int], StageRuntime],
+        train: Callable[[HeldStage, int, int], StageRuntime],  # merged, contributed
         started: Callable[[], m.StageStarted],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,11 +130,14 @@ class JoiningStage:
         endpoint.epoch = setup.transport.epoch
         self._rings = StageRings(setup, endpoint, joins=True)
         self._follower = RoundFollower(setup, self._rings)
-        self._state: ArrivingState | None = ArrivingState()
-        self._arrived = 0
-        """How many tensors the whole state had."""
+        self._state = ArrivingState()
+        """What the driver sends of a checkpoint."""
+        self._taking = SegmentTaking(setup)
+        """What donors send."""
+        self._gifts = Outbox(endpoint)
+        """What this stage gives to others, once it holds the anchor itself."""
         self._held: HeldStage | None = None
-        self._train_from: int | None = None
+        self._train_from: em.TrainFrom | None = None
         self._early: list[Delivery] = []
         self._stopped = False
         self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
@@ -155,7 +169,9 @@ class JoiningStage:
         if self._stopped:
             return
         self._follower.merge(self._rings.pump())
+        self._send(self._taking.late(self._awake.at(self._now())))
         self._hold()
+        self._give()
         self._say_alive()
         if self._train_from is not None and self._held is not None:
             self._begin_training(self._train_from, self._held)
@@ -165,25 +181,37 @@ class JoiningStage:
         if self._rings.on_delivery(delivery):
             return
         if isinstance(message, Unacceptable):
-            raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
+            failed = self._taking.fails(delivery.sender, f"it sent what no stage sends: {message.reason}")
+            if not failed:
+                raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
+            self._send(failed)
+            return
         if delivery.sender != m.DRIVER:
-            self._keep(delivery)
+            self._take_of_stage(delivery)
             return
         self._driver.heard(self._awake.at(self._now()))
-        if self._state is not None and self._state.take(delivery):
+        if self._held is None and self._state.take(delivery):
             self._next_alive_s = self._now()  # the driver sends no more before it knows what has come
             return
         match message:
             case em.RingsReformedMessage():
                 self._follower.merge(self._rings.on_reformed(message))
+                self._forget(message.lost)
             case em.RoundsResumedMessage():
                 self._follower.merge(self._rings.on_resumed(message))
+                if self._held is None:
+                    self._send(self._taking.outdated(message.first_round))
+            case dm.TakeSegments() if self._held is None:
+                from_round = (self._rings.first_round or 1) - 1
+                self._send(self._taking.ask(message.sources, from_round, self._awake.at(self._now())))
+            case dm.TakeSegments():
+                pass
             case m.RoundCommittedMessage():
                 self._follower.merge(self._rings.on_committed(message))
             case em.FollowRounds():
                 self._follower.follow(message.up_to)
             case em.TrainFrom():
-                self._train_from = message.round
+                self._train_from = message
                 self._follower.follow(message.round)
             case m.Alive():
                 pass
@@ -192,29 +220,67 @@ class JoiningStage:
             case _:
                 self._keep(delivery)
 
+    def _take_of_stage(self, delivery: Delivery) -> None:
+        """Take what another stage has sent: pieces of a segment, requests for one, or what only a trainer takes."""
+        answers = self._taking.take(delivery, self._follower.newest, self._awake.at(self._now()))
+        if answers is not None:
+            self._send(answers)
+        elif self._held is not None and self._held.rounds.giving.take(delivery):
+            pass
+        elif not isinstance(delivery.message, dm.SegmentAsked | dm.SegmentRoom):
+            self._keep(delivery)
+
     def _keep(self, delivery: Delivery) -> None:
         if len(self._early) == MOST_EARLY:
             raise RunFailed(f"{delivery.sender} sends more than a stage takes that does not train yet")
         self._early.append(delivery)
 
+    def _send(self, messages: list[Send]) -> None:
+        for peer, message in messages:
+            self.endpoint.send(peer, Lane.PIPELINE, message)
+
+    def _forget(self, lost: tuple[str, ...]) -> None:
+        """These stages are lost: nothing comes of them, and nothing goes to them."""
+        for peer in lost:
+            self._send(self._taking.fails(peer, "it is lost"))
+            self._gifts.forget(peer)
+        if self._held is not None:
+            self._held.rounds.giving.forget(lost)
+
+    def _give(self) -> None:
+        """Send what others have asked for, as far as they have room."""
+        for peer, message, tensors in () if self._held is None else self._held.rounds.giving.pieces():
+            self._gifts.put(peer, message, tensors)
+        self._gifts.flush()
+
     def _hold(self) -> None:
         """Make the stage's parts, once its state is whole, and bring its anchor up to date."""
-        begin = None if self._state is None else self._state.whole
-        if self._state is None or begin is None:
+        begin, taking = self._state.whole, self._taking
+        if self._held is not None or not (begin is not None or taking.whole):
             return
-        held = self._build(self._state.weights, self._state.optimizer, begin.version, self._rings)
-        self._arrived, self._state = self._state.tensors, None
-        self._follower.adopt(held.rounds, begin.round)
+        if begin is not None:
+            weights, optimizer = self._state.weights, self._state.optimizer
+            anchor_of = dict.fromkeys(self._rings.segments, begin.round)
+        else:
+            weights, optimizer = taking.weights, taking.outer
+            anchor_of = {ring: each.round for ring, each in taking.taken.items()}
+        if max(anchor_of.values(), default=0) > self._follower.reached:
+            return  # the commit of that round is still on its way here
+        held = self._build(weights, optimizer, 0 if begin is None else begin.version, self._rings)
+        self._follower.adopt(held.rounds, anchor_of)
         self._held = held
+        self._state.forget()
+        taking.taken.clear()
         self.endpoint.send(m.DRIVER, Lane.PIPELINE, self._started())
 
-    def _begin_training(self, from_round: int, held: HeldStage) -> None:
-        """Train, once this stage has taken part in all rounds up to `from_round`."""
+    def _begin_training(self, order: em.TrainFrom, held: HeldStage) -> None:
+        """Train, once this stage has taken part in all rounds up to that of the order."""
         contributed = self._follower.contributed
-        if contributed < from_round:
+        if contributed < order.round:
             return
+        held.compute.begin_at(order.version)
         held.compute.weights_moved()
-        self.runtime = self._train(held, self._follower.merged, contributed)
+        self.runtime = self._train(replace(held, version=order.version), self._follower.merged, contributed)
         early, self._early = self._early, []
         self.runtime.begin_with(early)
 
@@ -224,7 +290,7 @@ class JoiningStage:
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             # While the state arrives, this is what the driver goes by to send more of it.
-            finished = self._arrived + self._follower.merged if self._state is None else self._state.tensors
+            finished = self._state.tensors or self._taking.pieces + self._follower.merged
             self.endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=finished))
         if self._driver.expired(awake_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")

@@ -15,6 +15,7 @@ observers, the message has that name with the suffix Message: `RoundOpenedMessag
 
 from typing import Annotated, Literal
 
+from ravnest.stage.donor_messages import DONOR_KINDS
 from ravnest.stage.epoch_messages import EPOCH_KINDS
 from ravnest.stage.message_fields import (
     ByName,
@@ -373,6 +374,7 @@ KINDS: tuple[type[Message], ...] = (
     ImitationLateness,
     StrangersRefused,
     *EPOCH_KINDS,
+    *DONOR_KINDS,
     *STATE_KINDS,
     *RING_KINDS,
 )

@@ -10,7 +10,8 @@ In: the stage's weights and module, and averages of its rings. Out: contribution
 state for a checkpoint.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -21,6 +22,8 @@ from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.errors import InvalidInput
 from ravnest.splitting import StageModule
 from ravnest.stage.rings import SegmentAverage, SegmentContribution, StageRings
+from ravnest.stage.segment_giving import SegmentGiving
+from ravnest.stage.segment_taking import given_outer, given_weight
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ravnest.stage.state_sending import StateFile, StateSending, StateSource
 from ravnest.training.averaging import OUTER_PREFIX, keeping_progress
@@ -52,6 +55,10 @@ class StageRounds:
             for ring, segment in self._segments.items()
         }
         self._contributed: dict[int, Sequence[SegmentContribution]] = {}
+        self.giving = SegmentGiving(self)
+        """What of the stage's state is on its way to stages that join."""
+        self.merged = 0
+        """The last round that is in the anchor, of those since the run's session began."""
 
     @property
     def _segments(self) -> Mapping[int, SegmentSetup]:
@@ -59,11 +66,19 @@ class StageRounds:
 
     # A round's way through the stage, in order.
 
-    def snapshot(self, round: int, samples: int) -> list[SegmentContribution]:  # noqa: A002 - our word
-        """Take the progress since the last snapshot, and weigh it by the `samples` behind it as the job says."""
+    def snapshot(
+        self,
+        round: int,  # noqa: A002 - our word
+        samples: int,
+        only: Collection[int] | None = None,
+    ) -> list[SegmentContribution]:
+        """Take the progress since the last snapshot, and weigh it by the `samples` behind it as the job says.
+
+        `only`: of these rings alone.
+        """
         contributions = []
         learned = dict(self._module.named_buffers())
-        for segment in self._segments.values():
+        for segment in (each for each in self._segments.values() if only is None or each.ring in only):
             live = self._weights.flat(segment.parameters)
             progress = self._progress[segment.ring].snapshot(round, live)
             buffers, taken = _flat(learned, segment.buffers), _flat(learned, segment.taken)
@@ -75,11 +90,12 @@ class StageRounds:
         return contributions
 
     def merge(self, round: int, averages: Mapping[int, SegmentAverage]) -> None:  # noqa: A002 - our word
-        """Move the anchors, and the live weights with them."""
+        """Move the anchors of the segments of which a snapshot was taken, and the live weights with them."""
         given = {part.ring: part.buffers for part in self._contributed[round]}
         with self.sending.changing("merge"):
-            for segment in self._segments.values():
-                average = averages[segment.ring]
+            self.merged = round
+            for ring in given:
+                segment, average = self._segments[ring], averages[ring]
                 correction = self._progress[segment.ring].merge(round, average.vector, average.total_weight)
                 self._weights.add_correction(segment.parameters, correction)
                 # When nobody has trained since the last round, nothing was learned that could be averaged.
@@ -134,6 +150,25 @@ class StageRounds:
         for name in segment.frozen:
             tensor = self._weights.frozen(name)
             yield StateSource(TensorForm.of(name, tensor), partial(_itself, tensor))
+
+    def given(self, ring: int) -> list[StateSource]:
+        """What a stage that joins is given of a segment: what checkpoints have of it, the constants of its part of the
+        model, and the outer optimizer's state.
+
+        Buffers are read while a forward may be changing them. They are statistics, which the next round averages.
+        """
+        segment = self._segments[ring]
+        sources = [_renamed(source, given_weight(source.form.name)) for source in self.kept(segment)]
+        buffers = dict(self._module.named_buffers())
+        for name in segment.constants:
+            copy = (buffers[name] if name in buffers else self._weights.frozen(name)).to("cpu", copy=True)
+            sources.append(StateSource(TensorForm.of(given_weight(name), copy), partial(_itself, copy)))
+        outer = self._outer[ring]
+        for key, vector in ({} if outer is None else outer.state()).items():
+            for name, part in self._by_name(segment, vector):
+                form = TensorForm.of(given_outer(OUTER_PREFIX + key, name), part)
+                sources.append(StateSource(form, partial(_itself, part), "merge"))
+        return sources
 
     def _optimizer(self) -> Iterator[StateSource]:
         """What checkpoints have of the optimizers, by PARAMETER.KEY; all of a parameter together."""
@@ -202,6 +237,10 @@ class StageRounds:
                 if old[name].dtype == torch.float64:  # what nobody changed keeps its bits, though it travels as float32
                     new = torch.where(old[name].float().double() == new, old[name], new)
                 self._module.set_buffer(name, torch.maximum(new, old[name]) if name in segment.counters else new)
+
+
+def _renamed(source: StateSource, name: str) -> StateSource:
+    return StateSource(replace(source.form, name=name), source.read, source.changed_by)
 
 
 def _itself(tensor: Tensor) -> Tensor:

@@ -130,6 +130,8 @@ class StageRuntime:
                 self._merge_arrived(self.rings.pump())
                 for message, tensors in self.rounds.sending.pieces():
                     self._outbox.put(m.DRIVER, message, tensors)
+                for peer, piece, tensors in self.rounds.giving.pieces():
+                    self._outbox.put(peer, piece, tensors)
                 self._outbox.flush()
                 now_s = self._now()
                 self._reports.turn(now_s)
@@ -150,7 +152,7 @@ class StageRuntime:
             if finished.error is not None or isinstance(finished.instruction, ins.TakeSnapshot | ins.ApplyMerge):
                 return False
             self._take_finished(finished)
-            if self.rounds.sending.ready:  # it had to wait where this was an update
+            if self.rounds.sending.ready or self.rounds.giving.ready:  # it had to wait where this was an update
                 self.endpoint.wake()
         return True
 
@@ -171,6 +173,8 @@ class StageRuntime:
             return
         if delivery.sender != m.DRIVER and delivery.epoch < self.setup.transport.epoch:
             return  # its process had that name before this stage's cluster began anew
+        if self.rounds.giving.take(delivery):
+            return
         if isinstance(message, Unacceptable):
             raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
         if delivery.sender != expected_sender(self.setup, message):
@@ -207,6 +211,9 @@ class StageRuntime:
                 self._merge_arrived(self.rings.on_committed(message))
             case em.RingsReformedMessage():
                 self._merge_arrived(self.rings.on_reformed(message))
+                self.rounds.giving.forget(message.lost)
+                for peer in message.lost:
+                    self._outbox.forget(peer)
             case em.RoundsResumedMessage():
                 self._merge_arrived(self.rings.on_resumed(message))
             case em.SendState():

@@ -43,6 +43,9 @@ class SegmentSetup:
     """The ring of these; None where the segment has none."""
     local: tuple[str, ...] = ()
     """The buffers that rounds leave alone. Checkpoints have the keeper's."""
+    constants: tuple[str, ...] = ()
+    """What stages compute with that is neither trained nor saved: buffers that the model makes anew, and frozen
+    parameters that another segment holds. A stage that joins gets them with the segment."""
     copies: int = 1
     """The number of stages of its cluster that hold the segment, and share the weight of the cluster's samples."""
 

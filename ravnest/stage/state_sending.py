@@ -128,6 +128,9 @@ class StateSending:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sending: deque[_Sending] = deque()
+        self.given: list[StateFile] = []
+        """Files on their way to others than the driver, which `changing` keeps as they are, too (segment_giving.py).
+        They are read inside `unchanged`."""
         self._room: dict[int, int] = {}
         """By round: how many more pieces the driver has room for."""
 
@@ -185,9 +188,22 @@ class StateSending:
             for sending in self._sending:
                 for file in sending.files:
                     file.before(change)
+            for file in self.given:
+                file.before(change)
             yield
+
+    @contextmanager
+    def unchanged(self) -> Iterator[bool]:
+        """The context of reading: nothing changes in it. It gives False, at once, where something changes now."""
+        still = self._lock.acquire(blocking=False)
+        try:
+            yield still
+        finally:
+            if still:
+                self._lock.release()
 
     @property
     def kept_bytes(self) -> int:
         """The bytes of the copies that are held because what they are of has changed since."""
-        return sum(file.kept_bytes for sending in list(self._sending) for file in list(sending.files))
+        files = [file for sending in list(self._sending) for file in list(sending.files)]
+        return sum(file.kept_bytes for file in (*files, *list(self.given)))

@@ -110,6 +110,10 @@ class TiedParameters:
         self._parcels: list[Parcel] = []
         self._used: dict[int, int] = {}  # micro-batch → version of what is borrowed
 
+    def begin_at(self, version: int) -> None:
+        """The stage goes on after `version` updates. To be called before anything is lent or has arrived."""
+        self._newest_version = self._version = version
+
     # Called by the thread of the sockets, and `parcels` also by the computing thread.
 
     def arrived_weights(self, message: m.TiedWeights, tensors: Sequence[Tensor]) -> None:

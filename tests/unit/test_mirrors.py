@@ -19,6 +19,7 @@ TYPES_ONLY = {
     "ravnest/dht/events.py",
     "ravnest/driver/instructions.py",
     "ravnest/pipeline/events.py",
+    "ravnest/stage/donor_messages.py",
     "ravnest/stage/epoch_messages.py",
     "ravnest/stage/setup.py",
     "ravnest/stage/state_messages.py",

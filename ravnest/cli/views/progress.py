@@ -38,8 +38,9 @@ from ravnest.driver.observe.report import (
     RestartedEvent,
     RoundCommittedEvent,
     RunEvent,
+    StageRestoredEvent,
 )
-from ravnest.formatting import duration, loss_text
+from ravnest.formatting import duration, loss_text, size
 
 
 class PlainView:
@@ -132,6 +133,9 @@ def event_line(event: RunEvent) -> str | None:
             )
         case NodesSharedOutEvent():
             return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"
+        case StageRestoredEvent(stage, sources, seconds):
+            where = ", ".join(f"{size(count)} of {source}" for source, count in sources.items()) or "nobody"
+            return f"{stage} holds the anchor after {duration(seconds)}: {where}"
         case ReplacementFailedEvent(cluster, reason, again_s):
             then = "it stays out of the run" if again_s is None else f"the next try is in {again_s:.0f} s"
             return f"{cluster} could not be started anew: {reason}; {then}"

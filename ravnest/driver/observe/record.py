@@ -17,7 +17,7 @@ from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery import Replaced, SharedOut, StartCluster, TryFailed
+from ravnest.recovery import Replaced, Restored, SharedOut, StartCluster, TryFailed
 from ravnest.stage import messages as m
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure
@@ -299,6 +299,10 @@ class RunRecord:
     def shared_out(self, shared: SharedOut) -> None:
         """A lost cluster cannot be made, and its nodes are spares of the others."""
         self._emit(report.NodesSharedOutEvent(shared.cluster, shared.nodes, shared.reason))
+
+    def restored(self, restored: Restored) -> None:
+        """A stage that joined holds the anchor."""
+        self._emit(report.StageRestoredEvent(restored.stage, dict(restored.donors), restored.seconds))
 
     def replacement_failed(self, failed: TryFailed) -> None:
         """A lost cluster could not be started anew."""

@@ -190,6 +190,18 @@ class NodesSharedOutEvent:
 
 
 @dataclass(frozen=True)
+class StageRestoredEvent:
+    """A stage of a cluster that was started anew holds today's anchor, `seconds` after it had joined the rings.
+
+    `sources` gives the bytes by where they came from: stages, or "checkpoint".
+    """
+
+    stage: str
+    sources: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ReplacementFailedEvent:
     """A lost cluster could not be started anew for this `reason`.
 
@@ -232,6 +244,7 @@ RunEvent = (
     | ClusterReplacedEvent
     | ClusterReplannedEvent
     | NodesSharedOutEvent
+    | StageRestoredEvent
     | ReplacementFailedEvent
     | RestartedEvent
     | NoticeEvent
@@ -353,6 +366,7 @@ _KINDS = {
     ClusterReplacedEvent: "replaced",
     ClusterReplannedEvent: "replanned",
     NodesSharedOutEvent: "shared_out",
+    StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",
     RestartedEvent: "restarted",
     NoticeEvent: "notice",

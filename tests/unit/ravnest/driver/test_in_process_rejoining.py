@@ -184,3 +184,69 @@ def test_a_cluster_that_begins_anew_with_other_cuts_trains_to_the_end(stages, ti
     assert result.losses["c0"][-1] < result.losses["c0"][0]
     told = 4 * sum(len(losses) for losses in result.losses.values())
     assert told - sum(each.samples for each in result.lost) == run.control.samples
+
+
+def test_the_anchor_comes_from_members_of_the_rings_and_no_checkpoint_is_made_for_it():
+    run = local_run(tiny_job(**{**JOB, "evaluate_every": 10_000}), parts=(2, 1, 3))
+    forward(run, 60)
+    saved = len(run.result.begun)
+    run.lose("c2.s1")
+    run.rejoin("c2")
+    while not run.result.trains:
+        run.turn()
+    assert len(run.result.begun) == saved
+    assert {each.stage for each in run.result.restored} == {"c2.s0", "c2.s1", "c2.s2"}
+    donors = {donor for each in run.result.restored for donor in each.donors}
+    assert donors <= {"c0.s0", "c0.s1", "c1.s0"}
+    assert len(donors) > 1
+    run.run()
+    assert anchors_agree(run)
+
+
+def test_donors_that_die_or_send_garbage_are_replaced_by_others():
+    run = local_run(tiny_job(**JOB), parts=(1, 1, 1, 1))
+    forward(run, 60)
+    honest = {name: run.stages[name].rounds.giving.pieces for name in ("c0.s0", "c1.s0", "c2.s0")}
+    asked = []
+
+    def pieces(name):
+        """The first donor is killed, the second lies, and the third is honest."""
+        found = list(honest[name]())
+        if found and name not in asked:
+            asked.append(name)
+        if not found or asked.index(name) == 2:
+            return found
+        return (
+            [] if asked[0] == name else [(to, head, [torch.full_like(it, 7) for it in out]) for to, head, out in found]
+        )
+
+    for name in honest:
+        run.stages[name].rounds.giving.pieces = lambda name=name: pieces(name)
+    run.lose("c3.s0")
+    run.rejoin("c3")
+    while not asked:
+        run.turn()
+    run.lose(asked[0])
+    result = run.run()
+    assert len(asked) == 3
+    (restored,) = result.restored
+    assert set(restored.donors) == {asked[2]}
+    assert anchors_agree(run)
+
+
+def test_where_every_donor_fails_the_checkpoint_is_the_last_resort():
+    run = local_run(tiny_job(**JOB), parts=(1, 1))
+    forward(run, 60)
+    giving = run.stages["c0.s0"].rounds.giving
+    honest = giving.pieces
+
+    def pieces():
+        return [(to, head, [torch.full_like(it, 7) for it in out]) for to, head, out in honest()]
+
+    giving.pieces = pieces
+    run.lose("c1.s0")
+    run.rejoin("c1")
+    result = run.run()
+    assert [list(each.donors) for each in result.restored] == [["checkpoint"]]
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert anchors_agree(run)

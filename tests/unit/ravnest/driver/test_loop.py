@@ -85,12 +85,13 @@ class Bench:
             total_samples=self.job.stop.samples,
             metrics=[],
         )
+        self.rings = RunRings(self.plan, self.setups, dict.fromkeys(STAGES, PeerAddress("127.0.0.1", 5000, 5001)))
         outbox = Outbox(driver)
         self.loop = DriverLoop(
             StageLinks(driver, outbox, self.news),
             self.control,
             StageWatch({"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}, 0.0),
-            RunRings(self.plan, self.setups, dict.fromkeys(STAGES, PeerAddress("127.0.0.1", 5000, 5001))),
+            self.rings,
             CheckpointCollector(
                 self.setups, writer_opener(self.folder, lambda: self.plan, self.job, resumed), InlineDisk()
             ),

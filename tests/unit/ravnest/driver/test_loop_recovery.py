@@ -2,8 +2,7 @@
 
 import pytest
 
-from ravnest.driver.cluster_starts import ClusterStarts
-from ravnest.driver.loop import Recovery
+from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
 from ravnest.driver.observe.report import (
     ClusterLostEvent,
@@ -13,6 +12,7 @@ from ravnest.driver.observe.report import (
     ReplacementFailedEvent,
 )
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
+from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import SavedState, StateHandover
 from ravnest.errors import Interrupted
 from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements
@@ -67,7 +67,12 @@ class Recovering(Bench):
             lambda plan: setups_by(plan, self.job),
             lambda found, nodes: None,
         )
-        return Recovery(starts, StateHandover(read, InlineDisk(), outbox, driver), requests)
+        return Recovery(
+            starts,
+            StateDonors(self.rings, driver, lambda restored: None),
+            StateHandover(read, InlineDisk(), outbox, driver),
+            requests,
+        )
 
     def node(self, stage):
         return self.plan.cluster(stage[:2]).stages[int(stage[-1])].node
@@ -107,7 +112,7 @@ def test_a_lost_cluster_joins_follows_and_trains_again(bench):
     for stage in ("c0.s0", "c0.s1"):
         bench.say(stage, m.StageStarted(process_bytes=1))
     bench.turn(after_s=0.1)
-    assert bench.heard("c0.s0")[-1] == em.TrainFrom(round=0)
+    assert bench.heard("c0.s0")[-1] == em.TrainFrom(round=0, version=0)
     (event,) = bench.of(ClusterReplacedEvent)
     assert (event.cluster, event.round, set(event.nodes)) == ("c0", 0, {"c0.s0", "c0.s1"})
     assert bench.control.clusters.training == ["c1", "c0"]

@@ -4,6 +4,7 @@ from ravnest.driver.newcomers import Newcomers
 def one(first_round=None):
     newcomers = Newcomers()
     newcomers.add("b", ["b.s0", "b.s1"])
+    newcomers.without_donors("b")
     if first_round is not None:
         newcomers.resumed({"a.s0": 1, "b.s0": first_round, "b.s1": first_round})
     return newcomers
@@ -50,3 +51,19 @@ def test_it_is_ready_when_all_its_stages_hold_the_anchor():
     assert newcomers.ready == ["b"]
     newcomers.remove("b")
     assert newcomers.names == ()
+
+
+def test_donors_are_looked_for_once_when_its_first_round_is_known():
+    newcomers = one()
+    newcomers.holds("b.s1")
+    assert newcomers.resumed({"a.s0": 1, "b.s0": 7, "b.s1": 7}) == {"b": ("b.s0",)}
+    assert newcomers.resumed({"a.s0": 1, "b.s0": 8, "b.s1": 8}) == {}
+
+
+def test_no_round_is_saved_for_a_newcomer_that_has_donors():
+    newcomers = Newcomers()
+    newcomers.add("b", ["b.s0"])
+    newcomers.resumed({"b.s0": 7})
+    assert not newcomers.wait_for(8)
+    newcomers.without_donors("b")
+    assert newcomers.wait_for(8)

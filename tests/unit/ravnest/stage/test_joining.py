@@ -79,7 +79,7 @@ def test_it_says_when_it_holds_the_anchor_and_trains_when_it_is_told_to():
     bench.hand_over(7)
     assert len(bench.heard(m.StageStarted)) == 1
     assert bench.stage.runtime is None
-    bench.tell(em.FollowRounds(up_to=8), em.TrainFrom(round=8))
+    bench.tell(em.FollowRounds(up_to=8), em.TrainFrom(round=8, version=5))
     runtime = bench.stage.runtime
     assert runtime is not None
     assert (runtime.machine.version, runtime.machine.contributed, runtime.machine.merged) == (5, 8, 7)
@@ -101,7 +101,7 @@ def test_it_does_not_train_before_it_has_taken_part_in_all_rounds_up_to_then():
     bench = Bench()
     bench.join()
     bench.hand_over(6)
-    bench.tell(em.TrainFrom(round=8))  # the lag allows round 7 alone until that is committed
+    bench.tell(em.TrainFrom(round=8, version=5))  # the lag allows round 7 alone until that is committed
     assert bench.stage.runtime is None
     bench.tell(m.RoundCommittedMessage(round=7))
     assert bench.stage.runtime is not None
@@ -117,7 +117,7 @@ def test_what_came_early_is_not_lost_and_what_an_older_process_sent_is():
     bench.tell()
     # A run that does not clip has no such message. The machine complains of the later one, the first that it hears.
     with pytest.raises(RunFailed, match="update=15"):
-        bench.tell(em.TrainFrom(round=6))
+        bench.tell(em.TrainFrom(round=6, version=5))
 
 
 def test_it_leaves_when_it_is_told_to():
