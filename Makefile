@@ -1,6 +1,7 @@
 # make demo   plan and train the home example, from nothing
 # make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
 # make test   all tests: at most ten minutes on two cores
+# make fuzz   mutated frames, messages and files against their readers: a minute or two (Linux)
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, docs, tests: what CI runs
 # make clean  remove .venv and what the other targets left; runs and plans of yours stay
@@ -16,7 +17,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 STAMP := .venv/.installed
 
-.PHONY: demo quick test check docs clean install
+.PHONY: demo quick test fuzz check docs clean install
 
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml
@@ -34,6 +35,9 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --quiet
 	$(PYTEST)
+
+fuzz: $(STAMP)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.fuzz
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

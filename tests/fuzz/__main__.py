@@ -1,0 +1,88 @@
+"""Fuzz readers, guided by coverage: `python -m tests.fuzz [TARGET ...] --runs 300000` (`make fuzz`).
+
+Inputs that reach new code stay in build/fuzz. One that breaks a target is written to tests/fuzz/found/TARGET, where
+pytest tries it from then on. The same seed and code try the same inputs. Exit code 1: something was found.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from tests.fuzz.targets import Target
+
+ROOT = Path(__file__).parents[2]
+FOUND = Path(__file__).parent / "found"
+WORK = ROOT / "build" / "fuzz"
+INPUT_S = 25
+"""An input that takes longer hangs its reader."""
+MOST_MB = 2048
+"""The resident memory of a target's process, torch included."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all, unless some are named")
+    parser.add_argument("--runs", type=int, default=300_000, help="inputs of a quick target (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    import atheris
+
+    packages = ["ravnest", "ring_allreduce", "cluster_planner"]
+    with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=packages):
+        from tests.fuzz.targets import targets
+
+        known = targets()
+    if unknown := [name for name in asked.targets if name not in known]:
+        parser.error(f"there is no target {unknown[0]!r}; there are {', '.join(known)}")
+    names = asked.targets or list(known)
+    broken = [name for name in names if not _held(name, known[name], asked.runs, asked.seed)]
+    sys.stdout.write(f"{len(broken)} of {len(names)} targets broke{': ' if broken else ''}{', '.join(broken)}\n")
+    return 1 if broken else 0
+
+
+def _held(name: str, target: "Target", runs: int, seed: int) -> bool:
+    """Fuzz one target in a child of this process, since libFuzzer ends its process, and say whether the target held."""
+    began_s, runs = time.monotonic(), max(1, runs // target.slowness)
+    log = WORK / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    child = os.fork()
+    if child == 0:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        _fuzz(name, target, runs, seed)
+    _, status = os.waitpid(child, 0)
+    held = status == 0
+    with contextlib.suppress(OSError):
+        (FOUND / name).rmdir()  # nothing was found
+    said = "held" if held else f"BROKE: {log}"
+    sys.stdout.write(f"{name:16} {runs:7} inputs  {time.monotonic() - began_s:5.1f} s  {said}\n")
+    sys.stdout.flush()
+    return held
+
+
+def _fuzz(name: str, target: "Target", runs: int, seed: int) -> NoReturn:
+    import atheris
+
+    from tests.fuzz.targets import MOST_BYTES
+
+    corpus, found = WORK / name, FOUND / name
+    for folder in (corpus, found):
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(target.seeds):
+        (corpus / f"seed-{number:03d}").write_bytes(data)
+    options = {"runs": runs, "seed": seed, "max_len": MOST_BYTES, "timeout": INPUT_S, "rss_limit_mb": MOST_MB}
+    flags = [f"-{key}={value}" for key, value in options.items()]
+    atheris.Setup(["fuzz", *flags, f"-artifact_prefix={found}/", str(corpus), str(found)], target.takes)
+    atheris.Fuzz()
+    os._exit(1)  # libFuzzer has ended the process before
+
+
+if __name__ == "__main__":
+    sys.exit(main())
