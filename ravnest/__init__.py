@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ClusterReplacedEvent,
         ClusterReplannedEvent,
         EvaluatedEvent,
+        NodeJoinedEvent,
         NodesSharedOutEvent,
         NoticeEvent,
         Observer,
@@ -52,9 +53,9 @@ _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
-    "ClusterReplacedEvent ClusterReplannedEvent EvaluatedEvent NodesSharedOutEvent NoticeEvent Observer PhaseEvent "
-    "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit RunResult "
-    "StageRestoredEvent",
+    "ClusterReplacedEvent ClusterReplannedEvent EvaluatedEvent NodeJoinedEvent NodesSharedOutEvent NoticeEvent "
+    "Observer PhaseEvent ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit "
+    "RunResult StageRestoredEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -91,6 +92,7 @@ __all__ = [
     "ModelNotSplittable",
     "NoFeasiblePlan",
     "Node",
+    "NodeJoinedEvent",
     "NodeLost",
     "NodesSharedOutEvent",
     "NoticeEvent",

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ravnest.errors import InvalidInput
-from ravnest.files import StrPath, Tell, ignore, load_fleet, load_job, read_plan, told_to
+from ravnest.files import StrPath, Tell, fleet_of, ignore, load_fleet, load_job, read_plan, told_to
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet, Plan
@@ -110,12 +111,23 @@ def leave_run(run: StrPath, node: str) -> None:
     _request(Path(run), "leave", node)
 
 
-def join_run(run: StrPath, node: str) -> None:
-    """Tells a run that goes on that a node which had left it may run stages again. Arguments as of `leave_run`."""
-    _request(Path(run), "join", node)
+def join_run(run: StrPath, node: str, nodes: Fleet | StrPath | None = None, *, warn: Tell | None = None) -> None:
+    """Tells a run that goes on that a node may run stages: one that had left it, or one that its plan does not have.
+
+    Arguments:
+        run, node: as of `leave_run`.
+        nodes: for a node that the plan does not have, a fleet with it, or its nodes.yaml. What that says of links
+            between the node and those of the run counts, too.
+        warn: is told, in a line each, what is possible but probably not meant.
+
+    Raises:
+        InvalidInput: as `leave_run`, or where `nodes` has no such node.
+    """
+    fleet = None if nodes is None else fleet_of(nodes, warn)[0]
+    _request(Path(run), "join", node, fleet)
 
 
-def _request(run: Path, kind: Literal["leave", "join"], node: str) -> None:
+def _request(run: Path, kind: Literal["leave", "join"], node: str, came: Fleet | None = None) -> None:
     from cluster_planner import load_plan
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import LOCK
@@ -124,8 +136,13 @@ def _request(run: Path, kind: Literal["leave", "join"], node: str) -> None:
     folder = RunFolder(run)
     if not (run / LOCK).exists():
         raise InvalidInput("no run goes on here", path=str(run))
-    load_plan(folder.plan).fleet.node(node)  # which tells of a name that nobody has
-    put_request(run, NodeRequest(kind, node))
+    known = load_plan(folder.plan).fleet
+    if came is None:
+        known.node(node)  # which tells of a name that nobody has
+    else:
+        came.node(node)
+        came = replace(came, constraints=type(came.constraints)())
+    put_request(run, NodeRequest(kind, node, fleet=came))
 
 
 def all_here(plan: Plan, own: Collection[str]) -> str | None:

@@ -26,6 +26,8 @@ from ravnest.job_sections import PositiveFloat, PositiveInt, Section
 RUNS = Path("runs")
 REQUESTS = ".request-*.json"
 """The files with which other commands ask something of a run."""
+_REQUESTED = ".request-*"
+"""The same, and the files beside them."""
 _REHEARSAL = "rehearsal"
 _BEGINNINGS = {LOCK, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
 _LOGS = "logs/*.s[0-9]*.log"
@@ -223,7 +225,7 @@ def _require_access(folder: RunFolder) -> None:
 def _refuse_foreign(path: Path) -> None:
     """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
     logs = {RunFolder(path).ray_log, RunFolder(path).output, *path.glob(_LOGS)}
-    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not one.match(REQUESTS)]
+    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not one.match(_REQUESTED)]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]
     if foreign:
         named = min(foreign).relative_to(path)

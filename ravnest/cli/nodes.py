@@ -24,9 +24,19 @@ def leave(run: Run, node: Node) -> None:
     typer.echo(f"{node} is asked to leave; the output of the run says when it has left")
 
 
-def join(run: Run, node: Node) -> None:
-    """Let a node of the plan that had left a run take part in it again."""
+def join(
+    run: Run,
+    node: Node,
+    nodes: Annotated[
+        Path | None,
+        typer.Option("--nodes", metavar="NODES_YAML", help="A nodes.yaml with the node, if the run's plan lacks it."),
+    ] = None,
+) -> None:
+    """Let a node take part in a run: one that had left it, or with --nodes one that its plan does not have.
+
+    It becomes a spare. It takes a lost node's place, or a cluster is planned anew with it where that pays.
+    """
     from ravnest.machines import join_run
 
-    join_run(run, node)
-    typer.echo(f"{node} may take part again; the output of the run says when its cluster trains")
+    join_run(run, node, nodes, warn=lambda said: typer.echo(said, err=True))
+    typer.echo(f"{node} may take part; the output of the run says when it does")

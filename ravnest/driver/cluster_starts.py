@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
+from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery.replacing import Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.replacing import MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import Endpoint, PeerAddress
@@ -56,7 +57,7 @@ class Listening:
     nodes: Mapping[str, str]
 
 
-News = Listening | StartCluster | SharedOut | TryFailed
+News = Listening | StartCluster | SharedOut | MoveCluster | TryFailed
 
 
 class ClusterStarts:
@@ -85,7 +86,7 @@ class ClusterStarts:
         """Do what is due. `epoch` is the epoch of membership, older than any that the new processes take part in.
 
         The run goes on for `rest_s` seconds. Returns the clusters that are started otherwise than they were, those
-        that can join now, those whose nodes others may have, and the tries that failed.
+        that can join now, those whose nodes others may have, those that are better planned anew, and failed tries.
         """
         out: list[News] = []
         if self.replacements.due(now_s):
@@ -93,7 +94,7 @@ class ClusterStarts:
                 if isinstance(order, StartCluster):
                     out += [order] if order.reason else []
                     out += self._start(order, rings, epoch, now_s)
-                elif isinstance(order, SharedOut):
+                elif isinstance(order, SharedOut | MoveCluster):
                     out.append(order)
                 else:
                     self.end(order.cluster, rings)
@@ -164,5 +165,6 @@ class Recovery:
     starts: ClusterStarts
     donors: StateDonors
     handover: StateHandover
+    arrivals: NodeArrivals
     requests: Callable[[], list[Request]] = list
     """Returns what users have asked since the last call."""

@@ -22,7 +22,7 @@ from ravnest.driver.stage_watch import StageWatch
 from ravnest.errors import Interrupted, NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery import SharedOut, StartCluster, TryFailed
+from ravnest.recovery import MoveCluster, SharedOut, StartCluster, TryFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
@@ -173,6 +173,8 @@ class DriverLoop:
                     self._record.replanned(news)
                 case SharedOut():
                     self._record.shared_out(news)
+                case MoveCluster():
+                    self._follow(self._control.leave(news.cluster, news.reason))
                 case Listening():
                     self._join(news, awake_s)
         for cluster in recovery.donors.turn(awake_s):
@@ -197,13 +199,10 @@ class DriverLoop:
         for request in self._recovery.requests():
             if isinstance(request, RunRequest):
                 self._obey(request)
-            elif request.node not in self._rings.plan.fleet.names:
-                self._record.notice(f"no node of the plan is named {request.node!r}: it cannot {request.kind}")
-            elif request.kind == "leave":
+            elif request.kind == "leave" and self._recovery.arrivals.knows(request.node):
                 self._leave(request.node, f"node {request.node!r} leaves{request.because}")
             else:
-                self._recovery.starts.replacements.node_back(request.node, awake_s)
-                self._record.notice(f"node {request.node!r} is back{request.because}: stages may be started there")
+                self._recovery.arrivals.take(request, awake_s)
 
     def _obey(self, request: RunRequest) -> None:
         if request.kind == "stop_now":
@@ -216,8 +215,7 @@ class DriverLoop:
         """The clusters that have a stage on the node leave with notice, and nothing is started there."""
         if self._recovery is not None:
             self._recovery.starts.replacements.node_left(node)
-        clusters = [each.name for each in self._rings.plan.clusters if node in [stage.node for stage in each.stages]]
-        for cluster in clusters:
+        for cluster in [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]:
             if self._recovery is not None and cluster in self._recovery.starts.replacements.starting:
                 for said in self._recovery.starts.failed(cluster, reason, self._rings, self._times()[1]):
                     self._record.replacement_failed(said)

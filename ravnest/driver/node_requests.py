@@ -2,17 +2,19 @@
 is in files.
 
 In: the run's folder, and a request of another process. Out: the requests that were made, each once. A request is
-written beside its place and moved there, so that it is whole when it is seen. What is no request is thrown away.
+written beside its place and moved there, so that it is whole when it is seen. What is known of a node that comes lies
+beside it, as a nodes.yaml. What is no request is thrown away.
 """
 
 import json
 import os
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from cluster_planner import Fleet, load_fleet, save_fleet
 from ravnest.checkpoints.run_folder import REQUESTS
 from ravnest.errors import InvalidInput
 from ravnest.recovery import HourWatch
@@ -32,6 +34,8 @@ class NodeRequest:
     node: str
     why: str = ""
     """In words, where the clock asks and no user does."""
+    fleet: Fleet | None = None
+    """What is known of a node that the plan does not have, with its links to others; None: nothing was said."""
 
     @property
     def because(self) -> str:
@@ -67,8 +71,13 @@ def put_request(folder: Path, request: Request) -> None:
     try:
         if sum(1 for _ in folder.glob(REQUESTS)) >= MOST_WAITING:
             raise InvalidInput(f"{MOST_WAITING} requests wait already: nobody takes them", path=str(folder))
+        said: dict[str, str] = {"kind": request.kind}
+        if isinstance(request, NodeRequest):
+            said["node"] = request.node
+            if request.fleet is not None:
+                save_fleet(request.fleet, _fleet_of(folder / name))
         whole = folder / f"{name}.part"
-        whole.write_text(json.dumps(asdict(request)), encoding="utf-8")
+        whole.write_text(json.dumps(said), encoding="utf-8")
         whole.rename(folder / name)
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", path=str(folder / name)) from None
@@ -81,12 +90,31 @@ def take_requests(folder: Path, kinds: Collection[str] = _EVERY) -> list[Request
         try:
             request = _parsed(path.read_bytes()[:_MOST_BYTES])
             if request is None or request.kind in kinds:
+                if isinstance(request, NodeRequest):
+                    request = replace(request, fleet=_taken_fleet(_fleet_of(path)))
                 path.unlink()
         except OSError:
             continue  # it is tried again
         if request is not None and request.kind in kinds:
             found.append(request)
     return found
+
+
+def _fleet_of(request: Path) -> Path:
+    """Where the fleet of a request lies. It is there before the request is."""
+    return request.with_name(f"{request.name}.nodes.yaml")
+
+
+def _taken_fleet(path: Path) -> Fleet | None:
+    """The fleet of a request, which is gone then; None where there is none, or none that can be read."""
+    if not path.exists():
+        return None
+    try:
+        return load_fleet(path)
+    except InvalidInput:
+        return None
+    finally:
+        path.unlink()
 
 
 def _parsed(text: bytes) -> Request | None:

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver.accounts import RunShape
+from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.imitation import Imitation
@@ -151,6 +152,7 @@ def train(
                     lambda at, on: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, on),
                 )
                 hours = HourWatch(plan.fleet.nodes) if imitate is None else None
+                arrivals = NodeArrivals(starts.replacements, record)
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
@@ -167,7 +169,9 @@ def train(
                     ),
                     record,
                     stop_wanted=lambda: interrupt.wanted,
-                    recovery=Recovery(starts, donors, handover, lambda: asked(folder.path, hours, time.time())),
+                    recovery=Recovery(
+                        starts, donors, handover, arrivals, lambda: asked(folder.path, hours, time.time())
+                    ),
                     trace=trace,
                 )
                 interrupt.gracefully = True

@@ -6,8 +6,9 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.hours import HourChange, HourWatch
+from ravnest.recovery.joiners import with_nodes
 from ravnest.recovery.placing import Nodes, Place, Placement, place
-from ravnest.recovery.replacing import Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.restarting import Restarts, plan_among
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Giver",
     "HourChange",
     "HourWatch",
+    "MoveCluster",
     "Need",
     "Nodes",
     "Order",
@@ -29,4 +31,5 @@ __all__ = [
     "TryFailed",
     "place",
     "plan_among",
+    "with_nodes",
 ]

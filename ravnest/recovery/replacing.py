@@ -16,7 +16,8 @@ from typing import Literal
 
 from cluster_planner import Plan
 from ravnest.pipeline import stage_name
-from ravnest.recovery.placing import Nodes, Placement, place, refused
+from ravnest.recovery.improving import Improvement, improvement
+from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused
 
 FIRST_WAIT_S = 2.0
 """How long a try waits after the loss: what the lost processes held has to be free."""
@@ -26,6 +27,9 @@ LONGEST_WAIT_S = 60.0
 
 LOOK_AGAIN_S = 10.0
 """How often it is looked whether a node is back that nothing can stand in for."""
+
+LEAVES_S = 120.0
+"""A cluster that is told to leave, so that it can be planned anew, has left after so long, or it does not."""
 
 MOST_STARTS = 5
 """A cluster is started at most so often within WINDOW_S."""
@@ -82,7 +86,15 @@ class SharedOut:
     reason: str
 
 
-Order = StartCluster | TryFailed | SharedOut
+@dataclass(frozen=True)
+class MoveCluster:
+    """A cluster that trains is to leave the run with notice: for this `reason` it is planned anew."""
+
+    cluster: str
+    reason: str
+
+
+Order = StartCluster | TryFailed | SharedOut | MoveCluster
 
 
 @dataclass
@@ -99,6 +111,9 @@ class _Away:
     shared: bool = False
     """Whether its nodes are spares of the others."""
 
+    better: Improvement | None = None
+    """As what it is started first, where it has left for that."""
+
     @property
     def waits(self) -> bool:
         """Whether it has no processes."""
@@ -113,11 +128,19 @@ class Replacements:
         self.plan = plan
         """The plan, with the stages as they are now."""
         self._first = {cluster.name: cluster for cluster in plan.clusters}
+        self._idle = {spare.node for spare in plan.spares}
+        """The nodes of which the plan has no better use than to leave them out, as long as nobody is lost."""
         self._start_s = start_s
         self._away: dict[str, _Away] = {}
         self._left: set[str] = set()
         """The nodes that left with notice. Nothing is started there before they are back."""
         self._before: dict[str, list[float]] = {}
+        self._slow: dict[str, float] = {}
+        self._moving: dict[str, Improvement] = {}
+        """The cluster that was told to leave last, and as what it is better."""
+        self._moved_s = -LEAVES_S
+        self._look_s: float | None = None
+        """When it is looked whether a cluster that trains is better planned anew; None: nothing has changed."""
 
     def __contains__(self, cluster: str) -> bool:
         return cluster in self._away
@@ -129,7 +152,8 @@ class Replacements:
 
     def lost(self, cluster: str, samples: int, now_s: float) -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged."""
-        self._away[cluster] = _Away(now_s, samples, now_s + FIRST_WAIT_S, starts=self._before.pop(cluster, []))
+        starts, better = self._before.pop(cluster, []), self._moving.pop(cluster, None)
+        self._away[cluster] = _Away(now_s, samples, now_s + FIRST_WAIT_S, starts=starts, better=better)
 
     def node_left(self, node: str) -> None:
         """A node leaves with notice: nothing is started there, until it is back or was gone in between."""
@@ -138,12 +162,29 @@ class Replacements:
     def node_back(self, node: str, now_s: float) -> None:
         """A node that had left is back: a cluster that waits for it is tried at once."""
         self._left.discard(node)
+        self._look_s = now_s + LOOK_AGAIN_S
         for away in self._away.values():
             if away.waits:
                 away.phase, away.due_s, away.told, away.starts = "waiting", now_s, "", []
 
+    def node_joined(self, plan: Plan, node: str, now_s: float) -> None:
+        """A node has come that was not in the plan, and is in this one."""
+        self.plan = plan
+        self.node_back(node, now_s)
+
+    def node_slow(self, node: str, times: float, now_s: float) -> None:
+        """A node has come to take so many times as long as planned; 1: no more than that."""
+        if self._slow.get(node, 1.0) == times:
+            return
+        self._slow.pop(node, None)
+        if times > 1.0:
+            self._slow[node] = times
+        self._look_s = now_s
+
     def due(self, now_s: float) -> bool:
         """Whether a try is due, or one has taken too long: then `tick` has something to do."""
+        if self._look_s is not None and now_s >= self._look_s:
+            return True
         return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
 
     def tick(self, alive: Collection[str], now_s: float, rest_s: float = math.inf) -> list[Order]:
@@ -155,7 +196,25 @@ class Replacements:
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
                 orders += self._try(name, away, set(alive) - self._left, now_s, rest_s)
+        if self._look_s is not None and now_s >= self._look_s:
+            orders += self._improve(set(alive) - self._left, now_s, rest_s)
         return orders
+
+    def _improve(self, alive: Collection[str], now_s: float, rest_s: float) -> list[Order]:
+        """Plan one of the clusters that train anew, where that pays. All others have to train meanwhile."""
+        self._look_s = now_s + LOOK_AGAIN_S
+        if any(not away.waits or not away.told for away in self._away.values()) or now_s < self._moved_s + LEAVES_S:
+            return []
+        self._moving.clear()
+        training = [each.name for each in self.plan.clusters if each.name not in self._away]
+        used = {stage.node for name in training for stage in self.plan.cluster(name).stages}
+        spare = set(alive) - used - self._idle
+        found = improvement(self.plan, training, spare, self._slow, rest_s) if len(training) > 1 else None
+        if found is None:
+            self._look_s = None
+            return []
+        self._moving[found.made.name], self._moved_s = found, now_s
+        return [MoveCluster(found.made.name, found.reason)]
 
     def listening(self, cluster: str, now_s: float) -> None:
         """The processes of a cluster listen, and it joins the run. How soon a round is saved for it is the run's."""
@@ -185,6 +244,7 @@ class Replacements:
         """The cluster trains again."""
         away = self._away.pop(cluster)
         self._before[cluster] = away.starts
+        self._look_s = now_s + LOOK_AGAIN_S
         nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
         return Replaced(cluster, nodes, now_s - away.lost_s, away.samples)
 
@@ -207,8 +267,12 @@ class Replacements:
             return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
         nodes = self._nodes_for(cluster, alive)
         others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
-        anew = self.plan.cluster(cluster) != self._first[cluster]
-        found = place(self.plan, cluster, nodes, others, anew=anew)
+        found: Place | str
+        better, away.better = away.better, None
+        if better is not None and {stage.node for stage in better.made.stages} <= {*nodes.own, *nodes.spare}:
+            found = Place(placement(self.plan, better.made, others), better.reason)
+        else:
+            found = place(self.plan, cluster, nodes, others, anew=self.plan.cluster(cluster) != self._first[cluster])
         if isinstance(found, str):
             return self._cannot(cluster, away, found, tuple(sorted(nodes.own)), now_s)
         why_not = refused(found.placement, rest_s)

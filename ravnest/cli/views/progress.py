@@ -30,6 +30,7 @@ from ravnest.driver.observe.report import (
     ClusterReplacedEvent,
     ClusterReplannedEvent,
     EvaluatedEvent,
+    NodeJoinedEvent,
     NodesSharedOutEvent,
     NoticeEvent,
     PhaseEvent,
@@ -130,6 +131,15 @@ def event_line(event: RunEvent) -> str | None:
             return (
                 f"{event.cluster} is started with {event.how}: {event.reason}; predicted: {duration(event.change_s)}"
                 f" until it trains{gain} ({where})"
+            )
+        case NodeJoinedEvent(known=True):
+            why = f" ({event.why})" if event.why else ""
+            return f"node {event.node!r} is back{why}: stages may be started there"
+        case NodeJoinedEvent():
+            rates = f"{event.up_bytes_per_s / 125e3:.3g} Mbit/s up, {event.down_bytes_per_s / 125e3:.3g} down"
+            return (
+                f"node {event.node!r} has joined the run as a spare: {format_rate(event.flops_per_s / 1e9)} GFLOP/s,"
+                f" {event.memory_bytes / 1e9:.3g} GB, {rates}"
             )
         case NodesSharedOutEvent():
             return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cluster_planner import Node
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
@@ -295,6 +296,11 @@ class RunRecord:
             round(gained) if math.isfinite(gained) else None,
         )
         self._emit(event)
+
+    def joined(self, node: Node, *, known: bool, why: str = "") -> None:
+        """A node may run stages from now on; `known`: the plan had it before."""
+        what = node.flops_per_s, node.memory_bytes, node.up_bytes_per_s, node.down_bytes_per_s
+        self._emit(report.NodeJoinedEvent(node.name, known, *what, why))
 
     def shared_out(self, shared: SharedOut) -> None:
         """A lost cluster cannot be made, and its nodes are spares of the others."""

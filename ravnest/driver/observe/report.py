@@ -178,11 +178,24 @@ class ClusterReplannedEvent:
 
 
 @dataclass(frozen=True)
-class NodesSharedOutEvent:
-    """A lost `cluster` cannot be made from what is there, for this `reason`.
+class NodeJoinedEvent:
+    """A `node` may run stages from now on, as a spare at first, by these figures.
 
-    Its living `nodes` are spares of the other clusters until it can.
+    `known` says whether the plan had it already; `why`, in words, that the clock lets it in.
     """
+
+    node: str
+    known: bool
+    flops_per_s: float
+    memory_bytes: int
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NodesSharedOutEvent:
+    """A lost `cluster` cannot be made, for this `reason`. Its living `nodes` are spares of the others until it can."""
 
     cluster: str
     nodes: tuple[str, ...]
@@ -203,10 +216,7 @@ class StageRestoredEvent:
 
 @dataclass(frozen=True)
 class ReplacementFailedEvent:
-    """A lost cluster could not be started anew for this `reason`.
-
-    The next try begins in `again_s` seconds. Where that is None, the cluster stays out of the run.
-    """
+    """A lost cluster could not be started anew. The next try is in `again_s` seconds; None: it stays out of the run."""
 
     cluster: str
     reason: str
@@ -243,6 +253,7 @@ RunEvent = (
     | ClusterLostEvent
     | ClusterReplacedEvent
     | ClusterReplannedEvent
+    | NodeJoinedEvent
     | NodesSharedOutEvent
     | StageRestoredEvent
     | ReplacementFailedEvent
@@ -365,6 +376,7 @@ _KINDS = {
     ClusterLostEvent: "lost",
     ClusterReplacedEvent: "replaced",
     ClusterReplannedEvent: "replanned",
+    NodeJoinedEvent: "joined",
     NodesSharedOutEvent: "shared_out",
     StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
 from ravnest.driver.observe.report import (
@@ -61,8 +62,9 @@ class Recovering(Bench):
             asked, self.asked = self.asked, []
             return asked
 
+        replacements = Replacements(self.plan, start_s=30.0)
         starts = ClusterStarts(
-            Replacements(self.plan, start_s=30.0),
+            replacements,
             self.processes,
             lambda plan: setups_by(plan, self.job),
             lambda found, nodes: None,
@@ -71,6 +73,7 @@ class Recovering(Bench):
             starts,
             StateDonors(self.rings, driver, lambda restored: None),
             StateHandover(read, InlineDisk(), outbox, driver),
+            NodeArrivals(replacements, self.record),
             requests,
         )
 

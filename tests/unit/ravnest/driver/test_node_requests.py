@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner import Node, hours_from
+from cluster_planner import Fleet, Node, hours_from
 from ravnest.driver.node_requests import MOST_WAITING, NodeRequest, RunRequest, asked, put_request, take_requests
 from ravnest.errors import InvalidInput
 from ravnest.recovery import HourWatch
@@ -33,6 +33,16 @@ def test_the_clock_asks_too_and_says_why(tmp_path: Path) -> None:
     assert (request.kind, request.node) == ("leave", "tower")
     assert "18-22" in request.why
     assert asked(tmp_path, None, 22 * 3600.0) == []
+
+
+def test_what_is_known_of_a_node_comes_with_the_request(tmp_path: Path) -> None:
+    node = Node(name="new", flops_per_s=2e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=2e6)
+    put_request(tmp_path, NodeRequest("join", "new", fleet=Fleet((node,))))
+    put_request(tmp_path, NodeRequest("join", "torn", fleet=Fleet((node,))))
+    (*_, last) = sorted(tmp_path.glob("*.nodes.yaml"))
+    last.write_text("nodes: [")
+    assert take_requests(tmp_path) == [NodeRequest("join", "new", fleet=Fleet((node,))), NodeRequest("join", "torn")]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from cluster_planner import Node, SpanCosts, Spare
 from ravnest.recovery.replacing import (
     FIRST_WAIT_S,
     HANDOVER_S,
+    LEAVES_S,
     LOOK_AGAIN_S,
     MOST_STARTS,
     WINDOW_S,
+    MoveCluster,
     Replaced,
     Replacements,
     SharedOut,
@@ -196,6 +198,52 @@ def test_what_does_not_pay_is_not_started_until_it_does():
     assert isinstance(order, StartCluster)
 
 
+def slow_machines(plan):
+    """The plan with machines so slow that neither links nor averaging limit anybody."""
+    nodes = tuple(replace(each, flops_per_s=1e6) for each in plan.fleet.nodes)
+    return replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+
+
+def test_a_cluster_that_was_cut_for_fewer_nodes_is_planned_anew_when_one_is_back():
+    plan = slow_machines(plan_of())
+    _, b = (stage.node for stage in plan.cluster("c0").stages)
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c0", 0, 0.0)
+    (order,) = machine.tick(everyone(plan) - {b}, 10.0)
+    assert isinstance(order, StartCluster)
+    assert order.placement.how == "other cuts"
+    machine.listening("c0", 20.0)
+    machine.trains("c0", 30.0)
+    assert machine.tick(everyone(plan) - {b}, 30.0 + LOOK_AGAIN_S) == [], "there is nothing better yet"
+    assert not machine.due(1000.0)
+    machine.node_back(b, 1000.0)
+    assert machine.tick(everyone(plan), 1000.0 + LOOK_AGAIN_S, rest_s=15.0) == [], "it does not pay any more"
+    machine.node_back(b, 2000.0)
+    (move,) = machine.tick(everyone(plan), 2000.0 + LOOK_AGAIN_S)
+    assert isinstance(move, MoveCluster)
+    assert repr(b) in move.reason
+    machine.lost(move.cluster, 0, 2020.0)
+    (order,) = machine.tick(everyone(plan), 2020.0 + FIRST_WAIT_S)
+    assert isinstance(order, StartCluster)
+    assert b in {stage.node for stage in order.plan.cluster(move.cluster).stages}
+    assert order.reason == move.reason
+
+
+def test_one_that_does_not_leave_after_all_may_be_told_again():
+    plan = plan_of()
+    (a, _), (c,) = ([stage.node for stage in plan.cluster(name).stages] for name in ("c0", "c1"))
+    machine = Replacements(plan, start_s=START_S)
+    machine.node_slow(a, 8.0, 0.0)
+    (move,) = machine.tick(everyone(plan), 0.0)
+    assert isinstance(move, MoveCluster)
+    assert "8.0 times as long" in move.reason
+    assert machine.tick(everyone(plan), LOOK_AGAIN_S) == []
+    assert [type(each) for each in machine.tick(everyone(plan), LEAVES_S)] == [MoveCluster]
+    machine.node_slow(a, 1.0, LEAVES_S)
+    machine.node_slow(c, 1.0, LEAVES_S)
+    assert machine.tick(everyone(plan), 3 * LEAVES_S) == []
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_in_any_history_no_node_runs_two_stages_and_every_cluster_holds_the_model(data):
@@ -207,7 +255,7 @@ def test_in_any_history_no_node_runs_two_stages_and_every_cluster_holds_the_mode
     for _ in range(data.draw(st.integers(1, 25))):
         now_s += data.draw(st.sampled_from([0.0, 3.0, 11.0, 70.0]))
         name = data.draw(st.sampled_from(names))
-        match data.draw(st.sampled_from(["lose", "tick", "tick", "fail", "listen", "train", "leave", "back"])):
+        match data.draw(st.sampled_from(["lose", "tick", "tick", "fail", "listen", "train", "leave", "back", "slow"])):
             case "lose" if name not in machine:
                 machine.lost(name, 0, now_s)
                 runs.discard(name)
@@ -222,10 +270,17 @@ def test_in_any_history_no_node_runs_two_stages_and_every_cluster_holds_the_mode
                 machine.node_left(data.draw(st.sampled_from(sorted(everyone(plan)))))
             case "back":
                 machine.node_back(data.draw(st.sampled_from(sorted(everyone(plan)))), now_s)
+            case "slow":
+                machine.node_slow(data.draw(st.sampled_from(sorted(everyone(plan)))), 5.0, now_s)
             case "tick":
                 alive = set(data.draw(st.sets(st.sampled_from(sorted(everyone(plan))))))
                 for order in machine.tick(alive, now_s, data.draw(st.sampled_from([5.0, 1e4, math.inf]))):
                     if isinstance(order, TryFailed):
+                        runs.discard(order.cluster)
+                    if isinstance(order, MoveCluster):
+                        assert order.cluster in runs
+                        assert len(runs) > 1
+                        machine.lost(order.cluster, 0, now_s)
                         runs.discard(order.cluster)
                     if isinstance(order, StartCluster):
                         runs.add(order.cluster)
