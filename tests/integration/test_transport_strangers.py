@@ -144,6 +144,50 @@ def test_so_many_silent_connections_are_open_and_no_more_and_a_peer_still_gets_i
     friend.close()
 
 
+@pytest.fixture
+def hasty_threads():
+    """Threads take turns as often as Python lets them, so that what two of them touch is met half done."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_five_hundred_connections_that_come_and_go_harm_no_exchange_however_threads_take_turns(listener, hasty_threads):
+    friend = endpoint("a")
+    friend.connect({"b": listener.address})
+    listener.connect({"a": friend.address})
+    address = listener.address
+
+    def come_and_go(port):
+        for number in range(250):
+            with contextlib.suppress(OSError), socket.create_connection((address.host, port), timeout=5) as stranger:
+                if number % 2:
+                    stranger.sendall(greeting(b"PLAIN")[: 1 + number % 60])
+
+    strangers = [
+        threading.Thread(target=come_and_go, args=(port,)) for port in (address.pipeline_port, address.bulk_port)
+    ]
+    for stranger in strangers:
+        stranger.start()
+    sent, heard, end = 0, [], time.monotonic() + DEADLINE_S
+    body = torch.arange(20_000.0)  # large enough to lie in shared memory
+    while time.monotonic() < end:
+        going = any(stranger.is_alive() for stranger in strangers)
+        if not going and len(heard) == sent:
+            break
+        if going and sent < len(heard) + 4:
+            friend.send("b", Lane.BULK, Note(number=sent), [body + sent])
+            sent += 1
+        friend.poll(0.0)
+        heard += [(each.message.number, float(each.tensors[0][0])) for each in listener.poll(0.001)]
+    for stranger in strangers:
+        stranger.join(DEADLINE_S)
+    assert sent > 4
+    assert heard == [(number, float(number)) for number in range(sent)]
+    friend.close()
+
+
 class Allocated(ctypes.Structure):
     """glibc's struct mallinfo2, of which two fields count: bytes in use in all heaps, and in mappings of their own."""
 
