@@ -15,7 +15,7 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Spare
 
-MOST_REASONS = 32
+MOST_REASONS = 12
 """Where there are more spares than this, none is given figures of its own."""
 
 NOTHING_GAINED = "no plan with it that was looked at is worth more"

@@ -47,6 +47,9 @@ def plan(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the check of the same job's model that was made before.")
     ] = True,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print each stage of a large plan, of which a summary is printed otherwise.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -72,7 +75,8 @@ def plan(
         made = explained.plan
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
-    from ravnest.cli.views.plan import explanation, of_constraints, plan_document, show_explanation, show_plan
+    from ravnest.cli.views.plan import plan_document, show_plan
+    from ravnest.cli.views.plan_explained import explanation, of_constraints, show_explanation
 
     if as_json:
         document = plan_document(made, output, picture_path)
@@ -81,7 +85,7 @@ def plan(
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
-    show_plan(made, Console())
+    show_plan(made, Console(), everything=everything)
     if explain:
         show_explanation(made, explained.search, Console(), explained.largest_round, explained.relaxed)
     elif (line := of_constraints(made)) is not None:

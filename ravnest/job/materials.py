@@ -167,6 +167,22 @@ def total_samples(job: Job, dataset_size: int, job_file: str | Path) -> int | No
     return int(samples)
 
 
+def check_warmup(job: Job, job_file: str | Path, total: int | None) -> None:
+    """Raises InvalidInput where even a single cluster that trains all `total` samples would not reach the end of the
+    warm-up, whatever the plan.
+    """
+    if total is None:
+        return
+    schedule, updates = job.optimizer.schedule, expected_updates(total, job.micro_batch, job.update_every)
+    with naming(job_file):
+        lr_ratio(schedule, 0, updates)
+        if schedule.warmup_updates > updates:
+            message = f"training ends after {updates} updates, in the middle of {schedule.warmup_updates} of warm-up"
+            raise InvalidInput(
+                message, key="optimizer.schedule.warmup_updates", hint="a shorter one, or a later `stop`"
+            )
+
+
 def check_shares(job: Job, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
     """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch, or its updates
     leave nothing to decay over after the warm-up.

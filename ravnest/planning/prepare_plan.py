@@ -42,6 +42,7 @@ from ravnest.job.materials import (
     JobData,
     capture_job,
     check_shares,
+    check_warmup,
     first_batch,
     load_data,
     make_loss,
@@ -136,6 +137,7 @@ def prepare_plan(
         data = load_data(job, job_path)
         batch = first_batch(job, job_path, data)
     total = total_samples(job, len(data.train), job_path)
+    check_warmup(job, job_path, total)
     trained_samples = math.inf if total is None else float(total)
     trained_s = math.inf if job.stop.minutes is None else 60.0 * job.stop.minutes
     with naming(job_path):
@@ -288,8 +290,7 @@ def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, unit
 
 
 def _try_other_cuts(plan: Plan, job: Job, data: JobData, extent: Check, step: Callable[[str], None]) -> tuple[str, ...]:
-    """Tries a model that was checked before with other cuts: with all of them at once, since those of the next plan
-    will be others again. Returns what was tried. Raises InvalidInput."""
+    """Tries all cuts of a model that was checked before; returns what was tried. Raises InvalidInput."""
     step("capturing the model, to try it with other cuts")
     tried = tried_model(job, job.file, make_model(job, job.file, "meta"), extent, free_bytes())
     captured = capture_job(job, job.file, data)

@@ -135,6 +135,10 @@ LEAST_UPDATES = 10
 is then at most a tenth of the rate."""
 
 
+LEAST_ROUNDS = 10
+"""How many rounds of averaging it needs: clusters do not wait for the first ones."""
+
+
 def too_short(result: SimulatedRun, plan: Plan) -> str | None:
     """Return the reason why the run has shown no steady state, in words; None where it has shown one."""
     seconds = result.drain_s - result.steady_from_s
@@ -145,4 +149,6 @@ def too_short(result: SimulatedRun, plan: Plan) -> str | None:
         return f"it holds {updates[slowest]} updates of {slowest}, and takes {LEAST_UPDATES}"
     if len(plan.clusters) > 1 and result.rounds < 2:
         return "no round of averaging was complete before the end of training"
+    if len(plan.clusters) > 1 and result.rounds < LEAST_ROUNDS:
+        return f"it holds {result.rounds} rounds of averaging, and takes {LEAST_ROUNDS}"
     return None

@@ -14,10 +14,11 @@ from cluster_planner import Plan
 from ravnest.errors import InvalidInput, naming
 from ravnest.simulator.scenario import Scenario, load_scenario
 from ravnest.simulator.simulate import OnProgress, simulate
-from ravnest.simulator.simulated_run import SimulatedRun, too_short
+from ravnest.simulator.simulated_run import LEAST_ROUNDS, SimulatedRun, too_short
 
 MOST_EVENTS = 5_000_000
-"""How many events a simulation without a given end may take: half a minute to a minute of one core."""
+"""How many events a simulation without a given end may take: half a minute to a minute of one core. It takes up to
+_LONGER times as many where fewer hold no LEAST_ROUNDS rounds of averaging."""
 HOUR_S = 3600.0
 """How long a job is simulated that ends after epochs, whose samples the plan does not know."""
 TRIED_EVENTS = 50_000
@@ -115,6 +116,9 @@ def default_length(
         made = simulate(plan, scenario, samples=tried, seed=seed)
         if made.events >= tried_events:
             affordable = int(made.samples * most_events / made.events)
+            if len(plan.clusters) > 1:
+                rounds = (LEAST_ROUNDS + 1) * plan.workload.round_samples(len(plan.clusters))
+                affordable = max(affordable, min(int(rounds), _LONGER * affordable))
             if affordable < wanted:
                 few = max(affordable, tried)
                 reason = (

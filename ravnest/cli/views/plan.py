@@ -1,16 +1,14 @@
-"""Shows a plan, and with `--explain` how it was found and what would make it better, on a terminal or as JSON.
+"""Shows a plan on a terminal or as JSON.
 
-In: a plan, and of an explained plan the steps of the search and what constraints cost. Out: a table for each cluster,
-then the rings, the spares and what limits the fleet; or one JSON document. This module decides the words and the
+In: a plan. Out: a table for each cluster, then the rings, the spares and what limits the fleet; of a plan of more than
+MOST_STAGES stages a summary, unless all is asked for; or one JSON document. This module decides the words and the
 layout. Every figure comes from the plan or from cluster_planner.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -21,50 +19,48 @@ from cluster_planner import (
     ALL_DAY,
     DEFAULT_LATENCY_S,
     DEFAULT_REGION_LATENCY_S,
-    MOST_NODES_TO_PLAN_ANEW,
     Cluster,
     ClusterPrediction,
-    ConstraintCosts,
     Plan,
     SingleNodePlan,
     SpanCosts,
-    Step,
     assumed_links,
     better_single_node,
     capped_links,
     common_hours,
     format_count,
     format_rate,
-    has_constraints,
     hours_to,
-    most_helpful_changes,
     part_of_day,
 )
 from ravnest.formatting import duration, listed, size
 
 _WIDE = 110
-LEGEND = "up, down: each micro-batch's time on uplink and downlink{}"
+LEGEND = (
+    "up, down: each micro-batch's time on uplink and downlink{}. busy: the part of the time that the most used of{}"
+)
 SPAN_WORDS = 36
+
+MOST_STAGES = 24
+"""A plan of more stages is summed up, unless all is asked for."""
+MOST_CLUSTERS = 12
+"""So many clusters have a line of their own in a summary."""
 
 NEARLY = 0.005
 """A plan reaches the bound if it is worth less than the bound by no more than this part of it."""
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """Prints the plan as tables."""
+def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None:
+    """Prints the plan as tables, or, unless `everything` is asked for, a summary of a large one."""
     of = ((plan.fleet.nodes, "node"), (plan.clusters, "cluster"), (plan.costs.units, "unit"))
     parts = " · ".join(format_count(len(several), word) for several, word in of)
     console.print(f"{parts}, {size(plan.costs.parameter_bytes)} of weights", highlight=False)
-    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
-        console.print()
-        console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
-        console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
     console.print()
-    averaged = ", averaging included" if len(plan.clusters) > 1 else ""
-    console.print(LEGEND.format(averaged), style="dim", highlight=False)
-    console.print()
-    if len(plan.clusters) > 1:
-        console.print(_rings_table(plan))
+    summed_up = not everything and sum(len(cluster.stages) for cluster in plan.clusters) > MOST_STAGES
+    if summed_up:
+        _show_summary(plan, console)
+    else:
+        _show_stages(plan, console)
     for names, reason in spares_by_reason(plan):
         console.print(f"spare: [bold]{escape(listed(names))}[/bold], {escape(reason)}", highlight=False)
     for note in link_notes(plan):
@@ -77,6 +73,82 @@ def show_plan(plan: Plan, console: Console) -> None:
     if (one := _better_alone(plan)) is not None:
         console.print()
         console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
+    if summed_up:
+        console.print("\n--all prints each stage and each ring.", style="dim", highlight=False)
+
+
+def _show_stages(plan: Plan, console: Console) -> None:
+    for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
+        console.print(_cluster_table(plan, cluster, predicted, wide=console.width >= _WIDE))
+        console.print(f"  limited by: {escape(predicted.bottleneck)}", highlight=False)
+        console.print()
+    console.print(legend(plan), style="dim", highlight=False)
+    console.print()
+    if len(plan.clusters) > 1:
+        console.print(_rings_table(plan))
+
+
+def legend(plan: Plan) -> str:
+    """Returns what the columns of a cluster's table mean."""
+    if len(plan.clusters) > 1:
+        return LEGEND.format(", averaging included", " a stage's parts works; waiting for averaging is no work")
+    return LEGEND.format("", " a stage's parts works")
+
+
+def _show_summary(plan: Plan, console: Console) -> None:
+    """Prints a line for each of the first clusters, one for all others, and one for the rings."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("  cluster", no_wrap=True)
+    table.add_column("stages", justify="right", no_wrap=True)
+    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("busy", justify="right", no_wrap=True)
+    table.add_column("busiest stage", overflow="fold", style="bold")
+    if console.width >= _WIDE:
+        table.add_column("regions", overflow="ellipsis", no_wrap=True, style="dim")
+    work = plan.workload
+    for cluster, predicted in list(zip(plan.clusters, plan.predicted.clusters, strict=True))[:MOST_CLUSTERS]:
+        busiest = max(range(len(cluster.stages)), key=lambda i: predicted.stages[i].occupancy_s)
+        cells = [
+            f"  {escape(cluster.name)}",
+            str(len(cluster.stages)),
+            format_rate(predicted.samples_per_s),
+            f"{predicted.busy(predicted.stages[busiest], work.micro_batch):.0%}",
+            escape(cluster.stages[busiest].node),
+        ]
+        if console.width >= _WIDE:
+            cells.append(escape(", ".join(_regions(plan, cluster))))
+        table.add_row(*cells)
+    console.print(table)
+    if more := plan.clusters[MOST_CLUSTERS:]:
+        rates = [one.samples_per_s for one in plan.predicted.clusters[MOST_CLUSTERS:]]
+        sizes = [len(cluster.stages) for cluster in more]
+        console.print(
+            f"  and {format_count(len(more), 'more cluster')}: {_from_to(sizes)} stages,"
+            f" {_from_to([format_rate(rate) for rate in (min(rates), max(rates))])} samples/s each",
+            highlight=False,
+        )
+    if plan.rings and len(plan.clusters) > 1:
+        start, end = max((ring.units for ring in plan.rings), key=lambda units: _weights(plan, units))
+        console.print(
+            f"  {format_count(len(plan.rings), 'ring')} of {_from_to([len(ring.members) for ring in plan.rings])}"
+            f" members, of up to {size(_weights(plan, (start, end)))} of weights",
+            highlight=False,
+        )
+    console.print()
+
+
+def _regions(plan: Plan, cluster: Cluster) -> list[str]:
+    """Returns the regions of a cluster's nodes, in the order of its stages."""
+    return list(dict.fromkeys(plan.fleet.node(stage.node).region or "no region" for stage in cluster.stages))
+
+
+def _from_to(values: Sequence[int] | Sequence[str]) -> str:
+    least, most = (min(values), max(values)) if isinstance(values[0], int) else (values[0], values[-1])
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _weights(plan: Plan, units: tuple[int, int]) -> int:
+    return sum(unit.parameter_bytes for unit in plan.costs.units[slice(*units)])
 
 
 def spares_by_reason(plan: Plan) -> list[tuple[list[str], str]]:
@@ -150,13 +222,21 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         f"[bold]{escape(cluster.name)}[/bold]: {format_rate(predicted.samples_per_s)} samples/s, "
         f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
     )
-    table = Table(title=title, title_justify="left", title_style="", box=None, header_style="dim", pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        header_style="dim",
+        pad_edge=False,
+        padding=(0, 1) if wide else (0, 1, 0, 0),
+    )
     table.add_column("  stage", no_wrap=True)
     table.add_column(
         "node", style="bold", overflow="fold", min_width=max(len(s.node) for s in cluster.stages) if wide else None
     )
     table.add_column("units", no_wrap=True)
-    for name in ("compute", "up", "down", "memory"):
+    for name in ("compute", "up", "down", "busy", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
@@ -170,6 +250,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
             duration(costs.compute_s),
             duration(costs.up_s),
             duration(costs.down_s),
+            f"{predicted.busy(costs, plan.workload.micro_batch):.0%}",
             f"{size(costs.memory_bytes)} of {size(plan.fleet.node(stage.node).memory_bytes)}",
         ]
         if wide:
@@ -197,9 +278,8 @@ def _rings_table(plan: Plan) -> Table:
     table.add_column("passes chunks along")
     for i, ring in enumerate(plan.rings):
         start, end = ring.units
-        weights = sum(unit.parameter_bytes for unit in plan.costs.units[start:end])
         nodes = [plan.cluster(name).stages[stage].node for name, stage in ring.members]
-        table.add_row(f"  {i}", f"[{start}, {end})", size(weights), escape(" → ".join(nodes)))
+        table.add_row(f"  {i}", f"[{start}, {end})", size(_weights(plan, ring.units)), escape(" → ".join(nodes)))
     return table
 
 
@@ -244,7 +324,11 @@ def _fleet_table(plan: Plan) -> Table:
     if predicted.best_possible is not None:
         table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
     if len(plan.clusters) > 1:
-        round_words = f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples"
+        round_samples = plan.workload.round_samples(len(plan.clusters))
+        round_words = (
+            f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples on idle links;"
+            f" one every {duration(round_samples / predicted.samples_per_s)} in training"
+        )
         table.add_row("averaging", round_words)
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
@@ -291,109 +375,3 @@ def beyond_nodes(plan: Plan) -> str | None:
 def _and_more(pairs: list[tuple[str, str]]) -> str:
     more = len(pairs) - 1
     return f"{pairs[0][0]} and {pairs[0][1]}" + (f" (and {format_count(more, 'more pair')})" if more else "")
-
-
-IN_A_ROW = 8
-NO_CONSTRAINTS = ConstraintCosts()
-
-COMPARED = (
-    "Each by itself, with the same clusters, or, without a constraint, planned anew; now {} samples/s, worth {}. Gains"
-    " are of what the plan is worth, since hours change no samples/s, and rarer averaging and staleness make them count"
-    " less."
-)
-NOTHING = (
-    "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
-)
-FAR = 0.5
-"""A plan is far from the bound if it is worth less than this part of it."""
-
-
-def of_constraints(plan: Plan) -> str | None:
-    """Returns how to find out whether constraints keep the plan far from the bound.
-
-    None where the plan is near the bound or has no constraints.
-    """
-    bound = plan.predicted.best_possible
-    if bound is None or plan.predicted.objective >= FAR * bound or not has_constraints(plan.fleet.constraints):
-        return None
-    if len(plan.fleet.nodes) > MOST_NODES_TO_PLAN_ANEW:
-        see = "leave one out of nodes.yaml and plan again"
-    else:
-        see = "`ravnest plan --explain` plans without each"
-    return f"\nThe bound heeds no constraints of nodes.yaml: to see what they cost, {see}."
-
-
-def explanation(
-    plan: Plan, steps: Sequence[Step], most_round: float = math.inf, relaxed: ConstraintCosts = NO_CONSTRAINTS
-) -> dict[str, object]:
-    """Returns the steps of the search and the most helpful changes, for a JSON document.
-
-    No larger `average_every` than `most_round` samples is advised. `relaxed` is what single constraints cost.
-    """
-    return {
-        "search": [asdict(step) for step in steps],
-        "would_help": [
-            {
-                "change": one.words.rstrip(","),
-                "samples_per_s": one.samples_per_s,
-                "worth": one.worth,
-                "cluster": None if one.cluster is None else plan.clusters[one.cluster].name,
-            }
-            for one in most_helpful_changes(plan, most_round, relaxed.found)
-        ],
-        "untried": relaxed.untried,
-    }
-
-
-def show_explanation(
-    plan: Plan,
-    steps: Sequence[Step],
-    console: Console,
-    most_round: float = math.inf,
-    relaxed: ConstraintCosts = NO_CONSTRAINTS,
-) -> None:
-    """Prints how the plan was found, and which changes would help most. See `explanation` for the arguments."""
-    table = Table(box=None, header_style="dim", pad_edge=False, title="\nHow it was found", title_justify="left")
-    table.add_column("phase", style="bold", no_wrap=True)
-    table.add_column("what it did", overflow="fold")
-    table.add_column("worth gained", justify="right")
-    for phase, words, gained in told(steps):
-        table.add_row(phase, escape(words), f"{gained:.4g}" if gained > 0 else "–")
-    console.print(table)
-    now = plan.predicted.objective
-    changes = Table(box=None, header_style="dim", pad_edge=False, title="\nWhat would help most", title_justify="left")
-    changes.add_column("one change", overflow="fold")
-    changes.add_column("samples/s", justify="right")
-    changes.add_column("worth", justify="right")
-    changes.add_column("gain", justify="right")
-    for one in most_helpful_changes(plan, most_round, relaxed.found):
-        changes.add_row(
-            escape(one.words.rstrip(",")),
-            format_rate(one.samples_per_s),
-            format_rate(one.worth),
-            f"{one.worth / now - 1:+.0%}",
-        )
-    if changes.row_count:
-        console.print(changes)
-        console.print(
-            COMPARED.format(format_rate(plan.predicted.samples_per_s), format_rate(now)), style="dim", highlight=False
-        )
-    else:
-        console.print(f"\n{NOTHING}", highlight=False)
-    if relaxed.untried is not None:
-        console.print(relaxed.untried, style="dim", highlight=False)
-
-
-def told(steps: Sequence[Step]) -> list[tuple[str, str, float]]:
-    """Returns the rows (phase, words, gained) for the steps of a search.
-
-    Of steps of one phase in a row that gained nothing, only the first IN_A_ROW are listed; one row counts the others.
-    """
-    rows: list[tuple[str, str, float]] = []
-    for (phase, gained), run in groupby(steps, lambda step: (step.phase, step.gained > 0)):
-        several = list(run)
-        shown = several if gained else several[:IN_A_ROW]
-        rows += [(phase, step.words, step.gained) for step in shown]
-        if more := len(several) - len(shown):
-            rows.append((phase, f"{more} more, none of them better", 0.0))
-    return rows

@@ -59,7 +59,7 @@ def test_a_run_too_short_for_a_steady_state_is_compared_with_nothing(plan_file: 
             CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", samples, "--json"]).stdout
         )
         assert document["too_short"].endswith("and takes 10")
-    document = json.loads(CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "3000", "--json"]).stdout)
+    document = json.loads(CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "24000", "--json"]).stdout)
     assert document["too_short"] is None
 
 

@@ -11,6 +11,7 @@ from ravnest.job.materials import (
     baselines_of,
     capture_job,
     check_shares,
+    check_warmup,
     load_data,
     make_model,
     search_dirs,
@@ -242,3 +243,14 @@ def test_a_data_loader_that_a_run_cannot_keep_to_is_refused(loaders_file, name, 
         loaded(loaders_file, name)
     assert (caught.value.key, caught.value.path) == ("data.factory", str(loaders_file))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["constant", "cosine"])
+def test_a_warm_up_that_no_plan_reaches_the_end_of_is_refused_before_the_search(name):
+    job = tiny_job(optimizer={"name": "sgd", "lr": 0.1, "schedule": {"name": name, "warmup_updates": 20}})
+    per_update = job.micro_batch * job.update_every
+    check_warmup(job, JOB_FILE, 21 * per_update)
+    check_warmup(job.model_copy(), JOB_FILE, 10**9)
+    with pytest.raises(InvalidInput) as caught:
+        check_warmup(job, JOB_FILE, 19 * per_update)
+    assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")

@@ -16,10 +16,11 @@ PLAN = home_plan()  # 32 samples an update, 2048 a round
         (300, "it holds 3 updates of c1, and takes 10"),
         (600, "it holds 6 updates of c1, and takes 10"),
         (1500, "no round of averaging was complete before the end of training"),
-        (3000, None),
+        (9000, "it holds 5 rounds of averaging, and takes 10"),
+        (24000, None),
     ],
 )
-def test_ten_updates_of_the_slowest_cluster_and_a_round_make_a_steady_state(samples: int, said: str | None) -> None:
+def test_ten_updates_of_the_slowest_cluster_and_ten_rounds_make_a_steady_state(samples: int, said: str | None) -> None:
     assert too_short(simulate(PLAN, samples=samples), PLAN) == said
 
 

@@ -29,11 +29,18 @@ def test_it_is_the_jobs_own_end(
     assert found.reason.startswith(reason)
 
 
+def test_it_holds_ten_rounds_where_that_takes_no_more_than_four_times_the_events() -> None:
+    few, none = until({"samples": 10**9}, most_events=60_000), until({"samples": 10**9}, most_events=6_000)
+    assert few.samples == 11 * 2048
+    assert none.samples is not None
+    assert none.samples < 11 * 2048
+
+
 def test_it_is_no_farther_than_the_events_reach() -> None:
-    found = until({"samples": 10**9}, most_events=20_000)
+    found = until({"samples": 10**9}, most_events=200_000)
     assert found.samples is not None
     assert found.seconds is None
-    assert "of the job's own end (1,000,000,000 samples), as far as some 0.02 million events reach" in found.reason
+    assert "of the job's own end (1,000,000,000 samples), as far as some 0.2 million events reach" in found.reason
     made = simulate(home_plan(), samples=found.samples)
-    assert made.events == pytest.approx(20_000, rel=0.2)
-    assert until({"samples": 10**9}, most_events=20_000) == found
+    assert made.events == pytest.approx(200_000, rel=0.2)
+    assert until({"samples": 10**9}, most_events=200_000) == found

@@ -18,7 +18,7 @@ from cluster_planner import (
     make_plan,
     most_helpful_changes,
 )
-from ravnest.cli.views.plan import IN_A_ROW, explanation, of_constraints, show_explanation, told
+from ravnest.cli.views.plan_explained import IN_A_ROW, explanation, of_constraints, show_explanation, told
 
 
 def planned(steps: list[Step]) -> Plan:
