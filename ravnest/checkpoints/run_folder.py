@@ -28,8 +28,10 @@ REQUESTS = ".request-*.json"
 """The files with which other commands ask something of a run."""
 _REQUESTED = ".request-*"
 """The same, and the files beside them."""
+PAGE_TOKEN = ".page-token"
+"""The file that holds what a browser must know to look at the run's page."""
 _REHEARSAL = "rehearsal"
-_BEGINNINGS = {LOCK, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
+_BEGINNINGS = {LOCK, PAGE_TOKEN, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
 _LOGS = "logs/*.s[0-9]*.log"
 
 

@@ -32,6 +32,7 @@ from ravnest.cli.run import run
 from ravnest.cli.runs import runs, status
 from ravnest.cli.simulate import simulate
 from ravnest.cli.steer import checkpoint, stop
+from ravnest.cli.watch import watch
 from ravnest.errors import Interrupted, InvalidInput, RavnestError
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -114,6 +115,7 @@ app.command(cls=Command, epilog="Example: ravnest runs")(runs)
 app.command(cls=Command, epilog="Example: ravnest status runs/first")(status)
 app.command(cls=Command, epilog="Example: ravnest logs runs/first --follow")(logs)
 app.command(cls=Command, epilog="Example: ravnest attach runs/first")(attach)
+app.command(cls=Command, epilog="Example: ravnest watch runs/first --port 8000")(watch)
 app.command(cls=Command, epilog="Example: ravnest stop runs/first --wait 300")(stop)
 app.command(cls=Command, epilog="Example: ravnest checkpoint runs/first --wait 300")(checkpoint)
 app.command(cls=Command, epilog="Example: ravnest compare runs/first runs/second --picture both.png")(compare)

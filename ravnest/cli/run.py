@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ravnest.cli.watch import PORT, page_beside
 
 
 def run(
@@ -47,6 +49,12 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave the run to itself when it trains: it outlives this terminal.")
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a page of the run for a browser on this machine, and print its link.")
+    ] = False,
+    page_port: Annotated[
+        int, typer.Option("--page-port", min=0, max=65535, help="Where the page listens, or on the next that is free.")
+    ] = PORT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
@@ -56,9 +64,11 @@ def run(
 
         if as_json:
             raise InvalidInput("tells how a run has ended, and --detach does not wait for that", key="--json")
-        switches = {"--resume": resume, "--other-data": other_data, "--encrypt": encrypt, "--timeline": timeline}
-        given = [str(plan), *(name for name, on in switches.items() if on)]
-        run_detached([*given, *([] if address is None else ["--address", address])], out, resume=resume)
+        switches = {"--resume": resume, "--other-data": other_data, "--timeline": timeline, "--page": page}
+        given = [str(plan), *(name for name, on in switches.items() if on), "--page-port", str(page_port)]
+        given += [] if encrypt is None else ["--encrypt" if encrypt else "--no-encrypt"]
+        given += [] if address is None else ["--address", address]
+        run_detached(given, out, resume=resume)
         return
     import ravnest
     from ravnest.cli.views.lost_output import lasting_console
@@ -67,7 +77,14 @@ def run(
     console = lasting_console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
     # Ray and the job's own code may print: with --json, stdout holds the result alone.
-    with view, redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with ExitStack() as leaving:
+        if page:
+            from ravnest.checkpoints.run_folder import choose_folder
+
+            out = choose_folder(out, resume=resume).path
+            note(f"page: {leaving.enter_context(page_beside(out, page_port))}")
+        leaving.enter_context(view)
+        leaving.enter_context(redirect_stdout(sys.stderr) if as_json else nullcontext())
         result = ravnest.run(
             plan,
             address=address,

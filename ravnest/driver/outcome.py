@@ -101,7 +101,7 @@ def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, .
             if name in record.tensor_bytes:
                 parts = record.tensor_bytes[name]
                 window = max(cluster.window, record.largest_windows.get(cluster.name, 0))
-                planned = _planned_bytes(plan, spans, stage, (index, len(cluster.stages)), window)
+                planned = planned_bytes(plan, spans, stage, (index, len(cluster.stages)), window)
                 memory = report.StageMemory(planned, sum(parts.values()), parts, window)
             times, counts = record.times, record.staleness.get(name, [])
             update_s, late = times.update_s(name), record.imitated.get(name)
@@ -122,7 +122,7 @@ def stage_figures(plan: Plan, record: RunRecord) -> tuple[report.StageFigures, .
     return tuple(figures)
 
 
-def _planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> int:
+def planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> int:
     """What the planner counts for a stage's tensors with this window, which may have been tuned in the run."""
     planned = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
     node = plan.fleet.node(stage.node)

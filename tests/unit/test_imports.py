@@ -64,6 +64,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "stage planning",
         "driver",
         "results rehearsal profiling",
+        "page",
         "files",
         "api machines",
         "cli",
@@ -123,6 +124,8 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "experiments/",
     ),
     "pydantic": ("cluster_planner/", "ravnest/"),
+    "starlette": ("ravnest/page/server.py",),
+    "uvicorn": ("ravnest/page/server.py",),
     "pydantic_core": ("ravnest/training/optimizer.py",),
     "torch": ("ring_allreduce/", "ravnest/", "experiments/", "examples/"),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import IO, Annotated, Self
 
 import msgspec
 
-from ravnest.driver.observe.report import EVENT_TYPES, RunEvent
+from ravnest.driver.observe.report import EVENT_TYPES, EvaluatedEvent, RunEvent
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.job_sections import MOST
@@ -221,6 +222,12 @@ def event_of(record: Mapping[str, object]) -> RunEvent | None:
     wanted = EVENT_TYPES.get(str(record["kind"]))
     if wanted is None:
         return None
+    if wanted is EvaluatedEvent:  # the losses of a run that has diverged are no numbers
+        losses = [record.get("metrics"), {"loss": record.get("loss")}]
+        known = [
+            {k: math.nan if v is None else v for k, v in each.items()} for each in losses if isinstance(each, dict)
+        ]
+        record = {**record, **known[-1], "metrics": known[0]} if len(known) == len(losses) else record
     try:
         return msgspec.convert(record, wanted, dec_hook=lambda kind, value: kind(value))  # of a Path
     except (msgspec.ValidationError, TypeError) as error:

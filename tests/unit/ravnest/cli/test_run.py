@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ravnest
+from ravnest.cli import run as run_command
 from ravnest.cli.main import app
 from ravnest.driver.observe.report import RunResult
 
@@ -56,3 +59,22 @@ def test_without_json_a_summary_is_shown(asked: dict[str, Any]) -> None:
 def test_a_run_that_was_stopped_ends_with_its_own_code(asked: dict[str, Any], result: RunResult) -> None:
     asked["result"] = replace(result, stopped_early=True)
     assert CliRunner().invoke(app, ["run", "p.yaml", "--json"]).exit_code == 130
+
+
+def test_with_a_page_its_link_is_told_and_the_folder_is_chosen_before(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[object] = []
+
+    @contextmanager
+    def page_beside(*given: object) -> Iterator[str]:
+        served.append(given)
+        yield "http://here"
+        served.append("ended")
+
+    monkeypatch.setattr(run_command, "page_beside", page_beside)
+    told = CliRunner().invoke(app, ["run", "p.yaml", "--out", str(tmp_path / "r"), "--page", "--page-port", "7"])
+    assert told.exit_code == 0, told.output
+    assert served == [(tmp_path / "r", 7), "ended"]
+    assert asked["out"] == tmp_path / "r"
+    assert "note: page: http://here" in told.stderr

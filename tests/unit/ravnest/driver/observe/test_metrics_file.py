@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ravnest.driver.observe.metrics_file import MetricsWriter, event_of, last_records, read_metrics, record_of
-from ravnest.driver.observe.report import CheckpointWrittenEvent, as_plain, kind_of
+from ravnest.driver.observe.report import CheckpointWrittenEvent, EvaluatedEvent, as_plain, kind_of
 from ravnest.errors import InvalidInput
 from ravnest.results.tensorboard import scalars
 
@@ -206,3 +206,14 @@ def test_an_event_comes_back_from_its_record():
     assert record_of('{"kind":"x","at_s":1}') == {"kind": "x", "at_s": 1}
     with pytest.raises(InvalidInput, match="is not JSON"):
         record_of("junk")
+
+
+def test_the_evaluation_of_a_run_that_has_diverged_is_read_back(tmp_path):
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.write("evaluated", 1.0, **as_plain(EvaluatedEvent(10, math.nan, {"accuracy": math.nan}, final=False)))
+    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    event = event_of(record)
+    assert math.isnan(event.loss)
+    assert math.isnan(event.metrics["accuracy"])
+    with pytest.raises(InvalidInput, match="is no evaluated"):
+        event_of({"kind": "evaluated", "at_s": 1.0, "loss": None})

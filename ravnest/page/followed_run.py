@@ -1,0 +1,126 @@
+"""A run's folder, followed for a page while the run writes it.
+
+In: the folder, which is only read. Out: the page's document and curves as of the last look. Each look reads what has
+come since, in pieces of bounded size, so a long past comes over several looks.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster_planner import load_plan
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.run_lock import look_at_lock
+from ravnest.driver.observe.metrics_file import record_of
+from ravnest.errors import InvalidInput
+from ravnest.page.run_view import RunView, Words
+from ravnest.results.run_log import lines_since
+from ravnest.results.run_state import State, state_of
+
+_NOT_BEGUN = "it has not begun: there is no plan.yaml yet"
+_MOST_PLAN_BYTES = 64 * 1024 * 1024
+
+
+class FollowedRun:
+    """One run. Its methods are called by one thread at a time."""
+
+    def __init__(self, path: Path, words: Words) -> None:
+        self.path = path
+        self._folder = RunFolder(path)
+        self._words = words
+        self._view: RunView | None = None
+        self._planned: tuple[int, int] | None = None
+        self._at = 0
+        self._outcome: Mapping[str, object] = {}
+        self.problem: str | None = _NOT_BEGUN
+        """Why nothing can be shown, in words; None where it can."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether metrics.jsonl has more than was read."""
+        return self._view is not None and _size(self._folder.metrics) > self._at + _SLACK_BYTES
+
+    def look(self) -> None:
+        """Read what has come since the last look."""
+        planned = _stamp(self._folder.plan)
+        if planned != self._planned:  # it has begun, or goes on with another plan
+            self._begin(planned)
+        if self._view is None:
+            return
+        lines, at = lines_since(self._folder.metrics, self._at)
+        if at < self._at:
+            self._begin(planned)  # a run that had failed was begun anew
+            return
+        self._at = at
+        for line in lines:
+            try:
+                self._view.take(record_of(line))
+            except InvalidInput:
+                self._view.damaged += 1
+        self._outcome = _summary(self._folder.summary)
+
+    def _begin(self, planned: tuple[int, int] | None) -> None:
+        self._view, self._at, self._planned = None, 0, planned
+        self.problem = _NOT_BEGUN if planned is None else None
+        if planned is None:
+            return
+        if planned[1] > _MOST_PLAN_BYTES:
+            self.problem = "its plan.yaml is too large to be shown"
+            return
+        try:
+            self._view = RunView(load_plan(self._folder.plan, has_run=True), self._words)
+        except InvalidInput as error:
+            self.problem = str(error)
+
+    def document(self) -> dict[str, object]:
+        """What the page shows, but for the curves: as ravnest/page/run_view.py says, and `read`, the part of the run's
+        past that was read. Where nothing can be shown, `problem` says why."""
+        state, silent_s = self._state()
+        name = self.path.resolve().name
+        if self._view is None:
+            return {"version": 1, "run": {"name": name, "state": state}, "problem": self.problem}
+        now_s = self._view.at_s + (silent_s if state in ("running", "unknown") else 0.0)
+        size = _size(self._folder.metrics)
+        read = 1.0 if not self.behind else round(self._at / size, 3)
+        found = self._view.document(state=state, now_s=now_s, name=name, outcome=self._outcome)
+        return {**found, "read": read, "silent_s": round(silent_s) if state == "running" else None}
+
+    def curves(self) -> dict[str, object]:
+        """The curves; empty where nothing can be shown."""
+        return {} if self._view is None else self._view.curves()
+
+    def _state(self) -> tuple[State, float]:
+        """What the run does, and for how many seconds it has written nothing."""
+        lock, _ = look_at_lock(self.path)
+        stopped = self._outcome.get("stopped_early")
+        phase = None if self._view is None else self._view.phase
+        state = state_of(lock, phase, stopped_early=stopped if isinstance(stopped, bool) else None)
+        stamp = _stamp(self._folder.metrics)
+        return state, 0.0 if stamp is None else max(0.0, time.time() - stamp[0] / 1e9)
+
+
+_SLACK_BYTES = 64 * 1024
+"""So much that was not read yet is no past, but what has just come, or a line that is being written."""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """When a file was last written, in nanoseconds, and its size; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _size(path: Path) -> int:
+    stamp = _stamp(path)
+    return 0 if stamp is None else stamp[1]
+
+
+def _summary(path: Path) -> Mapping[str, object]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,344 @@
+"""What a page shows of a run, made from the lines of its metrics.jsonl. Pure.
+
+In: the plan, the records of metrics.jsonl one after another, and what only a folder tells (state, summary, ages). Out:
+one document of plain data, and the curves. What a record says that does not fit is left out.
+
+Seconds are those of training, over all sessions of a run that was resumed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster_planner import Plan
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import event_of
+from ravnest.errors import InvalidInput
+from ravnest.formatting import json_value
+from ravnest.page.curves import Curve
+from ravnest.page.plan_facts import StageFacts, predictions_of, stages_of
+from ravnest.page.stage_view import StageView, number
+from ravnest.pipeline import stage_name
+
+Words = Callable[[report.RunEvent], str | None]
+"""The sentence for an event; None for one that is shown otherwise."""
+MOST_EVENTS = 200
+MOST_POINTS = 400
+_MOST_POINTS_IN_ALL = 12_000
+_TONES = {
+    "lost": "bad",
+    "not_replaced": "bad",
+    "not_saved": "bad",
+    "restarted": "bad",
+    "notice": "note",
+    "replanned": "note",
+    "shared_out": "note",
+    "replaced": "good",
+    "checkpoint": "good",
+    "evaluated": "good",
+}
+
+
+@dataclass
+class _Cluster:
+    planned_window: int
+    planned_samples_per_s: float
+    stages: list[StageView]
+    losses: Curve
+    largest_window: int
+    window: int | None = None
+    progress: report.ClusterProgress | None = None
+    loss: float | None = None
+    state: str = "trains"
+    reason: str | None = None
+    since_s: float | None = None
+
+
+class RunView:
+    """Everything that a page shows of one run."""
+
+    def __init__(self, plan: Plan, words: Words) -> None:
+        self._words = words
+        self._plan = predictions_of(plan)
+        most = max(20, min(MOST_POINTS, _MOST_POINTS_IN_ALL // len(plan.clusters)))
+        facts = stages_of(plan)
+        self._clusters = {
+            cluster.name: _Cluster(
+                cluster.window,
+                predicted.samples_per_s,
+                [
+                    StageView(each, each.node, each.units, each.tensor_bytes(cluster.window))
+                    for each in facts[cluster.name]
+                ],
+                Curve(most),
+                cluster.window,
+            )
+            for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
+        }
+        self._stages = {stage.facts.stage: stage for each in self._clusters.values() for stage in each.stages}
+        self._events: deque[dict[str, object]] = deque(maxlen=MOST_EVENTS)
+        self._held_out: list[dict[str, object]] = []
+        self._rate, self._rounds_s = Curve(MOST_POINTS), Curve(MOST_POINTS)
+        self._progress: report.ProgressEvent | None = None
+        self._phase: report.PhaseEvent | None = None
+        self._round: tuple[int, float, int, float | None] | None = None
+        """The last round that was committed: its number, when, at how many samples, and the seconds that it took."""
+        self._checkpoint: tuple[str, int, float] | None = None
+        self._session_s = self._before_s = 0.0
+        self._samples = 0
+        self._made: dict[str, int] = {}
+        """By cluster: its samples at its last update, which say more often than the progress how far the fleet is."""
+        self.damaged = 0
+        """How many lines said what no run says."""
+
+    @property
+    def at_s(self) -> float:
+        """The moment of the last record, in seconds of training."""
+        return self._before_s + self._session_s
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that the run was last in."""
+        return None if self._phase is None else self._phase.name
+
+    def take(self, record: Mapping[str, object]) -> None:
+        """Take the next record, as `record_of` gives it."""
+        at_s = number(record.get("at_s")) or 0.0
+        if at_s < self._session_s - 1.0:  # another session
+            self._before_s += self._session_s
+        self._session_s = at_s
+        match record["kind"]:
+            case "update":
+                self._updated(record)
+            case "time":
+                self._timed(record)
+            case "memory" | "stage" | "split" | "window":
+                self._measured(record)
+            case kind:
+                try:
+                    event = event_of(record)
+                except InvalidInput:
+                    self.damaged += 1
+                    return
+                if event is not None:
+                    self._happened(str(kind), event)
+
+    def _updated(self, record: Mapping[str, object]) -> None:
+        stage = self._stage(record)
+        if stage is None:
+            return
+        stage.updated(record)
+        loss = number(record.get("loss"))
+        if loss is not None:
+            cluster = self._clusters[str(record["cluster"])]
+            cluster.loss = loss if cluster.loss is None else 0.8 * cluster.loss + 0.2 * loss
+            made = record.get("samples")
+            self._made[str(record["cluster"])] = made if isinstance(made, int) else 0
+            cluster.losses.add(self.at_s, max(self._samples, sum(self._made.values())), loss)
+
+    def _timed(self, record: Mapping[str, object]) -> None:
+        told = record.get("stages")
+        for name, shares in told.items() if isinstance(told, dict) else ():
+            if name in self._stages and isinstance(shares, dict):
+                self._stages[name].timed(shares, self.at_s)
+
+    def _measured(self, record: Mapping[str, object]) -> None:
+        if record["kind"] == "window":
+            cluster, window = self._clusters.get(str(record.get("cluster"))), record.get("window")
+            if cluster is not None and isinstance(window, int):
+                cluster.window = window
+                if window > cluster.largest_window:
+                    cluster.largest_window = window
+                    for each in cluster.stages:
+                        each.planned_bytes = each.facts.tensor_bytes(window) if each.planned_bytes else None
+            return
+        stage = self._stage(record)
+        if stage is not None:
+            stage.measured(record)
+
+    def _stage(self, record: Mapping[str, object]) -> StageView | None:
+        index = record.get("stage")
+        return self._stages.get(stage_name(str(record.get("cluster")), index)) if isinstance(index, int) else None
+
+    def _happened(self, kind: str, event: report.RunEvent) -> None:
+        match event:
+            case report.PhaseEvent():
+                self._phase = event
+            case report.ProgressEvent():
+                self._progressed(event)
+                return
+            case report.RoundCommittedEvent():
+                self._round = (event.round, self.at_s, event.samples, event.seconds)
+                if event.seconds is not None:
+                    self._rounds_s.add(self.at_s, event.seconds)
+            case report.EvaluatedEvent():
+                point = {"at_s": self.at_s, "samples": event.samples, "loss": event.loss, "final": event.final}
+                self._held_out.append({**point, "metrics": dict(event.metrics)})
+            case report.CheckpointWrittenEvent():
+                self._checkpoint = (event.path.name, event.round, self.at_s)
+            case report.ClusterLostEvent():
+                self._set_state(event.cluster, "left" if event.with_notice else "lost", event.reason)
+            case report.ReplacementFailedEvent(again_s=None):
+                self._set_state(event.cluster, "out", event.reason)
+            case report.ReplacementFailedEvent():
+                self._set_state(event.cluster, "lost", event.reason)
+            case report.ClusterReplannedEvent():
+                self._placed(event.cluster, event.nodes, event.units)
+                self._set_state(event.cluster, "starts", event.reason)
+            case report.NodesSharedOutEvent():
+                self._set_state(event.cluster, "lost", event.reason)
+            case report.ClusterReplacedEvent():
+                self._placed(event.cluster, event.nodes, {})
+                self._set_state(event.cluster, "trains", None)
+            case report.RestartedEvent():
+                for name in self._clusters:
+                    self._set_state(name, "trains", None)
+        text = self._words(event)
+        if text is not None:
+            told = {"at_s": self.at_s, "kind": kind, "tone": _TONES.get(kind, "plain"), "text": text}
+            self._events.append(told | ({"tone": "note"} if getattr(event, "with_notice", False) else {}))
+
+    def _progressed(self, event: report.ProgressEvent) -> None:
+        self._progress, self._samples = event, event.samples
+        self._rate.add(self.at_s, sum(each.samples_per_s for each in event.clusters))
+        for each in event.clusters:
+            if each.name in self._clusters:
+                self._clusters[each.name].progress = each
+
+    def _set_state(self, cluster: str, state: str, reason: str | None) -> None:
+        if cluster in self._clusters:
+            found = self._clusters[cluster]
+            found.state, found.reason, found.since_s = state, reason, self.at_s
+
+    def _placed(self, cluster: str, nodes: Mapping[str, str], units: Mapping[str, tuple[int, int]]) -> None:
+        """The cluster has these stages now: on other nodes, and, where it was cut anew, others than it had."""
+        found = self._clusters.get(cluster)
+        if found is None:
+            return
+        planned = {stage.facts.stage: stage.facts for stage in found.stages}
+        for stage in found.stages:
+            self._stages.pop(stage.facts.stage, None)
+        found.stages = []
+        for name, node in nodes.items():
+            facts = planned.get(name) or StageFacts(name, node, (0, 0), lambda window: 0, 0)
+            same = facts.units == units.get(name, facts.units) and name in planned
+            bytes_ = facts.tensor_bytes(found.largest_window) if same else None
+            stage = StageView(facts, node, units.get(name, facts.units), bytes_)
+            found.stages.append(stage)
+            self._stages[name] = stage
+
+    def document(self, *, state: str, now_s: float, name: str, outcome: Mapping[str, object]) -> dict[str, object]:
+        """What the page shows, but for the curves. `state` is that of the run's folder, `now_s` the moment in seconds
+        of training, and `outcome` the run's summary, empty while it has none."""
+        runs = state in ("running", "unknown")
+        clusters = [self._cluster_document(each, found, now_s, runs=runs) for each, found in self._clusters.items()]
+        progress = self._progress
+        used = {stage.node: stage.facts.stage for each in self._clusters.values() for stage in each.stages}
+        spares = self._plan["spares"]
+        plain = {
+            "version": 1,
+            "run": {
+                "name": name,
+                "state": state,
+                "phase": self.phase,
+                "phase_detail": None if self._phase is None else self._phase.detail or None,
+                "at_s": self.at_s,
+                "now_s": now_s,
+                "damaged_lines": self.damaged,
+            },
+            "progress": None
+            if progress is None
+            else {
+                "samples": progress.samples,
+                "total_samples": progress.total_samples,
+                "stop_s": progress.stop_s,
+                "left_s": _left_s(progress) if runs else None,
+                "samples_per_s": sum(each.samples_per_s for each in progress.clusters),
+                "loss": _mean([each.loss for each in self._clusters.values()]),
+            },
+            **self._plan,
+            "spares": [{**each, "runs": used.get(str(each["node"]))} for each in spares]
+            if isinstance(spares, list)
+            else [],
+            "clusters": clusters,
+            "rounds": None
+            if self._round is None
+            else {
+                "committed": self._round[0],
+                "age_s": max(0.0, now_s - self._round[1]),
+                "seconds": self._round[3],
+                "samples_since": max(0, self._samples - self._round[2]),
+                "bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
+            },
+            "checkpoint": None
+            if self._checkpoint is None
+            else {
+                "name": self._checkpoint[0],
+                "round": self._checkpoint[1],
+                "age_s": max(0.0, now_s - self._checkpoint[2]),
+            },
+            "held_out": self._held_out[-1] if self._held_out else None,
+            "baselines": outcome.get("baselines", {}),
+            "events": list(self._events),
+        }
+        found = json_value(plain)
+        return found if isinstance(found, dict) else {}
+
+    def _cluster_document(self, name: str, found: _Cluster, now_s: float, *, runs: bool) -> dict[str, object]:
+        progress = found.progress
+        committed = 0 if self._round is None else self._round[0]
+        cluster = (
+            "ended"
+            if not runs
+            else found.state
+            if self.phase in (None, "training") or found.state != "trains"
+            else "ends"
+        )
+        return {
+            "cluster": name,
+            "state": found.state if runs else "ended",
+            "reason": found.reason,
+            "state_s": None if found.since_s is None else max(0.0, now_s - found.since_s),
+            "samples": 0 if progress is None else progress.samples,
+            "samples_per_s": 0.0 if progress is None or found.state != "trains" else progress.samples_per_s,
+            "predicted_samples_per_s": found.planned_samples_per_s,
+            "loss": found.loss,
+            "updates": 0 if progress is None else progress.updates,
+            "rounds_merged": 0 if progress is None else progress.rounds_merged,
+            "lag": None if progress is None else max(0, committed - progress.rounds_merged),
+            "window": found.window or found.planned_window,
+            "planned_window": found.planned_window,
+            "max_staleness": max([stage.max_staleness for stage in found.stages], default=0),
+            "stages": [stage.document(stage.state(cluster, now_s)) for stage in found.stages],
+        }
+
+    def curves(self) -> dict[str, object]:
+        """The curves, with at most 12,000 points of the clusters' losses in all."""
+        found = json_value(
+            {
+                "loss": {name: _digits(found.losses.points) for name, found in self._clusters.items()},
+                "held_out": self._held_out[-MOST_POINTS:],
+                "samples_per_s": _digits(self._rate.points),
+                "round_s": _digits(self._rounds_s.points),
+            }
+        )
+        return found if isinstance(found, dict) else {}
+
+
+def _left_s(progress: report.ProgressEvent) -> float | None:
+    """Seconds to the end at the present rates; None where nobody can say."""
+    ends = [] if progress.stop_s is None else [max(progress.stop_s - progress.elapsed_s, 0.0)]
+    rate = sum(each.samples_per_s for each in progress.clusters)
+    if progress.total_samples is not None and rate > 0:
+        ends.append(max(progress.total_samples - progress.samples, 0) / rate)
+    return min(ends, default=None)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _digits(points: Sequence[tuple[float, ...]]) -> list[list[float]]:
+    """Numbers with as many digits as a picture shows."""
+    return [[float(f"{value:.5g}") for value in point] for point in points]

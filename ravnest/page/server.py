@@ -1,0 +1,230 @@
+"""The server of a run's page: Starlette on uvicorn, with server-sent events.
+
+In: a followed run, who may look, and a socket that listens. Out: `/` (the page), `/api/view` (everything as JSON),
+`/api/events` (the same as it comes) and `/metrics` (Prometheus). All of it reads. The run is looked at once a second at
+most, by one thread, and only while somebody looks.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ravnest.page.access import Access
+from ravnest.page.prometheus import CONTENT_TYPE, metrics_text
+
+MOST_VIEWERS = 32
+"""How many browsers may watch at a time."""
+_LOOK_S = 1.0
+_CATCH_UP_S = 0.05
+_CURVES_S = 5.0
+_ALIVE_S = 5.0
+_STAGES_A_SECOND = 250
+"""A run of more stages is sent less often, so that browsers keep up."""
+_PAGE = Path(__file__).with_name("page.html")
+_REFUSED = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>ravnest</title><main><h1>Not shown</h1><p>{}.</main>"
+)
+
+
+class Followed(Protocol):
+    """What can be shown: FollowedRun."""
+
+    @property
+    def behind(self) -> bool: ...
+    def look(self) -> None: ...
+    def document(self) -> dict[str, object]: ...
+    def curves(self) -> dict[str, object]: ...
+
+
+class _Looks:
+    """The last look at the run, shared by all who watch."""
+
+    def __init__(self, run: Followed, now: Callable[[], float] = time.monotonic) -> None:
+        self._run = run
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._next_s = self._curves_s = float("-inf")
+        self.document: dict[str, object] = {}
+        self.view = self.curves = ""
+
+    async def fresh(self, *, curves: bool = False) -> None:
+        """Look again where the last look is too old; `curves`: the curves, too, whatever their age."""
+        async with self._lock:
+            if self._now() >= self._next_s:
+                await asyncio.to_thread(self._look)
+            if curves or self._now() >= self._curves_s:
+                await asyncio.to_thread(self._draw)
+
+    def _look(self) -> None:
+        self._run.look()
+        self.document = self._run.document()
+        self.view = _dumped(self.document)
+        pause_s = _CATCH_UP_S if self._run.behind else max(_LOOK_S, self.view.count('"stage":') / _STAGES_A_SECOND)
+        self._next_s = self._now() + pause_s
+
+    def _draw(self) -> None:
+        self.curves = _dumped(self._run.curves())
+        self._curves_s = self._now() + _CURVES_S
+
+
+def page_app(run: Followed, access: Access) -> Starlette:
+    """The application that shows a run to whoever has access."""
+    html = _PAGE.read_text(encoding="utf-8")
+    policy, looks, viewers = content_policy(html), _Looks(run), [0]
+
+    def guarded(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def checked(request: Request) -> Response:
+            navigates = request.url.path == "/"
+            asked = request.query_params.get("token") if navigates else None
+            refused = access.refused(request.headers, asked=asked, navigates=navigates)
+            if refused is not None and navigates:
+                response: Response = HTMLResponse(_REFUSED.format(refused.capitalize()), 403)
+            elif refused is not None:
+                response = PlainTextResponse(f"{refused}\n", 403)
+            else:
+                response = await answer(request)
+            response.headers.update(
+                {
+                    "content-security-policy": policy,
+                    "cache-control": "no-store",
+                    "referrer-policy": "no-referrer",
+                    "x-content-type-options": "nosniff",
+                    "cross-origin-resource-policy": "same-origin",
+                    "cross-origin-opener-policy": "same-origin",
+                }
+            )
+            return response
+
+        return checked
+
+    async def page(request: Request) -> Response:
+        if "token" not in request.query_params:
+            return HTMLResponse(html)
+        response = RedirectResponse("/", 303)  # the token leaves the address bar, and the browser's history
+        name = access.cookie(request.headers["host"])
+        # Lax, since a link in a message has to lead here: everything here only reads.
+        response.set_cookie(name, access.token, httponly=True, samesite="lax", path="/", max_age=30 * 86400)
+        return response
+
+    async def view(request: Request) -> Response:
+        await looks.fresh(curves=True)
+        return Response(f'{looks.view[:-1]},"curves":{looks.curves}}}', media_type="application/json")
+
+    async def metrics(request: Request) -> Response:
+        await looks.fresh()
+        problem = looks.document.get("problem")
+        if problem is not None:
+            return PlainTextResponse(f"{problem}\n", 503)
+        return Response(metrics_text(looks.document), media_type=CONTENT_TYPE)
+
+    async def events(request: Request) -> Response:
+        if viewers[0] >= MOST_VIEWERS:
+            return PlainTextResponse("too many watch already\n", 503)
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def stream() -> AsyncIterator[str]:
+        viewers[0] += 1
+        try:
+            yield "retry: 1000\n\n"
+            sent = {"view": "", "curves": ""}
+            said_s = 0.0
+            while True:
+                await looks.fresh()
+                for name, text in (("view", looks.view), ("curves", looks.curves)):
+                    if text != sent[name]:
+                        sent[name], said_s = text, time.monotonic()
+                        yield f"event: {name}\ndata: {text}\n\n"
+                if time.monotonic() - said_s >= _ALIVE_S:
+                    said_s = time.monotonic()
+                    yield "event: alive\ndata: {}\n\n"
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            viewers[0] -= 1
+
+    answers = {"/": page, "/api/view": view, "/api/events": events, "/metrics": metrics}
+    return Starlette(routes=[Route(path, guarded(answer), methods=["GET"]) for path, answer in answers.items()])
+
+
+def content_policy(html: str) -> str:
+    """What a browser may do for the page: run its own script and style, and ask this server. Nothing else."""
+
+    def hashes(tag: str) -> str:
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in found)
+        return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+    return (
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self';"
+        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+class PageServer:
+    """A page that is served on a socket which listens already."""
+
+    def __init__(self, run: Followed, access: Access, listening: socket.socket) -> None:
+        self._listening = listening
+        config = uvicorn.Config(
+            page_app(run, access),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    def serve(self) -> None:
+        """Serve until a signal, or `stop`, ends it."""
+        self._server.run(sockets=[self._listening])
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        self._thread = threading.Thread(target=self.serve, name="page", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within some two seconds."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(10.0)
+
+
+def listen(host: str, port: int, *, others: int = 20) -> socket.socket:
+    """A socket that listens on `port`, or, where that is taken, on one of the `others` behind it.
+
+    Raises OSError where all are taken, or the host is not this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for tried in range(port, port + others + 1):
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, tried))
+            listening.listen(128)
+        except OSError:
+            listening.close()
+            if tried == port + others or tried == 0:
+                raise
+        else:
+            return listening
+    raise OSError(f"no port is free from {port} on")
+
+
+def _dumped(found: dict[str, object]) -> str:
+    return json.dumps(found, allow_nan=False, separators=(",", ":"))

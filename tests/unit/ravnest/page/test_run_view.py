@@ -1,0 +1,176 @@
+"""The page's view of a run, made from records by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_planner import Plan
+from ravnest.driver.observe import report
+from ravnest.page.run_view import MOST_EVENTS, MOST_POINTS, RunView
+
+
+class Told:
+    """A view, and the records that it is told."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.view = RunView(plan, lambda event: f"words of {report.kind_of(event)}")
+
+    def event(self, at_s: float, event: report.RunEvent) -> None:
+        self.record(report.kind_of(event), at_s, **report.as_plain(event))
+
+    def record(self, kind: str, at_s: float, **fields: object) -> None:
+        self.view.take(json.loads(json.dumps({"kind": kind, "at_s": at_s, **fields})))
+
+    def update(self, at_s: float, cluster: str, loss: float | None = None, update: int = 0) -> None:
+        fields = {} if loss is None else {"loss": loss, "samples": 16 * (update + 1)}
+        self.record("update", at_s, cluster=cluster, stage=1, update=update, lr=0.1, staleness=[0, 1], **fields)
+
+    def document(self, state: str = "running", now_s: float | None = None, **outcome: object) -> Any:
+        now_s = self.view.at_s if now_s is None else now_s
+        return self.view.document(state=state, now_s=now_s, name="r", outcome=outcome)
+
+    def cluster(self, name: str, **how: Any) -> Any:
+        return next(each for each in self.document(**how)["clusters"] if each["cluster"] == name)
+
+
+@pytest.fixture
+def told(plan: Plan) -> Told:
+    made = Told(plan)
+    made.event(0.0, report.PhaseEvent("training"))
+    return made
+
+
+def test_before_anything_has_happened_the_plan_is_shown(plan: Plan) -> None:
+    document = Told(plan).document()
+    assert (document["progress"], document["rounds"], document["checkpoint"], document["events"]) == (None,) * 3 + ([],)
+    assert [each["state"] for each in document["clusters"][0]["stages"]] == ["starts", "starts"]
+    assert document["predicted"]["samples_per_s"] == 160.0
+
+
+def test_progress_is_that_of_the_fleet_and_of_each_cluster(told: Told, progress: report.ProgressEvent) -> None:
+    told.event(65.0, progress)
+    document = told.document()
+    assert (document["progress"]["samples"], document["progress"]["samples_per_s"]) == (4000, 80.0)
+    assert document["progress"]["left_s"] == 200.0
+    assert told.document("finished")["progress"]["left_s"] is None
+    assert [(each["samples_per_s"], each["rounds_merged"]) for each in document["clusters"]] == [(50.0, 7), (30.0, 6)]
+    told.event(66.0, replace(progress, stop_s=100.0))
+    assert told.document()["progress"]["left_s"] == 35.0
+
+
+def test_losses_lie_over_time_and_over_the_samples_of_the_fleet(told: Told) -> None:
+    told.update(1.0, "c0", 4.0)
+    told.update(2.0, "c1", 3.0)
+    told.update(3.0, "c0", 2.0, update=1)
+    told.update(4.0, "c0")  # of a stage that knows no loss
+    assert told.view.curves()["loss"] == {"c0": [[1.0, 16.0, 4.0], [3.0, 48.0, 2.0]], "c1": [[2.0, 32.0, 3.0]]}
+    assert told.cluster("c0")["loss"] == pytest.approx(3.6)
+    assert told.document()["progress"] is None
+
+
+def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: report.ProgressEvent) -> None:
+    told.event(60.0, report.RoundCommittedEvent(8, 3900, 0.75))
+    told.event(65.0, progress)
+    rounds = told.document(now_s=67.5)["rounds"]
+    assert (rounds["committed"], rounds["age_s"], rounds["seconds"], rounds["samples_since"]) == (8, 7.5, 0.75, 100)
+    assert rounds["bytes"] == 10_000  # five units in rings of two clusters
+    assert [told.cluster(name)["lag"] for name in ("c0", "c1")] == [1, 2]
+    assert told.view.curves()["round_s"] == [[60.0, 0.75]]
+
+
+def test_a_lost_cluster_says_why_until_it_trains_again(told: Told, progress: report.ProgressEvent) -> None:
+    told.event(1.0, progress)
+    told.record("time", 2.0, stages={name: {"compute": 0.9, "bubble": 0.1} for name in ("c0.s0", "c0.s1")})
+    assert [each["state"] for each in told.cluster("c0")["stages"]] == ["works", "works"]
+    told.event(3.0, report.ClusterLostEvent("c0", "c0.s1", "laptop", "it died", 40, ("c1",)))
+    lost = told.cluster("c0", now_s=10.0)
+    assert (lost["state"], lost["reason"], lost["state_s"], lost["samples_per_s"]) == ("lost", "it died", 7.0, 0.0)
+    assert {each["state"] for each in lost["stages"]} == {"lost"}
+    told.event(4.0, report.ReplacementFailedEvent("c0", "no node", 5.0))
+    assert told.cluster("c0")["reason"] == "no node"
+    told.event(9.0, report.ClusterReplacedEvent("c0", {"c0.s0": "desk", "c0.s1": "old-phone"}, 3, 6.0, 40))
+    again = told.cluster("c0")
+    assert (again["state"], again["reason"]) == ("trains", None)
+    assert [each["node"] for each in again["stages"]] == ["desk", "old-phone"]
+    assert told.document()["spares"] == [{"node": "old-phone", "reason": "its 0.1 GB hold no unit", "runs": "c0.s1"}]
+    assert [each["tone"] for each in told.document()["events"]] == ["plain", "bad", "bad", "good"]
+
+
+def test_a_cluster_that_is_cut_anew_has_other_stages(told: Told) -> None:
+    event = report.ClusterReplannedEvent("c1", "other cuts", {"c1.s0": "tower"}, {"c1.s0": (0, 5)}, "gone", 3.0, None)
+    told.event(5.0, event)
+    found = told.cluster("c1")
+    assert found["state"] == "starts"
+    assert [(each["stage"], each["units"], each["planned_tensor_bytes"]) for each in found["stages"]] == [
+        ("c1.s0", [0, 5], None)
+    ]
+
+
+def test_other_news_of_clusters_change_their_state(told: Told) -> None:
+    told.event(1.0, report.ClusterLostEvent("c0", "c0.s0", "desk", "asked to", 0, ("c1",), with_notice=True))
+    assert told.cluster("c0")["state"] == "left"
+    assert told.document()["events"][-1]["tone"] == "note"
+    told.event(2.0, report.ReplacementFailedEvent("c0", "never", None))
+    assert told.cluster("c0")["state"] == "out"
+    told.event(3.0, report.NodesSharedOutEvent("c0", ("desk",), "no memory"))
+    assert told.cluster("c0")["reason"] == "no memory"
+    told.event(4.0, report.RestartedEvent("all are gone", "checkpoint-000002", 5.0, planned_anew=False))
+    assert told.cluster("c0")["state"] == "trains"
+
+
+def test_windows_and_memory_are_beside_what_was_planned(told: Told) -> None:
+    before = told.cluster("c0")
+    told.record("window", 1.0, cluster="c0", window=9, round_trip_s=1.0, pace_s=0.1)
+    told.record("window", 2.0, cluster="c0", window=4, round_trip_s=1.0, pace_s=0.1)
+    told.record("memory", 2.0, cluster="c0", stage=0, tensor_bytes={"weights": 100, "gradients": 11})
+    after = told.cluster("c0")
+    assert (after["window"], after["planned_window"]) == (4, 5)
+    assert after["stages"][0]["tensor_bytes"] == 111
+    assert after["stages"][0]["planned_tensor_bytes"] > before["stages"][0]["planned_tensor_bytes"]
+
+
+def test_evaluations_checkpoints_and_baselines_are_told(told: Told) -> None:
+    told.event(10.0, report.EvaluatedEvent(100, 2.5, {"accuracy": 0.5}, final=False))
+    told.event(11.0, report.CheckpointWrittenEvent(Path("r/checkpoints/checkpoint-000003"), 3))
+    document = told.document(now_s=15.0, baselines={"bigram": 2.3})
+    assert document["checkpoint"] == {"name": "checkpoint-000003", "round": 3, "age_s": 4.0}
+    assert (document["held_out"]["loss"], document["held_out"]["metrics"]) == (2.5, {"accuracy": 0.5})
+    assert document["baselines"] == {"bigram": 2.3}
+    assert len(told.view.curves()["held_out"]) == 1
+
+
+def test_seconds_go_on_over_a_resume(told: Told) -> None:
+    told.event(50.0, report.NoticeEvent("one"))
+    told.event(0.0, report.PhaseEvent("training"))
+    told.event(5.0, report.NoticeEvent("two"))
+    assert [each["at_s"] for each in told.document()["events"]] == [0.0, 50.0, 50.0, 55.0]
+
+
+def test_what_does_not_fit_is_left_out_and_counted(told: Told) -> None:
+    told.record("lost", 1.0, cluster=5)
+    told.record("notice", 1.0)
+    told.record("update", 1.0, cluster="c7", stage=0, update=0, lr=0.1, staleness=[])
+    told.record("window", 1.0, cluster="c7", window=3)
+    told.record("time", 1.0, stages={"c7.s0": {"compute": 0.5}})
+    told.record("something new", 1.0)
+    assert told.document()["run"]["damaged_lines"] == 2
+    assert told.document("running")["run"]["phase"] == "training"
+
+
+def test_a_long_run_stays_small(told: Told, progress: report.ProgressEvent) -> None:
+    for second in range(2000):
+        told.update(second, "c0", 2.0, update=second)
+        told.event(second, progress)
+        told.event(second, report.NoticeEvent("again"))
+    assert len(told.view.curves()["loss"]["c0"]) <= MOST_POINTS + 1
+    assert len(told.document()["events"]) == MOST_EVENTS
+    json.dumps(told.document(), allow_nan=False)
+
+
+def test_numbers_that_are_not_finite_are_null(told: Told) -> None:
+    told.event(1.0, report.EvaluatedEvent(100, float("nan"), {}, final=False))
+    assert json.loads(json.dumps(told.document(), allow_nan=False))["held_out"]["loss"] is None
+    assert told.document("finished")["clusters"][0]["state"] == "ended"
