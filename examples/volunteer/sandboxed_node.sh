@@ -1,0 +1,28 @@
+#!/bin/sh
+# Lend this machine to a run with no more rights than a stage needs, by bubblewrap (Debian: apt install bubblewrap).
+#
+#   sh sandboxed_node.sh HEAD_ADDRESS:6379 OWN_ADDRESS NAME
+#
+# The job's code runs inside. It sees the system read-only, an empty home and an empty /tmp that are gone afterwards, and
+# no process of yours. It may use the network (the stages of a run talk to each other), the processor and memory.
+# RAVNEST names the folder whose .venv has ravnest; RAY_AUTH_TOKEN is the run's token, or ~/.ray/auth_token has it.
+set -eu
+
+[ $# -eq 3 ] || { echo "usage: sh sandboxed_node.sh HEAD_ADDRESS:6379 OWN_ADDRESS NAME" >&2; exit 2; }
+command -v bwrap >/dev/null || { echo "bwrap is missing: install bubblewrap" >&2; exit 2; }
+ravnest=$(cd "${RAVNEST:-.}" && pwd)
+[ -x "$ravnest/.venv/bin/ray" ] || { echo "$ravnest/.venv/bin/ray is missing: set RAVNEST" >&2; exit 2; }
+token=${RAY_AUTH_TOKEN:-$(cat "$HOME/.ray/auth_token")}
+
+# Python itself may lie in the home that is hidden below: its folder is shown again, read-only.
+python=$("$ravnest/.venv/bin/python" -c 'import sys; print(sys.base_prefix)')
+
+exec bwrap \
+    --ro-bind / / --dev /dev --proc /proc \
+    --tmpfs /tmp --tmpfs /home --tmpfs /root --tmpfs /run --tmpfs /mnt --tmpfs /media \
+    --ro-bind "$ravnest" "$ravnest" --ro-bind "$python" "$python" \
+    --dir /tmp/home --chdir /tmp/home \
+    --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --die-with-parent --new-session --cap-drop ALL \
+    --clearenv --setenv PATH "$ravnest/.venv/bin:/usr/local/bin:/usr/bin:/bin" --setenv HOME /tmp/home \
+    --setenv RAY_AUTH_MODE token --setenv RAY_AUTH_TOKEN "$token" \
+    ray start --address="$1" --node-ip-address="$2" --resources="{\"ravnest-$3\": 1}" --block
