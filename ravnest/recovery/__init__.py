@@ -9,7 +9,8 @@ from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import with_nodes
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
-from ravnest.recovery.restarting import Restarts, plan_among
+from ravnest.recovery.replanning import Replanning
+from ravnest.recovery.restarting import Restarts, plan_among, plan_for
 
 __all__ = [
     "Donors",
@@ -24,6 +25,7 @@ __all__ = [
     "Placement",
     "Replaced",
     "Replacements",
+    "Replanning",
     "Restarts",
     "Restored",
     "SharedOut",
@@ -31,5 +33,6 @@ __all__ = [
     "TryFailed",
     "place",
     "plan_among",
+    "plan_for",
     "with_nodes",
 ]

@@ -42,14 +42,17 @@ class Restarts:
 
 
 def plan_among(plan: Plan, alive: Collection[str]) -> Plan:
-    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are.
+    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are."""
+    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
+    return plan if nodes <= set(alive) else plan_for(plan, alive)
+
+
+def plan_for(plan: Plan, alive: Collection[str]) -> Plan:
+    """Return a new plan for those nodes of another one that are `alive`.
 
     Nodes that are not stay in the new plan as spares, so that they can stand in for others when they are back. Raises
     NoFeasiblePlan where the nodes that are alive cannot train the model.
     """
-    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
-    if nodes <= set(alive):
-        return plan
     gone = [node.name for node in plan.fleet.nodes if node.name not in alive]
     if len(gone) == len(plan.fleet.nodes):
         raise NoFeasiblePlan(f"no node of the plan is there: {', '.join(gone)}", key="nodes")

@@ -120,6 +120,8 @@ class Scenario:
     begins_at_hour: float | None = None
     """The hour of the day, in UTC, at which the run begins: then the nodes' `hours` are acted out. None: they are
     not."""
+    plans_anew: bool = False
+    """Whether somebody stops the run, plans again and resumes it, as soon as that pays (recovery/replanning.py)."""
 
     def __post_init__(self) -> None:
         for key, value in (
@@ -293,6 +295,7 @@ class _ScenarioFile(Strict):
     joins: list[_JoinEntry] = Field(default_factory=list)
     trace: _TraceEntry | None = None
     begins_at_hour: Annotated[float, Field(ge=0, lt=24)] | None = None
+    plans_anew: bool = False
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
@@ -317,4 +320,5 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             joins=tuple(Join(each.node, each.at_s) for each in entry.joins),
             trace=trace,
             begins_at_hour=entry.begins_at_hour,
+            plans_anew=entry.plans_anew,
         )

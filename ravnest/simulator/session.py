@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster_planner import Plan
+from cluster_planner import NoFeasiblePlan, Plan, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements, StartCluster
+from ravnest.recovery import HourWatch, Replacements, Replanning, StartCluster
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
@@ -30,8 +30,13 @@ LOOK_EVERY_S = 1.0
 """How often it is looked what is to be done about clusters that are away."""
 HOURS_EVERY_S = 10.0
 """How often nodes' hours are compared with the clock."""
+CONSIDER_EVERY_S = 10.0
+"""How often it is considered whether another plan pays."""
 START_LIMIT_S = 600.0
 """The longest that the processes of a cluster may take to start: longer than any scenario's `restart_s` is."""
+
+Planner = Callable[[Plan, Collection[str]], Plan]
+"""Returns a plan for those nodes of another one that are there. Raises NoFeasiblePlan."""
 
 
 @dataclass
@@ -66,10 +71,22 @@ class Session:
         presence: Presence,
         hours: HourWatch | None,
         *,
+        planner: Planner,
         seed: int,
         start_s: float = 0.0,
     ) -> None:
-        """`hours`: what acts the nodes' hours out; `start_s`: the moment at which the clusters begin to train."""
+        """
+        Arguments:
+            hours: what acts the nodes' hours out.
+            planner: makes other plans.
+            start_s: the moment at which the clusters begin to train.
+        """
+        self._planner = planner
+        self._replanning = Replanning(scenario.restart_s) if scenario.plans_anew else None
+        self._best: tuple[frozenset[str], Plan | None, float] = (frozenset(), None, 0.0)
+        """For these nodes: the best plan, and its samples/s."""
+        self.next_plan: Plan | None = None
+        """The plan that it was stopped for."""
         self._scenario = scenario
         self._presence = presence
         self._hours = hours
@@ -137,6 +154,8 @@ class Session:
                 doing.append((now_s + gap_s, self._stall_by_chance, (Stall(node, now_s + gap_s, for_s), coming)))
         if self._hours is not None:
             doing.append((now_s, self._look_at_hours, self._hours))
+        if self._replanning is not None:
+            doing.append((now_s, self._consider, self._replanning))
         if samples is not None:
             self._steady_samples = steady
         elif steady > now_s:
@@ -315,6 +334,25 @@ class Session:
         if absence is not None:
             absence.back_s, absence.nodes = now_s, tuple(replaced.nodes.values())
             absence.averaged = self.run.rounds.averaged[cluster]
+
+    def _consider(self, replanning: Replanning) -> None:
+        """Stop for another plan, if that pays."""
+        run, now_s = self.run, self.run.clock.now_s
+        if run.draining:
+            return
+        run.clock.after(CONSIDER_EVERY_S, self._consider, replanning)
+        nodes = frozenset(self._presence.alive(now_s) - (frozenset() if self._hours is None else self._hours.away))
+        if nodes != self._best[0]:
+            try:
+                best = self._planner(self.plan, nodes)
+                self._best = nodes, best, best.predicted.samples_per_s
+            except NoFeasiblePlan:
+                self._best = nodes, None, 0.0
+        making = sum(samples_per_s(self._placed, run.rounds.training).values())
+        rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
+        if replanning.pays(making, self._best[2], now_s, rest_s):
+            self.next_plan = self._best[1]
+            run.end()
 
     # What is counted.
 

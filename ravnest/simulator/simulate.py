@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from cluster_planner import NoFeasiblePlan, Plan
 from ravnest.errors import InvalidInput
-from ravnest.recovery import HourWatch, Restarts, plan_among
+from ravnest.recovery import HourWatch, Restarts, plan_for
 from ravnest.recovery.restarting import FIRST_WAIT_S
 from ravnest.simulator.figures import read
 from ravnest.simulator.presence import Presence, absent_at_first
 from ravnest.simulator.scenario import Scenario
-from ravnest.simulator.session import Session
+from ravnest.simulator.session import Planner, Session
 from ravnest.simulator.simulated_run import BegunAnew, SimulatedRun
 
 STEADY_FROM = 0.2
@@ -27,9 +27,6 @@ DEFAULT_S = 3600.0
 
 OnProgress = Callable[[float, float, int], None]
 """A function of the share that is done (0 to 1), the virtual time in seconds, and the number of events so far."""
-
-Planner = Callable[[Plan, set[str]], Plan]
-"""Returns a plan for the nodes of another one that are there. Raises NoFeasiblePlan."""
 
 
 def simulate(
@@ -41,7 +38,7 @@ def simulate(
     seed: int = 0,
     on_progress: OnProgress | None = None,
     stop: Callable[[], bool] | None = None,
-    planner: Planner = plan_among,
+    planner: Planner = plan_for,
 ) -> SimulatedRun:
     """Simulate one run of `plan`. The same seed gives the same figures, except for `wall_s`.
 
@@ -52,7 +49,7 @@ def simulate(
         seed: of jitter and of stalls by chance.
         on_progress: hears how far the simulation has come.
         stop: is asked as often whether training is to end there.
-        planner: plans anew, where no cluster is left.
+        planner: plans anew, where no cluster is left or that pays.
 
     Raises:
         InvalidInput: both ends are given, one of them is impossible, the scenario names an unknown node, or one that
@@ -103,23 +100,36 @@ class _Simulation:
             raise InvalidInput("the nodes that are there at the start cannot train the model", key="trace")
         start_s: float | None = 0.0
         while start_s is not None:
-            session = Session(plan, self._scenario, self._presence, self._hours, seed=self._seed, start_s=start_s)
+            session = Session(
+                plan,
+                self._scenario,
+                self._presence,
+                self._hours,
+                planner=self._planner,
+                seed=self._seed,
+                start_s=start_s,
+            )
             self._sessions.append(session)
-            drain_s = self._train(session, samples, seconds, on_progress, stop)
-            if not session.run.all_lost:
-                break
-            made, start_s = session.averaged, None
-            if session.saved is not None:
-                saved = f"{len(self._sessions)}/{session.saved[0]}"
-            wait_s = restarts.after(saved)
+            ended_s = self._train(session, samples, seconds, on_progress, stop)
+            if session.run.all_lost:
+                made, kept = session.averaged, 0 if session.saved is None else session.saved[1]
+                if session.saved is not None:
+                    saved = f"{len(self._sessions)}/{session.saved[0]}"
+                wait_s = restarts.after(saved)
+            else:
+                made, wait_s = session.averaged, None if session.next_plan is None else 0.0
+                kept = made  # its last round is saved
             if wait_s is None:
                 break
-            found = self._start_again(session.plan, drain_s, wait_s, seconds)
+            found = self._start_again(session.next_plan or session.plan, ended_s, wait_s, seconds)
+            start_s = None
             if found is not None:
-                kept = 0 if session.saved is None else session.saved[1]
                 plan, start_s = found
                 self._kept += kept
-                self._begun_anew.append(BegunAnew(drain_s, start_s, made - kept, plan is not session.plan))
+                purpose = session.next_plan is not None
+                self._begun_anew.append(
+                    BegunAnew(ended_s, start_s, made - kept, plan is not session.plan, on_purpose=purpose)
+                )
         return read(
             self._sessions,
             seed=self._seed,
@@ -153,7 +163,8 @@ class _Simulation:
 
         left = None if samples is None else max(1, samples - self._kept)
         steady = STEADY_FROM * (left if left is not None else seconds or 0.0)
-        return session.train(left, seconds, steady=steady, on_progress=progress).drain_s
+        result = session.train(left, seconds, steady=steady, on_progress=progress)
+        return result.drain_s if run.all_lost else result.end_s
 
     def _start_again(
         self, plan: Plan, lost_s: float, wait_s: float, seconds: float | None
@@ -190,7 +201,8 @@ class _Simulation:
     def _among(self, plan: Plan) -> Plan | None:
         away = frozenset() if self._hours is None else self._hours.away
         try:
-            return self._planner(plan, self._presence.alive(self._presence.now_s) - away)
+            alive = self._presence.alive(self._presence.now_s) - away
+            return plan if _nodes(plan) <= alive else self._planner(plan, alive)
         except NoFeasiblePlan:
             return None
 

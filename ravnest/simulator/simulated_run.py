@@ -46,14 +46,17 @@ class LostCluster:
 
 @dataclass(frozen=True)
 class BegunAnew:
-    """No cluster was left, and the run began again from its last checkpoint."""
+    """No cluster was left, or other clusters make more, and the run began again from its last checkpoint."""
 
     lost_s: float
+    """When training ended."""
     began_s: float
     samples: int
     """Those that were averaged after the checkpoint. They do not count."""
     planned_anew: bool
     """Whether other clusters were planned, for the nodes that were there."""
+    on_purpose: bool = False
+    """Whether clusters were left, and others make so much more that it was stopped for them."""
 
 
 @dataclass(frozen=True)

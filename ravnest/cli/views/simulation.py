@@ -81,6 +81,11 @@ def _lost_line(lost: LostCluster) -> str:
 
 def _again_line(again: BegunAnew) -> str:
     how = "planned anew for the nodes that were there" if again.planned_anew else "by the same plan"
+    if again.on_purpose:
+        return (
+            f"It was stopped after {duration(again.lost_s)}, since other clusters make more of the nodes that were"
+            f" there, and began again after {duration(again.began_s)}."
+        )
     return (
         f"NO CLUSTER WAS LEFT after {duration(again.lost_s)}: it began again after {duration(again.began_s)}, {how}."
         f" {again.samples:,} samples were in no checkpoint, and are lost."

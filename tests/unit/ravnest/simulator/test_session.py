@@ -168,3 +168,18 @@ def test_every_history_ends_and_no_sample_counts_twice(
     assert all(each.samples >= 0 for each in result.begun_anew)
     assert kept(result) == pytest.approx(result.samples)
     assert result.staleness.keys() <= {0, 1}
+
+
+def test_a_run_is_planned_anew_for_nodes_that_came_where_somebody_does_so() -> None:
+    nodes = [name for name in HOME.fleet.names if name != FIRST]
+    trace = (*(NodeChange(0.0, name, "back") for name in nodes), NodeChange(60.0, FIRST, "back"))
+    left = simulate(HOME, Scenario(trace=trace, restart_s=5.0), seconds=300.0)
+    assert FIRST not in {stage.node for stage in left.stages}
+    result = simulate(HOME, Scenario(trace=trace, restart_s=5.0, plans_anew=True), seconds=300.0)
+    [again] = result.begun_anew
+    assert again.on_purpose
+    assert again.samples == 0
+    assert again.lost_s > 60.0
+    assert FIRST in {stage.node for stage in result.stages}
+    assert result.samples == pytest.approx(kept(result))
+    assert result.samples > left.samples
