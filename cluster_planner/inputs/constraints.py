@@ -30,6 +30,10 @@ _RANGE = re.compile(r"(\d{1,2})-(\d{1,2})")
 
 LAST: Literal["last"] = "last"
 
+AWAY_S = 60.0
+"""For so long a cluster that loses a node does not train, in seconds of its work: until it is noticed, has started anew
+and holds the anchor, and what it had made and not averaged. An assumption; experiments/churn measures it in places."""
+
 FEW_NAMES = 8
 """An error lists at most so many names; where there are more, it names only one that resembles the wrong one."""
 
@@ -204,10 +208,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class GroupingRules:
-    """The rules of one fleet for groups of its nodes. `regions` and `hours` are in the order of `names`."""
+    """The rules of one fleet for groups of its nodes. `regions`, `hours` and `mtbf_s` are in the order of `names`."""
 
     def __init__(
-        self, names: Sequence[str], regions: Sequence[str | None], hours: Sequence[int], demanded: Constraints
+        self,
+        names: Sequence[str],
+        regions: Sequence[str | None],
+        hours: Sequence[int],
+        demanded: Constraints,
+        mtbf_s: Sequence[float | None],
     ) -> None:
         self._names = names
         self._number_of = {name: i for i, name in enumerate(names)}
@@ -219,6 +228,8 @@ class GroupingRules:
         }
         """Node name → the stage that it has to run."""
         self._hours = hours
+        self._away = [0.0 if each is None else AWAY_S / each for each in mtbf_s]
+        """By node: how long a cluster of it is away because of it, for each second that it trains."""
         self.pinned = frozenset(self._number_of[pin.node] for pin in demanded.pins)
         """Numbers of the nodes that have to run a stage."""
 
@@ -231,6 +242,10 @@ class GroupingRules:
     def count_hours(self) -> bool:
         """Say whether any node is not there all day."""
         return any(hours != ALL_DAY for hours in self._hours)
+
+    @cached_property
+    def _count_presence(self) -> bool:
+        return self.count_hours or any(self._away)
 
     def atoms(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
         """Return these nodes, in parts that stay together: those pinned to one cluster, and everyone else alone."""
@@ -271,12 +286,16 @@ class GroupingRules:
         return frozenset(name for name in names if self._number_of[name] in self.pinned) if self.pinned else frozenset()
 
     def presence(self, nodes: Iterable[int]) -> float:
-        """Return the part of a day at which all these nodes are there."""
-        return part_of_day(common_hours(self._hours[i] for i in nodes)) if self.count_hours else 1.0
+        """Return the part of the time in which a cluster of these nodes trains, by their hours and failures."""
+        if not self._count_presence:
+            return 1.0
+        members = tuple(nodes)
+        there = part_of_day(common_hours(self._hours[i] for i in members)) if self.count_hours else 1.0
+        return there / (1.0 + sum(self._away[i] for i in members))
 
     def presence_of(self, names: Iterable[str]) -> float:
-        """Return the part of a day at which all these nodes are there, by name."""
-        return self.presence(self._number_of[name] for name in names) if self.count_hours else 1.0
+        """Return the same of nodes by name."""
+        return self.presence(self._number_of[name] for name in names) if self._count_presence else 1.0
 
     def _labelled(self, label: str) -> set[str]:
         return {name for name, own in self._label.items() if own == label}

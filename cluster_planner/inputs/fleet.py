@@ -108,7 +108,11 @@ class Fleet:
     def rules(self) -> GroupingRules:
         """Return what any group of nodes must keep to."""
         return GroupingRules(
-            self.names, [node.region for node in self.nodes], [node.hours for node in self.nodes], self.constraints
+            self.names,
+            [node.region for node in self.nodes],
+            [node.hours for node in self.nodes],
+            self.constraints,
+            [node.mtbf_s for node in self.nodes],
         )
 
     def node(self, name: str) -> Node:

@@ -16,7 +16,7 @@ from typing import Any
 from cluster_planner import NoFeasiblePlan, Plan, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements, Replanning, StartCluster
+from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
@@ -209,6 +209,7 @@ class Session:
                         clock.after(change.noticed_after_s, self._lose, (stage, change.node, clock.now_s))
             case "back":
                 self._replacements.node_back(change.node, clock.now_s)
+                self._keep_looking()
             case "notice":
                 self._replacements.node_left(change.node)
                 self._leave(change.node, f"node {change.node!r} leaves: {change.why}")
@@ -287,25 +288,30 @@ class Session:
         run.lose(who, reason)
         if not run.draining:
             self._replacements.lost(cluster, samples, run.clock.now_s)
-            if not self._looking:
-                self._looking = True
-                run.clock.after(LOOK_EVERY_S, self._look, None)
+            self._keep_looking()
 
     def _absence(self, cluster: str) -> Absence | None:
         """Return what is known of the cluster's absence, where it does not train now."""
         return next((each for each in self.absences if each.cluster == cluster and each.back_s is None), None)
 
+    def _keep_looking(self) -> None:
+        """From now on, look what is due. Before the first change there is nothing to look at."""
+        if not self._looking:
+            self._looking = True
+            self.run.clock.after(LOOK_EVERY_S, self._look, None)
+
     def _look(self, _: None) -> None:
         """Do what is due about clusters that are away, as the driver's loop does at each of its turns."""
         run, now_s = self.run, self.run.clock.now_s
-        self._looking = not run.draining and any(each.back_s is None for each in self.absences)
-        if not self._looking:
+        if run.draining:
             return
         if self._replacements.due(now_s):
             rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
             for order in self._replacements.tick(self._presence.alive(now_s), now_s, rest_s):
                 if isinstance(order, StartCluster):
                     run.clock.after(self._scenario.restart_s, self._listening, order)
+                elif isinstance(order, MoveCluster) and order.cluster in run.rounds.training:
+                    run.leave(order.cluster, order.reason)
         run.clock.after(LOOK_EVERY_S, self._look, None)
 
     def _listening(self, order: StartCluster) -> None:

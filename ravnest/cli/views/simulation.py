@@ -68,7 +68,8 @@ def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Seque
 
 def _lost_line(lost: LostCluster) -> str:
     if lost.with_notice:
-        said = f"{lost.cluster} left with notice of {lost.node} after {duration(lost.lost_s)}, with nothing lost."
+        why = f"with notice of {lost.node}" if lost.node else "to be planned anew"
+        said = f"{lost.cluster} left {why} after {duration(lost.lost_s)}, with nothing lost."
     else:
         said = (
             f"{lost.cluster} LEFT THE RUN after {duration(lost.lost_s)}: nothing was heard of {lost.node} from"

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from cluster_planner import Fleet, Node
-from cluster_planner.inputs.constraints import Constraints, Pin, hours_from
+from cluster_planner.inputs.constraints import AWAY_S, Constraints, Pin, hours_from
 
 
 def test_no_rules_allow_everything(make_node: Callable[..., Node]) -> None:
@@ -10,6 +10,14 @@ def test_no_rules_allow_everything(make_node: Callable[..., Node]) -> None:
     assert rules.allows((0, 1, 2))
     assert rules.presence((0, 1)) == 1.0
     assert rules.atoms((0, 2)) == [(0,), (2,)]
+
+
+def test_nodes_that_fail_make_their_cluster_count_less(make_node: Callable[..., Node]) -> None:
+    rules = Fleet((make_node("a", mtbf_s=AWAY_S), make_node("b", mtbf_s=2 * AWAY_S), make_node("c"))).rules
+    assert not rules.are_any
+    assert rules.presence((2,)) == 1.0
+    assert rules.presence((0,)) == rules.presence_of("a") == 1 / 2
+    assert rules.presence((0, 1, 2)) == 1 / 2.5
 
 
 def test_each_rule_says_why_it_forbids(make_node: Callable[..., Node]) -> None:
