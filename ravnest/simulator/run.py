@@ -131,7 +131,8 @@ class VirtualRun:
             self.all_lost = True
             self._mark_drain()
         if self._fleet.rings:
-            self._count(cluster, self.rounds.averaged[cluster])
+            for name in self.samples if self.all_lost else (cluster,):
+                self._count(name, self.rounds.averaged[name])
 
     def join(self, cluster: str, fleet: VirtualFleet | None = None) -> None:
         """The processes of a lost cluster listen again: it follows the rounds, and trains when it holds the anchor.
