@@ -1,6 +1,6 @@
-"""Pictures as PNG files: a plan, the losses of a run, and a simulated run.
+"""Pictures as PNG files: the losses of a run, and a simulated run.
 
-In: a plan, the lines of metrics.jsonl, or a `SimulatedRun`. Out: a file. Matplotlib draws with its file backend, so
+In: the lines of metrics.jsonl, or a `SimulatedRun`. Out: a file. Matplotlib draws with its file backend, so
 that no display is needed.
 """
 
@@ -11,100 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from cluster_planner import Plan, format_count, format_rate
-from ravnest.formatting import listed
+from cluster_planner import format_rate
 from ravnest.simulator.simulated_run import SimulatedRun
 
 Curve = Sequence[tuple[int, float]]
 """(samples of the whole fleet, loss)"""
-
-_ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
-_STAGE_IN = 1.4  # the width of a node's name
-
-LEGEND = (
-    "load: what a micro-batch takes of a stage (computing, sending or receiving, whichever takes longest), against the"
-    " longest of its cluster.\n"
-    "memory: what the stage needs, of what its node lends. ring: the stages that average these units."
-)
-
-
-def draw_plan(plan: Plan, path: Path) -> None:
-    """Draw a plan: clusters as rows of stages, units to scale from left to right, and each ring as a band across the
-    clusters.
-    """
-    clusters, units = len(plan.clusters), len(plan.costs.units)
-    narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
-    width_in = 1.3 * _STAGE_IN * units / narrowest  # the narrowest stage can hold its words
-    figure, axes = _blank(width_in=min(max(width_in, 9.0), 24.0), height_in=1.7 + 1.3 * clusters)
-    _draw_rings(axes, plan)
-    for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
-        middle = -row * _ROW
-        axes.text(-0.02 * units, middle, cluster.name, ha="right", va="center", weight="bold", fontsize=11)
-        speed = f"{format_rate(predicted.samples_per_s)} samples/s\nwindow {cluster.window}"
-        axes.text(1.02 * units, middle, speed, ha="left", va="center", fontsize=9)
-        for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
-            load = costs.occupancy_s / predicted.bottleneck_s if predicted.bottleneck_s > 0 else 0.0
-            memory = costs.memory_bytes / plan.fleet.node(stage.node).memory_bytes
-            words = f"units [{stage.units[0]}, {stage.units[1]})\nload {load:.0%}\nmemory {memory:.0%}"
-            _draw_stage(axes, stage.units, middle, stage.node, words, load)
-    axes.set_xlim(-0.1 * units, 1.16 * units)
-    lowest = -(clusters - 1) * _ROW - 0.62
-    axes.text(0.0, lowest, LEGEND, ha="left", va="top", fontsize=8, color="#444444")
-    axes.set_ylim(lowest - 0.25, 0.78)
-    axes.axis("off")
-    title = f"{format_count(len(plan.fleet.nodes), 'node')}, {format_count(clusters, 'cluster')}"
-    title += f": {format_rate(plan.predicted.samples_per_s)} samples/s predicted"
-    if plan.spares:
-        title += f" · spare: {listed([spare.node for spare in plan.spares])}"
-    axes.set_title(title, loc="left", fontsize=12)
-    save(figure, path)
-
-
-def _draw_stage(axes: Axes, units: tuple[int, int], middle: float, node: str, words: str, load: float) -> None:
-    start, end = units
-    inset = 0.06
-    shade = colormaps["YlOrRd"](0.05 + 0.5 * min(load, 1.0))
-    corner = (start + inset, middle - _BOX / 2)
-    axes.add_patch(
-        Rectangle(
-            corner,
-            end - start - 2 * inset,
-            _BOX,
-            facecolor=shade,
-            edgecolor="#444444",
-            linewidth=1.2,
-            zorder=2,
-        )
-    )
-    centre = (start + end) / 2
-    axes.text(centre, middle + 0.19, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
-    axes.text(centre, middle - 0.09, words, ha="center", va="center", fontsize=8, zorder=3)
-
-
-def _draw_rings(axes: Axes, plan: Plan) -> None:
-    """Draw the rings behind the boxes, so that a band is seen above, between and below the stages that it joins."""
-    top, bottom = _BOX / 2 + 0.08, -(len(plan.clusters) - 1) * _ROW - _BOX / 2 - 0.08
-    palette = colormaps["tab10"]
-    for i, ring in enumerate(plan.rings):
-        start, end = ring.units
-        color = palette(i % 10)
-        axes.add_patch(
-            Rectangle(
-                (start + 0.02, bottom),
-                end - start - 0.04,
-                top - bottom,
-                facecolor=color,
-                alpha=0.28,
-                zorder=1,
-            )
-        )
-        axes.text((start + end) / 2, top + 0.04, f"ring {i}", ha="center", va="bottom", fontsize=9, color=color)
 
 
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
@@ -122,7 +37,7 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
                     trained[cluster["name"]].append((record["samples"], cluster["loss"]))
         elif record["kind"] == "evaluated" and record["loss"] is not None:
             held_out.append((record["samples"], record["loss"]))
-    figure, axes = _blank(width_in=9.0, height_in=5.0)
+    figure, axes = blank(width_in=9.0, height_in=5.0)
     for i, (name, points) in enumerate(sorted(trained.items())):
         axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training")
     if held_out:
@@ -159,7 +74,8 @@ def draw_comparison(runs: Mapping[str, tuple[Curve, Curve]], path: Path) -> None
     save(figure, path)
 
 
-def _blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+def blank(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    """Return a figure with one plot."""
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()

@@ -250,17 +250,21 @@ def _stages(
 
 
 def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: PipelineTimes) -> str:
-    each = f"{bottleneck * 1e3:.3g} ms per micro-batch"
+    each = f"{_time(bottleneck)} per micro-batch"
     if limit.kind == "flush":
         return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
     if limit.kind == "round trip":
-        trip = f"the round trip of {pipe.round_trip_s * 1e3:.3g} ms"
+        trip = f"the round trip of {_time(pipe.round_trip_s)}"
         return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most"
     if limit.kind == "link":
         return f"the link from {limit.node} to {limit.peer}: {each}"
     if limit.kind == "data":
         return f"the reading of data in {limit.node}: {each}"
     return f"{limit.node}'s {'speed' if limit.kind == 'compute' else limit.kind}: {each}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def no_faster_than_walked(

@@ -112,7 +112,7 @@ def _write(made: Plan, plan_path: Path) -> Path:
     """Saves the plan, and its picture beside it under the same stem; returns the path of the picture."""
     import ravnest
     from ravnest.errors import InvalidInput
-    from ravnest.pictures import draw_plan
+    from ravnest.plan_pictures import draw_plan
 
     picture_path = plan_path.with_suffix(".png")
     try:

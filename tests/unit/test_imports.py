@@ -60,6 +60,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "factories recovery",
         "training splitting checkpoints simulator",
         "pictures",
+        "plan_pictures",
         "job",
         "stage planning",
         "driver",
@@ -105,7 +106,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/stage/process.py",
         "experiments/",
     ),
-    "matplotlib": ("ravnest/pictures.py", "experiments/"),
+    "matplotlib": ("ravnest/pictures.py", "ravnest/plan_pictures.py", "experiments/"),
     "typer": ("ravnest/cli/",),
     "rich": ("ravnest/cli/",),
     "msgspec": (

@@ -1,10 +1,7 @@
 from pathlib import Path
 
-import pytest
 from matplotlib.image import imread
 
-from cluster_planner import Plan
-from ravnest import pictures
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.report import (
     EvaluatedEvent,
@@ -13,32 +10,13 @@ from ravnest.driver.observe.report import (
     as_plain,
     kind_of,
 )
-from ravnest.pictures import draw_comparison, draw_loss_curve, draw_plan
+from ravnest.pictures import draw_comparison, draw_loss_curve
 
 
 def drawn_share(path: Path) -> float:
     """The share of an image's pixels that are not white."""
     pixels = imread(path)
     return float((pixels[:, :, :3] < 0.99).any(axis=2).mean())
-
-
-def test_a_plan_is_drawn(plan: Plan, tmp_path: Path) -> None:
-    draw_plan(plan, tmp_path / "plan.png")
-    assert drawn_share(tmp_path / "plan.png") > 0.3
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
-
-
-def test_a_plans_picture_says_what_its_figures_count(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(
-        pictures, "save", lambda figure, path: drawn.extend(text.get_text() for text in figure.axes[0].texts)
-    )
-    draw_plan(plan, tmp_path / "plan.png")
-    assert any("load 100%" in text for text in drawn)
-    for word in ("load:", "memory:", "ring:"):
-        assert any(word in text for text in drawn), word
 
 
 def test_losses_are_drawn_from_the_lines_of_a_run(progress: ProgressEvent, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from cluster_planner import Plan, Spare
+from ravnest import plan_pictures
+from ravnest.plan_pictures import SLOWEST_LINKS, draw_plan, slowest_links
+
+
+def drawn_share(path: Path) -> float:
+    """The share of an image's pixels that are not white."""
+    pixels = imread(path)
+    return float((pixels[:, :, :3] < 0.99).any(axis=2).mean())
+
+
+def test_a_plan_is_drawn(plan: Plan, tmp_path: Path) -> None:
+    draw_plan(plan, tmp_path / "plan.png")
+    assert drawn_share(tmp_path / "plan.png") > 0.3
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
+
+
+def test_a_plans_picture_says_what_its_figures_count(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        plan_pictures, "save", lambda figure, path: drawn.extend(text.get_text() for text in figure.axes[0].texts)
+    )
+    draw_plan(plan, tmp_path / "plan.png")
+    assert any("busy 100%" in text for text in drawn)
+    for word in ("busy:", "memory:", "ring:"):
+        assert any(word in text for text in drawn), word
+
+
+@pytest.mark.parametrize("many", [20, 200])
+def test_a_large_plan_has_a_picture_of_bounded_size(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    drawn: list[str] = []
+    sizes: list[tuple[float, float]] = []
+
+    def note(figure: object, path: Path) -> None:
+        drawn.extend(text.get_text() for text in figure.axes[0].texts)  # type: ignore[attr-defined]
+        sizes.append(tuple(figure.get_size_inches()))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(plan_pictures, "save", note)
+    clusters = tuple(replace(plan.clusters[i % 2], name=f"c{i}") for i in range(many))
+    predicted = replace(plan.predicted, clusters=tuple(plan.predicted.clusters[i % 2] for i in range(many)))
+    nodes = (*plan.fleet.nodes, *(replace(plan.fleet.nodes[0], name=f"idle{i}", region="far") for i in range(many)))
+    large = replace(
+        plan,
+        clusters=clusters,
+        predicted=predicted,
+        fleet=replace(plan.fleet, nodes=nodes),
+        spares=(*plan.spares, *(Spare(f"idle{i}", "no cluster gains") for i in range(many))),
+    )
+    draw_plan(large, tmp_path / "plan.png")
+    assert sizes == [(15.0, 9.5)]
+    assert len(drawn) < 250
+    assert any(f"{many} spare" in text for text in drawn)
+    assert any("Mbit/s" in text for text in drawn)
+    assert any("168 more clusters" in text for text in drawn) == (many == 200)
+
+
+def test_the_slowest_links_in_use_come_first_and_are_few(plan: Plan) -> None:
+    said = slowest_links(plan)
+    assert 0 < len(said) <= SLOWEST_LINKS
+    rates = [float(line.split(": ")[1].split()[0]) for line in said]
+    assert rates == sorted(rates)
+    assert len(slowest_links(plan, 2)) == 2
