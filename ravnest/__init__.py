@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cluster_planner import Cluster, Fleet, Link, Node, NoFeasiblePlan, Plan, RegionLink, Spare, Stage
     from ravnest.api import evaluate, explain_plan, export, plan, rehearse, run, simulate
+    from ravnest.driver.observe.place_events import (
+        ClusterReplannedEvent,
+        NodeJoinedEvent,
+        NodeSlowEvent,
+        NodesSharedOutEvent,
+    )
     from ravnest.driver.observe.report import (
         CheckpointRefusedEvent,
         CheckpointWrittenEvent,
         ClusterLostEvent,
         ClusterProgress,
         ClusterReplacedEvent,
-        ClusterReplannedEvent,
         EvaluatedEvent,
-        NodeJoinedEvent,
-        NodesSharedOutEvent,
         NoticeEvent,
         Observer,
         PhaseEvent,
@@ -52,10 +55,11 @@ if TYPE_CHECKING:
 _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
+    "ravnest.driver.observe.place_events": "ClusterReplannedEvent NodeJoinedEvent NodeSlowEvent NodesSharedOutEvent",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
-    "ClusterReplacedEvent ClusterReplannedEvent EvaluatedEvent NodeJoinedEvent NodesSharedOutEvent NoticeEvent "
-    "Observer PhaseEvent ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent RunLimit "
-    "RunResult StageRestoredEvent",
+    "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
+    "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
+    "RunLimit RunResult StageRestoredEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -94,6 +98,7 @@ __all__ = [
     "Node",
     "NodeJoinedEvent",
     "NodeLost",
+    "NodeSlowEvent",
     "NodesSharedOutEvent",
     "NoticeEvent",
     "Observer",

@@ -127,6 +127,25 @@ def join_run(run: StrPath, node: str, nodes: Fleet | StrPath | None = None, *, w
     _request(Path(run), "join", node, fleet)
 
 
+def join_appearing(run: StrPath, address: str, tell: Tell) -> None:
+    """Lets machines join a run as they appear in its Ray cluster, until the run or the process that called this ends.
+
+    Arguments:
+        run: the run's folder, on this machine.
+        address: HOST:PORT of the Ray cluster.
+        tell: is told of each machine.
+
+    Raises:
+        InvalidInput: no run goes on there, or nothing listens at `address`. RunFailed where Ray cannot be joined.
+    """
+    from ravnest.driver.ray.session import check_address
+    from ravnest.profiling.appearing import watch
+
+    check_address(address)
+    parent = os.getppid()
+    watch(Path(run), address, tell, lambda: os.getppid() == parent)
+
+
 def _request(run: Path, kind: Literal["leave", "join"], node: str, came: Fleet | None = None) -> None:
     from cluster_planner import load_plan
     from ravnest.checkpoints.run_folder import RunFolder

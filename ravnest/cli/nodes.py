@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from ravnest.errors import InvalidInput
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, on the machine of `ravnest run`.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name in nodes.yaml.")]
 
@@ -26,17 +28,28 @@ def leave(run: Run, node: Node) -> None:
 
 def join(
     run: Run,
-    node: Node,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="The node's name.", show_default=False)] = None,
     nodes: Annotated[
         Path | None,
         typer.Option("--nodes", metavar="NODES_YAML", help="A nodes.yaml with the node, if the run's plan lacks it."),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Instead of a node: measure each that appears in this Ray cluster."),
+    ] = None,
 ) -> None:
     """Let a node take part in a run: one that had left it, or with --nodes one that its plan does not have.
 
-    It becomes a spare. It takes a lost node's place, or a cluster is planned anew with it where that pays.
+    It becomes a spare. It takes a lost node's place, or a cluster is planned anew with it where that pays. With
+    --address nodes are measured and join as they appear in a Ray cluster, until the run is over; a run with --address
+    does that by itself.
     """
-    from ravnest.machines import join_run
+    from ravnest.machines import join_appearing, join_run
 
-    join_run(run, node, nodes, warn=lambda said: typer.echo(said, err=True))
-    typer.echo(f"{node} may take part; the output of the run says when it does")
+    if (node is None) == (address is None):
+        raise InvalidInput("name a node, or with --address a Ray cluster whose new nodes join", key="NODE")
+    if address is not None:
+        join_appearing(run, address, typer.echo)
+    elif node is not None:
+        join_run(run, node, nodes, warn=lambda said: typer.echo(said, err=True))
+        typer.echo(f"{node} may take part; the output of the run says when it does")

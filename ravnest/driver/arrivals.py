@@ -6,6 +6,7 @@ word of each in the run's record. It belongs to the driver's thread.
 
 from cluster_planner import Fleet
 from ravnest.driver.node_requests import NodeRequest
+from ravnest.driver.observe.place_events import joined
 from ravnest.driver.observe.record import RunRecord
 from ravnest.errors import InvalidInput
 from ravnest.recovery import Replacements, with_nodes
@@ -26,7 +27,7 @@ class NodeArrivals:
         """A user says that a node may run stages."""
         if self.knows(request.node):
             self._replacements.node_back(request.node, now_s)
-            self._record.joined(self._replacements.plan.fleet.node(request.node), known=True, why=request.why)
+            self._record.happened(joined(self._replacements.plan.fleet.node(request.node), known=True, why=request.why))
         elif request.fleet is None:
             self._record.notice(f"no node of the plan is named {request.node!r}: it cannot {request.kind}")
         else:
@@ -39,4 +40,4 @@ class NodeArrivals:
             self._record.notice(f"node {node!r} cannot join: {error}")
             return
         self._replacements.node_joined(plan, node, now_s)
-        self._record.joined(plan.fleet.node(node), known=False)
+        self._record.happened(joined(plan.fleet.node(node), known=False))

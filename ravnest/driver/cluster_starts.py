@@ -12,6 +12,7 @@ from cluster_planner import Plan
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
+from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import RavnestError, RunFailed
@@ -166,5 +167,6 @@ class Recovery:
     donors: StateDonors
     handover: StateHandover
     arrivals: NodeArrivals
+    slow: SlowNodes
     requests: Callable[[], list[Request]] = list
     """Returns what users have asked since the last call."""

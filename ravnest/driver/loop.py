@@ -14,6 +14,7 @@ from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import Listening, Recovery
 from ravnest.driver.node_requests import RunRequest
+from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
@@ -170,9 +171,9 @@ class DriverLoop:
                 case TryFailed():
                     self._record.replacement_failed(news)
                 case StartCluster():
-                    self._record.replanned(news)
+                    self._record.happened(replanned(news))
                 case SharedOut():
-                    self._record.shared_out(news)
+                    self._record.happened(NodesSharedOutEvent(news.cluster, news.nodes, news.reason))
                 case MoveCluster():
                     self._follow(self._control.leave(news.cluster, news.reason))
                 case Listening():
@@ -264,6 +265,8 @@ class DriverLoop:
                 self._collector.finish(delivery.sender, message)
             case m.Updated():
                 self._record.updated(delivery.sender, message)
+                if self._recovery is not None:
+                    self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
             case m.RoundMerged():
                 self._record.merged(delivery.sender, message)
             case m.WindowTuned():

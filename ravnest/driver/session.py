@@ -33,6 +33,7 @@ from ravnest.driver.ray.local_ray import workers
 from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
+from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.stage_watch import StageWatch
 from ravnest.driver.state_donors import StateDonors
@@ -170,7 +171,12 @@ def train(
                     record,
                     stop_wanted=lambda: interrupt.wanted,
                     recovery=Recovery(
-                        starts, donors, handover, arrivals, lambda: asked(folder.path, hours, time.time())
+                        starts,
+                        donors,
+                        handover,
+                        arrivals,
+                        SlowNodes(starts.replacements, record),
+                        lambda: asked(folder.path, hours, time.time()),
                     ),
                     trace=trace,
                 )

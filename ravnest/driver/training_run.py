@@ -14,6 +14,7 @@ from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import owned_folder
 from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import take_requests
+from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
@@ -77,7 +78,11 @@ def run(
 
     if address is None:
         require_devices(plan, imitate)
-    with StopOnInterrupt() as interrupt, owned_folder(out_dir, resume=resume, tell=tell) as folder:
+    with (
+        StopOnInterrupt() as interrupt,
+        owned_folder(out_dir, resume=resume, tell=tell) as folder,
+        NodeWatch(address, folder.ray_log) as nodes,
+    ):
         take_requests(folder.path)  # of a session before this one
         restarts, watched = Restarts(), _Watched(observer, folder.path)
         while True:
@@ -85,6 +90,7 @@ def run(
                 plan, plan_path or folder.plan, folder.path, resume=resume, other_data=other_data, observer=watched
             )
             _begin(prepared, plan_path, rehearsal=imitate is not None)
+            nodes.start(folder.path)
             try:
                 record, control = train(
                     prepared,

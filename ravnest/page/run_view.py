@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cluster_planner import Plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import event_of
+from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodesSharedOutEvent
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.page.curves import Curve
@@ -182,10 +183,10 @@ class RunView:
                 self._set_state(event.cluster, "out", event.reason)
             case report.ReplacementFailedEvent():
                 self._set_state(event.cluster, "lost", event.reason)
-            case report.ClusterReplannedEvent():
+            case ClusterReplannedEvent():
                 self._placed(event.cluster, event.nodes, event.units)
                 self._set_state(event.cluster, "starts", event.reason)
-            case report.NodesSharedOutEvent():
+            case NodesSharedOutEvent():
                 self._set_state(event.cluster, "lost", event.reason)
             case report.ClusterReplacedEvent():
                 self._placed(event.cluster, event.nodes, {})

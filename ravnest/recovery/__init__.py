@@ -11,6 +11,7 @@ from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.replanning import Replanning
 from ravnest.recovery.restarting import Restarts, plan_among, plan_for
+from ravnest.recovery.slowness import NodeSlow, Slowness
 
 __all__ = [
     "Donors",
@@ -19,6 +20,7 @@ __all__ = [
     "HourWatch",
     "MoveCluster",
     "Need",
+    "NodeSlow",
     "Nodes",
     "Order",
     "Place",
@@ -29,6 +31,7 @@ __all__ = [
     "Restarts",
     "Restored",
     "SharedOut",
+    "Slowness",
     "StartCluster",
     "TryFailed",
     "place",

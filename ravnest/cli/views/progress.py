@@ -22,16 +22,19 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster_planner import format_rate
+from ravnest.driver.observe.place_events import (
+    ClusterReplannedEvent,
+    NodeJoinedEvent,
+    NodeSlowEvent,
+    NodesSharedOutEvent,
+)
 from ravnest.driver.observe.report import (
     CheckpointRefusedEvent,
     CheckpointWrittenEvent,
     ClusterLostEvent,
     ClusterProgress,
     ClusterReplacedEvent,
-    ClusterReplannedEvent,
     EvaluatedEvent,
-    NodeJoinedEvent,
-    NodesSharedOutEvent,
     NoticeEvent,
     PhaseEvent,
     ProgressEvent,
@@ -141,6 +144,10 @@ def event_line(event: RunEvent) -> str | None:
                 f"node {event.node!r} has joined the run as a spare: {format_rate(event.flops_per_s / 1e9)} GFLOP/s,"
                 f" {event.memory_bytes / 1e9:.3g} GB, {rates}"
             )
+        case NodeSlowEvent(times=1.0):
+            return f"node {event.node!r} is as fast again as it was"
+        case NodeSlowEvent():
+            return f"node {event.node!r} is slow: {event.stage} computes {event.times:.1f} times as long as it used to"
         case NodesSharedOutEvent():
             return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"
         case StageRestoredEvent(stage, sources, seconds):

@@ -4,21 +4,19 @@ In: the stages' reports, and what the driver does. Out: progress (rates, mean lo
 that each stage spent on each kind of work are kept in stage_times.py.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cluster_planner import Node
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
 from ravnest.errors import RunFailed
-from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery import Replaced, Restored, SharedOut, StartCluster, TryFailed
+from ravnest.pipeline import stage_place
+from ravnest.recovery import Replaced, Restored, TryFailed
 from ravnest.stage import messages as m
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure
@@ -282,29 +280,9 @@ class RunRecord:
         self._last_stages = {name: each for name, each in self._last_stages.items() if each != cluster}
         self._last_stages[stages[-1]] = cluster
 
-    def replanned(self, order: StartCluster) -> None:
-        """A lost cluster is started on other nodes than before, or with other cuts."""
-        placed, stages = order.placement, order.plan.cluster(order.cluster).stages
-        gained = placed.gained(order.rest_s)
-        event = report.ClusterReplannedEvent(
-            order.cluster,
-            placed.how,
-            {stage_name(order.cluster, i): stage.node for i, stage in enumerate(stages)},
-            {stage_name(order.cluster, i): stage.units for i, stage in enumerate(stages)},
-            order.reason,
-            placed.change_s,
-            round(gained) if math.isfinite(gained) else None,
-        )
+    def happened(self, event: report.RunEvent) -> None:
+        """Tell of an event that stands for itself."""
         self._emit(event)
-
-    def joined(self, node: Node, *, known: bool, why: str = "") -> None:
-        """A node may run stages from now on; `known`: the plan had it before."""
-        what = node.flops_per_s, node.memory_bytes, node.up_bytes_per_s, node.down_bytes_per_s
-        self._emit(report.NodeJoinedEvent(node.name, known, *what, why))
-
-    def shared_out(self, shared: SharedOut) -> None:
-        """A lost cluster cannot be made, and its nodes are spares of the others."""
-        self._emit(report.NodesSharedOutEvent(shared.cluster, shared.nodes, shared.reason))
 
     def restored(self, restored: Restored) -> None:
         """A stage that joined holds the anchor."""

@@ -11,6 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ravnest.driver.observe.place_events import (
+    ClusterReplannedEvent,
+    NodeJoinedEvent,
+    NodeSlowEvent,
+    NodesSharedOutEvent,
+)
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 
@@ -161,48 +167,6 @@ class ClusterReplacedEvent:
 
 
 @dataclass(frozen=True)
-class ClusterReplannedEvent:
-    """A lost cluster is started otherwise than it was, for this `reason`: on "spares", or with "other cuts" (`how`).
-
-    `nodes` and `units` say by stage where it runs and what it holds. As predicted, the change takes `change_s` seconds,
-    and the cluster makes `gained` samples more in the rest of the run; None where the run has no known end.
-    """
-
-    cluster: str
-    how: str
-    nodes: Mapping[str, str]
-    units: Mapping[str, tuple[int, int]]
-    reason: str
-    change_s: float
-    gained: int | None
-
-
-@dataclass(frozen=True)
-class NodeJoinedEvent:
-    """A `node` may run stages from now on, as a spare at first, by these figures.
-
-    `known` says whether the plan had it already; `why`, in words, that the clock lets it in.
-    """
-
-    node: str
-    known: bool
-    flops_per_s: float
-    memory_bytes: int
-    up_bytes_per_s: float
-    down_bytes_per_s: float
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class NodesSharedOutEvent:
-    """A lost `cluster` cannot be made, for this `reason`. Its living `nodes` are spares of the others until it can."""
-
-    cluster: str
-    nodes: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
 class StageRestoredEvent:
     """A stage of a cluster that was started anew holds today's anchor, `seconds` after it had joined the rings.
 
@@ -254,6 +218,7 @@ RunEvent = (
     | ClusterReplacedEvent
     | ClusterReplannedEvent
     | NodeJoinedEvent
+    | NodeSlowEvent
     | NodesSharedOutEvent
     | StageRestoredEvent
     | ReplacementFailedEvent
@@ -377,6 +342,7 @@ _KINDS = {
     ClusterReplacedEvent: "replaced",
     ClusterReplannedEvent: "replanned",
     NodeJoinedEvent: "joined",
+    NodeSlowEvent: "slow",
     NodesSharedOutEvent: "shared_out",
     StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",

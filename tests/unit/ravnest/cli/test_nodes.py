@@ -44,3 +44,9 @@ def test_what_cannot_be_asked_is_told(tmp_path: Path, plan: Plan) -> None:
     told = RUNNER.invoke(app, ["leave", str(tmp_path), "towr"])
     assert "no node is named 'towr'" in str(told.exception)
     assert take_requests(tmp_path) == []
+
+
+def test_either_a_node_or_a_ray_cluster_joins(tmp_path: Path) -> None:
+    for words in ([], ["desk", "--address", "192.0.2.1:6379"]):
+        told = RUNNER.invoke(app, ["join", str(tmp_path), *words])
+        assert "name a node, or with --address" in str(told.exception)

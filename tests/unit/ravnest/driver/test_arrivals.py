@@ -18,8 +18,8 @@ class Record:
     def __init__(self):
         self.told, self.notices = [], []
 
-    def joined(self, node, *, known, why=""):
-        self.told.append((node.name, known))
+    def happened(self, event):
+        self.told.append((event.node, event.known))
 
     def notice(self, text):
         self.notices.append(text)

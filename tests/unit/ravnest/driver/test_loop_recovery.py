@@ -5,14 +5,15 @@ import pytest
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
+from ravnest.driver.observe.place_events import ClusterReplannedEvent
 from ravnest.driver.observe.report import (
     ClusterLostEvent,
     ClusterReplacedEvent,
-    ClusterReplannedEvent,
     NoticeEvent,
     ReplacementFailedEvent,
 )
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
+from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import SavedState, StateHandover
 from ravnest.errors import Interrupted
@@ -74,6 +75,7 @@ class Recovering(Bench):
             StateDonors(self.rings, driver, lambda restored: None),
             StateHandover(read, InlineDisk(), outbox, driver),
             NodeArrivals(replacements, self.record),
+            SlowNodes(replacements, self.record),
             requests,
         )
 
