@@ -53,16 +53,17 @@ def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, fo
             for index in range(nodes)
         )
     )
-    steps: list[tuple[str, float]] = []
+    steps: list[tuple[str, float, float]] = []
     plan = ravnest.plan(
         fleet,
         folder / "job.yaml",
         check=check,
-        progress=lambda words: steps.append((words, time.monotonic())),
+        cache=False,
+        progress=lambda words: steps.append((words, time.monotonic(), time.process_time())),
         warn=lambda words: None,
     )
     save_plan(plan, folder / "plan.yaml")
-    ends = [at for _, at in steps[1:]] + [time.monotonic()]
+    ends = [*steps[1:], ("", time.monotonic(), time.process_time())]
     text = (folder / "plan.yaml").read_text().replace(str(folder), "FOLDER")
     return {
         "units": len(plan.costs.units),
@@ -71,7 +72,10 @@ def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, fo
         "stages": sum(len(cluster.stages) for cluster in plan.clusters),
         "plan": hashlib.sha256(text.encode()).hexdigest(),
         "plan_bytes": len(text),
-        "steps": {words: end - begin for (words, begin), end in zip(steps, ends, strict=True)},
+        "steps": {
+            words: {"s": end_s - begin_s, "cpu_s": end_cpu_s - begin_cpu_s}
+            for (words, begin_s, begin_cpu_s), (_, end_s, end_cpu_s) in zip(steps, ends, strict=True)
+        },
     }
 
 

@@ -6,10 +6,12 @@ weights are the anchor of the last checkpoint, under the names of the original m
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from cluster_planner import Plan, SpanCosts, Stage
 from ravnest.checkpoints.checkpoint import load_latest
@@ -26,9 +28,13 @@ from ravnest.driver.preparation import Prepared
 from ravnest.errors import Interrupted, InvalidInput, NotWritten, RunFailed
 from ravnest.factories import FactoryConfig, call
 from ravnest.job.config import Job
+from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import JobData, baselines_of, make_loss, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
 from ravnest.pipeline import stage_name
+from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, filled, weight_bytes
+from ravnest.splitting.exporting import twin_on_cpu
+from ravnest.splitting.model_source import extra_states
 from ravnest.training.loss_parameters import loss_weights
 
 
@@ -133,16 +139,34 @@ def planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, 
 
 def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: JobData, weights: Mapping[str, Tensor]) -> str:
     """The text that the job's `sample` makes with the trained model. Raises InvalidInput when it returns no text."""
-    model = make_model(job, plan.job_file)
     of_loss = loss_weights(make_loss(job, plan.job_file)).keys()
-    model.load_state_dict({name: tensor for name, tensor in weights.items() if name not in of_loss}, strict=True)
-    model.eval()
-    text = call(sample, search_dirs(plan.job_file), model, data.given, path=plan.job_file, key="sample")
+    model, sparing = trained_model(plan, job, weights.keys() - of_loss, weights)
+    with sparing:
+        text = call(sample, search_dirs(plan.job_file), model.eval(), data.given, path=plan.job_file, key="sample")
     if not isinstance(text, str):
         raise InvalidInput(
             f"{sample.factory!r} returned {type(text).__name__}, expected text", path=plan.job_file, key="sample"
         )
     return text
+
+
+def trained_model(
+    plan: Plan, job: Job, names: Collection[str], weights: Mapping[str, Tensor], mapped_bytes: int = MAPPED_BYTES
+) -> tuple[nn.Module, AbstractContextManager[Any]]:
+    """The job's model with the weights of these names, and a context to use it in.
+
+    A model of `mapped_bytes` or more has its large weights in temporary files. In the context it takes the memory of
+    what an operation reads.
+    """
+    shape = make_model(job, plan.job_file, "meta")
+    others = WeightsFromSeed(job, plan.job_file, parameters=False)
+    if weight_bytes(shape) < mapped_bytes or others.whole_because or extra_states(shape):
+        model = make_model(job, plan.job_file)
+        model.load_state_dict({name: weights[name] for name in names}, strict=True)
+        return model, nullcontext()
+    files = MappedWeights()
+    model = filled(twin_on_cpu(shape), lambda name: weights[name] if name in names else others[name], files)
+    return model, files.sparing()
 
 
 def _write_weights(folder: RunFolder, checkpoint: Path, weights: StoredTensors[str], part_bytes: int) -> Path:

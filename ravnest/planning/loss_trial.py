@@ -20,6 +20,7 @@ from ravnest.factories import FactoryConfig, FunctionConfig, user_code
 from ravnest.job.config import Job
 from ravnest.job.materials import make_loss, search_dirs
 from ravnest.splitting import CapturedModel, StageModule
+from ravnest.splitting.gradients import noting_gradients
 from ravnest.splitting.output_structure import shapes_of, tensors_by_path
 from ravnest.training.batches import Inputs, Target, arguments, in_order, target_tensors
 from ravnest.training.loss_parameters import loss_weights, module_with_parameters
@@ -60,14 +61,15 @@ def check_gradients(
             raise InvalidInput(
                 message, path=str(job_file), key="loss", hint="see `frozen`, and requires_grad in the model"
             )
-        value.backward()  # type: ignore[no-untyped-call]
+        with noting_gradients([stage]) as gradients:
+            value.backward()  # type: ignore[no-untyped-call]
     if loss.module is not None and module is None:
         changed = [name for name, now in loss.module.named_buffers() if not torch.equal(now, before.get(name, now))]
         if changed:
             message = f"{loss.name!r} changes its buffer {changed[0]!r}, and only a loss with parameters is saved"
             hint = "make it part of the model, or give the loss a parameter"
             raise InvalidInput(message, path=str(job_file), key="loss", hint=hint)
-    idle = [name for name, parameter in stage.named_parameters() if parameter.requires_grad and parameter.grad is None]
+    idle = [name for name, parameter in stage.named_parameters() if parameter.requires_grad and name not in gradients]
     if idle:
         raise InvalidInput(
             f"no gradient of {loss.name!r} reaches {some(idle)}, which the model computes with",

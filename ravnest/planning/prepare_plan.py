@@ -231,14 +231,15 @@ def _checked(
     step("running the model on the first micro-batch")
     with noting_loaded_weights() as loaded:
         shape = make_model(job, job_path, "meta")
-        tried = tried_model(job, job_path, shape, extent, free_bytes())
+        from_seed = WeightsFromSeed(job, job_path)
+        tried = tried_model(job, job_path, shape, extent, free_bytes(), from_seed)
     if sources := [*loaded.sources, *pretrained_sources(shape if tried is None else tried.model)]:
         warn(_of_loaded_weights(job, sources))
     check_optimizer(job, job_path, shape)
     if tried is None:
         warn("--check none: neither the model nor its stages were tried; what is wrong with them shows in the run")
     else:
-        with tried.told():
+        with tried.told(), tried.sparing():
             check_measures(job, job_path, run_once(tried.model, args, kwargs, job_path), target)
             check_draws(tried.model, args, kwargs, job_path)
             check_carried(tried.model, args, kwargs, job_path)
@@ -249,7 +250,7 @@ def _checked(
             "the model was captured with its weights in memory, since it cannot be without"
             f" ({captured.needs_values}): each start of a run, and `evaluate`, hold it whole for a moment"
         )
-    if why := WeightsFromSeed(job, job_path).whole_because:
+    if why := from_seed.whole_because:
         warn(
             f"the weights cannot be made by the stages that hold them ({why}): each start of a run makes them whole and"
             " sends them"
@@ -262,17 +263,16 @@ def _checked(
     check_s, compared = 0.0, None
     if tried is not None:
         compared = tried.capture(job, job_path, data, captured)
-        with tried.told():
+        with tried.told(), tried.sparing():
             idle = check_gradients(job, job_path, compared, values_of(tried.model), inputs, target)
             _warn_of_idle(job_path, shape, idle, warn)
             of = "" if tried.blocks is None else f", with {KEPT} of its {tried.blocks.count} equal blocks"
             step(f"checking {format_count(len(compared.units), 'unit')} against the model{of}")
             began_s = time.monotonic()
             with naming(job_path, "model"):
-                verify(compared, tried.model, args, kwargs)
+                verify(compared, tried.model, args, kwargs, whole=tried.mapped is None)
             check_s = time.monotonic() - began_s
-    taken = of_taken_buffers(job, job_path, captured)
-    found = CheckedModel(captured.costs, reading_s, captured.whole_because, taken)
+    found = CheckedModel(captured.costs, reading_s, captured.whole_because, of_taken_buffers(job, job_path, captured))
     # Values that a constructor loads, perhaps from elsewhere than a file, are looked at each time.
     return _Live(found, tried, compared, check_s, may_be_kept=not sources, files=files)
 
@@ -285,7 +285,7 @@ def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, unit
     short = units or live.tried.blocks is not None
     weights = {**weights_of(live.tried.model), **loss_weights(make_loss(job, job.file))}
     with live.tried.told():
-        try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short)
+        try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short, files=live.tried.files)
     return units_of(plan) if short else pipelines_of(plan)
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -42,20 +43,27 @@ def try_plan(
     check_s: float,
     *,
     short: bool = False,
+    files: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
     """Train and evaluate once with each different pipeline of the plan, in a fresh process.
 
     captured: the model that was planned, or where `short`, one with fewer blocks: then each of its units is tried as a
     stage of its own. weights: the model's initial weights by original name. check_s: seconds that the check against the
-    model took.
+    model took. files: where the bytes of large weights are, by name; the others are written.
     Raises InvalidInput at the job file, for what would have failed in the run.
     """
     try:
         with TemporaryDirectory(prefix="ravnest-trial-") as temporary:
             folder = Path(temporary)
             whole = captured.span(0, len(captured.units))
-            wanted = {spec.name: weights[spec.name] for spec in whole.weight_specs}
-            (folder / "trial.json").write_text(json.dumps(_described(plan, job, job_file, captured, short)))
+            wanted = {spec.name: weights[spec.name] for spec in whole.weight_specs if spec.name not in files}
+            said = _described(plan, job, job_file, captured, short)
+            said["files"] = {
+                spec.name: [str(files[spec.name]), list(spec.shape), str(spec.dtype).removeprefix("torch.")]
+                for spec in whole.weight_specs
+                if spec.name in files
+            }
+            (folder / "trial.json").write_text(json.dumps(said))
             DurableFiles().write_tensors(folder / "weights.safetensors", wanted)
             told = in_fresh_process(folder, max(LEAST_S, PATIENCE * check_s))
     except OSError as error:

@@ -5,8 +5,10 @@ Out: `result.json` there, which says what went wrong, or that nothing did.
 
 Each pipeline makes one step of training (forward, backward, update) and evaluates the first and the last batch of the
 held-out set. The stages are those of a run, and so is what crosses a cut. One stage is in memory at a time: a stage's
-forward runs again before its backward. This process imports what a stage's process imports, and neither the model nor
-what it uses, so that an operator which a stage would not know is not known here either.
+forward runs again before its backward. A stage whose large weights lie in files makes no update, which would take the
+memory of its weights four times; that its optimizer takes them has been tried without values. This process imports what
+a stage's process imports, and neither the model nor what it uses, so that an operator which a stage would not know is
+not known here either.
 """
 
 import json
@@ -58,6 +60,8 @@ class Trial:
     evaluation: EvaluationSetup
     data: str = ""
     """The fingerprint of the data that the planning process has; empty where it is not known."""
+    mapped: frozenset[str] = frozenset()
+    """The weights that lie in files of their own."""
 
 
 class TrialFailed(Exception):
@@ -77,6 +81,7 @@ def read_trial(folder: Path) -> Trial:
         ],
         EvaluationSetup(*said["evaluation"]),
         said["data"],
+        frozenset(said["files"]),
     )
 
 
@@ -127,6 +132,7 @@ class _Pipeline:
         self._weights = weights
         self._name = name
         self._data, self._job_file = trial.data, trial.job_file
+        self._mapped = trial.mapped
         # An update after each micro-batch, at a rate that does not depend on how many follow.
         optimizer = trial.job.optimizer.model_copy(update={"schedule": ScheduleConfig()})
         job = trial.job.model_copy(update={"update_every": 1, "optimizer": optimizer})
@@ -197,36 +203,47 @@ class _Pipeline:
             with self._told(index, "cannot train"):
                 compute.forward(0, crossings.activations_in.unpack(received[index]))
                 sent, _ = compute.backward(0, crossings.gradients_in.unpack(gradients), ends_group=True)
-                compute.update(None)
+                if not self._is_large(index):
+                    compute.update(None)
                 gradients = crossings.gradients_out.pack(sent)
 
     def _made(self, index: int) -> StageCompute:
         setup = self._setups[index]
         with self._told(index, "cannot be made"):
             specs = setup.program.weight_specs
-            own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=True) for spec in specs}
+            copied = not self._is_large(index)
+            own = {spec.name: self._weights[spec.name].to(spec.dtype, copy=copied) for spec in specs}
             return stage_compute(setup, self._sources.get(index), own, copy=False)
+
+    def _is_large(self, index: int) -> bool:
+        return any(spec.name in self._mapped for spec in self._setups[index].program.weight_specs)
 
     def _told(self, index: int, what: str) -> _told:
         return _told(self._name, index, self._setups[index].program, what)
 
 
 class StoredWeights(Mapping[str, Tensor]):
-    """The weights of a trial's folder. Each is read when it is asked for."""
+    """The weights of a trial's folder, read when they are asked for. Large ones are mapped, and must not be changed."""
 
     def __init__(self, folder: Path) -> None:
         self._files = open_weights(folder / WEIGHTS)
+        self._large: dict[str, tuple[str, Sequence[int], str]] = json.loads((folder / TRIAL).read_text())["files"]
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._large:
+            file, shape, dtype = self._large[name]
+            numbers = torch.Size(shape).numel()
+            return torch.from_file(file, shared=True, size=numbers, dtype=getattr(torch, dtype)).view(shape)
         if name not in self._files.stored:
             raise KeyError(name)
         return self._files.read(name)
 
     def __iter__(self) -> Any:
-        return iter(self._files.stored)
+        yield from self._files.stored
+        yield from self._large
 
     def __len__(self) -> int:
-        return len(self._files.stored)
+        return len(self._files.stored) + len(self._large)
 
 
 def main(folder: Path) -> dict[str, str | None]:

@@ -6,11 +6,11 @@ that planning takes the memory of two blocks and of what stands around them, wha
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -19,9 +19,9 @@ from ravnest.formatting import size
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import JobData, capture_job, make_model
+from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, filled, weight_bytes
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.exporting import twin_on_cpu
-from ravnest.splitting.model_source import weights_of
 from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_two, repeated_blocks
 
 Check = Literal["full", "sampled", "none"]
@@ -43,6 +43,17 @@ class TriedModel:
     model: nn.Module
     blocks: Blocks | None
     """The blocks of which it has only two; None where it is the whole model."""
+    mapped: MappedWeights | None = None
+    """Where its large weights are; None where they are in memory."""
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """The file of each weight that lies in one."""
+        return {} if self.mapped is None else self.mapped.files
+
+    def sparing(self) -> AbstractContextManager[Any]:
+        """While it runs: takes no memory for weights that lie in files."""
+        return nullcontext() if self.mapped is None else self.mapped.sparing()
 
     def capture(self, job: Job, job_file: str | Path, data: JobData, whole: CapturedModel) -> CapturedModel:
         """Its capture: `whole` itself, or that of the short model.
@@ -73,52 +84,71 @@ def _is_told(error: InvalidInput) -> bool:
     return "--check full" in error.message
 
 
-def tried_model(job: Job, job_file: str | Path, shape: nn.Module, check: Check, free_bytes: int) -> TriedModel | None:
+def tried_model(
+    job: Job,
+    job_file: str | Path,
+    shape: nn.Module,
+    check: Check,
+    free_bytes: int,
+    weights: WeightsFromSeed | None = None,
+    *,
+    mapped_bytes: int = MAPPED_BYTES,
+) -> TriedModel | None:
     """The model to try; None with `none`.
 
-    shape: the job's model, on the meta device where it can be. free_bytes: the memory that may be taken.
+    shape: the job's model, on the meta device where it can be. free_bytes: the memory that may be taken. weights: those
+    that the job's seed gives, where they are at hand. mapped_bytes: from which size on a model's weights lie in files.
     Raises InvalidInput where trying it takes more memory.
     """
     if check == "none":
         return None
+    weights = WeightsFromSeed(job, job_file) if weights is None else weights
     blocks = repeated_blocks(shape) if check == "sampled" else None
+    short = shape
+    if blocks is not None:
+        short = copy.deepcopy(shape)
+        keep_two(short, blocks)
+    mapped = weight_bytes(short) >= mapped_bytes and not weights.whole_because
+    check_room(job_file, short, free_bytes, sampled=check == "sampled", mapped=mapped)
+    if mapped:
+        files = MappedWeights()
+        return TriedModel(filled(twin_on_cpu(short), weights.__getitem__, files), blocks, files)
     if blocks is None:
-        check_room(job_file, shape, free_bytes, sampled=check == "sampled")
         return TriedModel(make_model(job, job_file, "cpu"), None)
-    short = copy.deepcopy(shape)
-    keep_two(short, blocks)
-    check_room(job_file, short, free_bytes, sampled=True)
-    weights = WeightsFromSeed(job, job_file)
     if weights.whole_because:
         model = make_model(job, job_file, "cpu")
         keep_two(model, blocks)
         return TriedModel(model, blocks)
-    return TriedModel(_filled(twin_on_cpu(short), weights), blocks)
+    return TriedModel(filled(twin_on_cpu(short), weights.__getitem__), blocks)
 
 
-def _filled(model: nn.Module, weights: WeightsFromSeed) -> nn.Module:
-    """The model with the values that the job's seed gives, made one at a time."""
-    for name, tensor in weights_of(model).items():
-        tensor.copy_(weights[name])
-    return model
-
-
-def check_room(job_file: str | Path, model: nn.Module, free_bytes: int, *, sampled: bool = False) -> None:
+def check_room(
+    job_file: str | Path, model: nn.Module, free_bytes: int, *, sampled: bool = False, mapped: bool = False
+) -> None:
     """Raises InvalidInput where trying `model`, which is on the meta device, takes more memory than `free_bytes`.
 
     Without this check the kernel would end the command, and nobody would be told why. `sampled`: whether the model is
-    what the check of two blocks tries.
+    what the check of two blocks tries. `mapped`: whether its weights lie in files.
     """
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    less = "--check none" if sampled else "--check sampled, which tries two of the blocks that repeat"
+    hint = f"plan on a larger machine, or with {less}"
+    if mapped:
+        # One weight, its gradient, and what a backward makes of them while it adds.
+        largest = max(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+        if 3 * largest > free_bytes:
+            message = f"has a weight of {size(largest)}; to check the model, planning holds it, its gradient and a copy"
+            message += f", which takes {size(3 * largest)}, and this machine has {size(free_bytes)} left"
+            raise InvalidInput(message, path=str(job_file), key="model", hint=hint)
+        return
+    weights = weight_bytes(model)
     gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     # The stages share the weights of the model; the gradients of both are compared. Activations come on top.
     needed = weights + 2 * gradients
     if needed > free_bytes:
-        less = "--check none" if sampled else "--check sampled, which tries two of the blocks that repeat"
         raise InvalidInput(
             f"has {size(weights)} of weights; to check it against its stages, planning holds them and the gradients"
             f" twice, which takes {size(needed)}, and this machine has {size(free_bytes)} left",
             path=str(job_file),
             key="model",
-            hint=f"plan on a larger machine, or with {less}",
+            hint=hint,
         )

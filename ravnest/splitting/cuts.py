@@ -183,10 +183,18 @@ def agrees(
         return False
     if any(first < there <= last for first, last in evaluate.joined):
         return False
-    return all(
-        len(train.sides(name, position) | evaluate.sides(name, there)) <= 1
-        for name in (train.anchored.keys() | evaluate.anchored.keys()) - set(tied)
+    return not any(
+        _is_divided(train.anchored.get(name), position, evaluate.anchored.get(name), there)
+        for layout in (train, evaluate)
+        for name in layout.anchored
+        if name not in tied
     )
+
+
+def _is_divided(ours: tuple[int, int] | None, position: int, theirs: tuple[int, int] | None, there: int) -> bool:
+    """Whether a weight, of which the first and the last use in both modes are given, is used on both sides."""
+    before = (ours is not None and ours[0] < position) or (theirs is not None and theirs[0] < there)
+    return before and ((ours is not None and ours[1] >= position) or (theirs is not None and theirs[1] >= there))
 
 
 def _same_kind(train: GraphLayout, item: Reference, evaluate: GraphLayout, other: Reference) -> bool:

@@ -102,20 +102,25 @@ class _Measuring:
             self.charged = {self._storage(tensor) for tensor in self.weights.values()}
             for name, sample in zip(c.inputs, self.inputs, strict=True):
                 self.values[name] = torch.empty(sample.shape, dtype=sample.dtype)
-            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._on_saved, _unused):
-                facts = [self._operation(operation) for operation in c.graph.operations]
+            with (
+                torch.enable_grad(),
+                torch.autograd.graph.saved_tensors_hooks(self._on_saved, _unused),
+                FlopCounterMode(display=False, custom_mapping=_FLOPS) as counter,
+            ):
+                facts = [self._operation(operation, counter) for operation in c.graph.operations]
             tensors = {name: self._facts(v) for name, v in self.values.items() if isinstance(v, Tensor)}
             weights = {name: self._storage(tensor) for name, tensor in self.weights.items()}
         return Measured(tuple(facts), tensors, weights)
 
-    def _operation(self, operation: Operation) -> OperationFacts:
+    def _operation(self, operation: Operation, counter: FlopCounterMode) -> OperationFacts:
         function = resolve_target(operation.target)
         args = [self._argument(argument) for argument in operation.args]
         kwargs = {key: self._argument(argument) for key, argument in operation.kwargs}
         before = {self._storage(tensor) for tensor in _tensors([args, kwargs])}
         self.saving = 0
+        counted = counter.get_total_flops()
         try:
-            with ExitStack() as stack, FlopCounterMode(display=False, custom_mapping=_FLOPS) as counter:
+            with ExitStack() as stack:
                 for context in operation.contexts:
                     stack.enter_context(_entered(context))
                 result = function(*args, **kwargs)
@@ -127,7 +132,7 @@ class _Measuring:
         after = {self._storage(tensor): tensor for tensor in _tensors(result)}
         written = [self._argument(argument) for argument in written_arguments(operation)]
         writes = frozenset(self._storage(tensor) for tensor in _tensors(written))
-        flops = int(counter.get_total_flops()) or _recurrent_flops(operation, args)
+        flops = int(counter.get_total_flops() - counted) or _recurrent_flops(operation, args)
         if flops == 0:
             flops = sum(t.numel() for storage, t in after.items() if storage not in before or storage in writes)
         return OperationFacts(flops, self.saving, frozenset(before | after.keys()), writes)

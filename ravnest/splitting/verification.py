@@ -2,7 +2,8 @@
 
 In: a captured model, the model itself and a sample. Out: the largest difference, or a refusal. In both modes, with
 equal random numbers, it compares the model, the whole program as one stage, and the program as one stage for each unit.
-Outputs, gradients and changed buffers must agree. This catches mistakes that no rule of the capture foresaw.
+Outputs, gradients and changed buffers must agree. This catches mistakes that no rule of the capture foresaw. Large
+gradients are compared by sums over pieces (gradients.py), so that none is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.factories import user_code
 from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.exporting import batch_size
+from ravnest.splitting.gradients import Noted, noting_gradients
 from ravnest.splitting.model_source import twin_of, values_of
 from ravnest.splitting.output_structure import leaves_by_path
 from ravnest.splitting.stage_module import StageModule
@@ -24,6 +26,7 @@ _TOLERANCE = 1e-4
 """The largest difference allowed, relative to the largest magnitude in a tensor. Stages repeat the model's own
 operations, so a difference is zero, or rounding where a kernel takes another path: for another memory layout, or since
 the model itself takes another path while it is captured (transformers' attention without a mask)."""
+Compared = Tensor | Noted
 PIECE = 1 << 20  # numbers that are compared at a time
 
 
@@ -44,9 +47,11 @@ def verify(
     kwargs: Mapping[str, Tensor] | None = None,
     *,
     seed: int = 0,
+    whole: bool = True,
 ) -> Verification:
     """Compare on a sample with real values. The model, on the CPU with weights, is not changed.
 
+    whole: whether the program as one stage is compared, too.
     Raises ModelNotSplittable naming the mode, the tensor and the largest difference.
     """
     kwargs = dict(kwargs or {})
@@ -55,10 +60,8 @@ def verify(
     for training in (True, False):
         mode = "training" if training else "evaluation"
         expected = _eager(captured, model, args, kwargs, training, seed)
-        for title, cuts in (
-            ("as one stage", [0, len(captured.units)]),
-            ("cut", range(len(captured.units) + 1)),
-        ):
+        ways: list[tuple[str, Sequence[int]]] = [("cut", range(len(captured.units) + 1))]
+        for title, cuts in [("as one stage", [0, len(captured.units)]), *ways] if whole else ways:
             found = _staged(captured, model, args, kwargs, list(cuts), training, seed)
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
             del found  # before the next gradients
@@ -73,7 +76,7 @@ def _eager(
     kwargs: Mapping[str, Tensor],
     training: bool,
     seed: int,
-) -> dict[str, Tensor]:
+) -> dict[str, Compared]:
     twin = twin_of(model).train(training)
     twin.zero_grad(set_to_none=True)
     mode = "training" if training else "evaluation"
@@ -83,12 +86,11 @@ def _eager(
     leaves = leaves_by_path(structure)
     outputs = [leaves[name] for name in captured.output_names]
     outputs = [torch.tensor(leaf) if isinstance(leaf, int) else leaf for leaf in outputs]
+    gradients: dict[str, Compared] = {}
     if training:
-        with user_code(f"the backward of {type(model).__name__}", key="model"):
+        with user_code(f"the backward of {type(model).__name__}", key="model"), noting_gradients([twin]) as gradients:
             _backward(outputs, [_direction(output, n) for n, output in enumerate(outputs)])
-    results = _results(outputs, [twin])
-    twin.zero_grad(set_to_none=True)  # the parameters are the model's own
-    return results
+    return _results(outputs, gradients, [twin])
 
 
 def _staged(
@@ -99,16 +101,16 @@ def _staged(
     cuts: Sequence[int],
     training: bool,
     seed: int,
-) -> dict[str, Tensor]:
+) -> dict[str, Compared]:
     weights = values_of(model)  # stages share the parameters, which no forward changes
     spans = [captured.span(start, end) for start, end in pairwise(cuts)]
     stages = [StageModule(span, weights, copy=False).train(training) for span in spans]
     names = [spec.name for spec in stages[0].program.inputs]
     values = _copies((*args, *(kwargs[name] for name in names[len(args) :])))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), noting_gradients(stages) as gradients:
         torch.manual_seed(seed)
         outputs = run_chain(stages, values, training=training)
-    return _results(outputs, stages)
+    return _results(outputs, gradients, stages)
 
 
 def run_chain(stages: Sequence[StageModule], inputs: tuple[Tensor, ...], *, training: bool) -> list[Tensor]:
@@ -149,18 +151,18 @@ def _direction(output: Tensor, number: int) -> Tensor:
     return torch.randn(output.shape, generator=generator).to(output.dtype)
 
 
-def _results(outputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> dict[str, Tensor]:
-    results = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
+def _results(
+    outputs: Sequence[Tensor], gradients: Mapping[str, Compared], modules: Sequence[nn.Module]
+) -> dict[str, Compared]:
+    results: dict[str, Compared] = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
     for module in modules:
-        for name, parameter in module.named_parameters():
-            if parameter.grad is not None:  # of a tied parameter each stage that uses it has a part
-                key = f"gradient of {name}"
-                results[key] = results[key] + parameter.grad if key in results else parameter.grad
+        named = [name for name, _ in module.named_parameters() if name in gradients]
+        results |= {f"gradient of {name}": gradients[name] for name in named}
         results |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
     return results
 
 
-def _compare(title: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> float:
+def _compare(title: str, expected: Mapping[str, Compared], found: Mapping[str, Compared]) -> float:
     largest = 0.0
     for name, right in expected.items():
         if name.startswith("buffer ") and name not in found:
@@ -175,12 +177,17 @@ def _compare(title: str, expected: Mapping[str, Tensor], found: Mapping[str, Ten
         largest = max(largest, difference)
     extra = [name for name in found.keys() - expected.keys() if name.startswith("gradient")]
     for name in sorted(extra):
-        if found[name].any():
+        given = found[name]
+        if bool(given.any()) if isinstance(given, Tensor) else given.largest > 0.0:
             raise ModelNotSplittable(f"in {title}, there is a {name} that the model does not have")
     return largest
 
 
-def _difference(found: Tensor, right: Tensor) -> float:
+def _difference(found: Compared, right: Compared) -> float:
+    if isinstance(found, Noted) or isinstance(right, Noted):
+        assert isinstance(found, Noted)  # since they have equal shapes
+        assert isinstance(right, Noted)
+        return found.difference(right)
     if torch.equal(found, right):
         return 0.0
     gap = scale = 0.0

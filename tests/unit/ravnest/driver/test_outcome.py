@@ -18,10 +18,11 @@ from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
-from ravnest.driver.outcome import finish, stage_figures
+from ravnest.driver.outcome import finish, stage_figures, trained_model
 from ravnest.driver.preparation import writer_opener
 from ravnest.errors import NotWritten
-from tests.support.local import tiny_job
+from ravnest.job.materials import make_model
+from tests.support.local import JOB_FILE, tiny_job
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
@@ -156,3 +157,17 @@ def test_whatever_else_cannot_be_written_or_read_is_told_and_costs_nothing(
     assert len(told) == 1
     assert str(tmp_path / "run" / name) in told[0]
     assert (result.loss_curve_path is None) == (name != "summary.json")
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 10**9])
+def test_a_trained_model_has_the_trained_weights_wherever_they_lie(mapped_bytes: int) -> None:
+    job = tiny_job(model={"factory": "tiny:cnn"}, data={"factory": "tiny:images"})
+    plan: Any = SimpleNamespace(job_file=str(JOB_FILE))
+    model = make_model(job, JOB_FILE)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.add_(1)
+    trained = model.state_dict()
+    found, sparing = trained_model(plan, job, trained.keys(), trained, mapped_bytes)
+    with sparing:
+        assert found.state_dict().keys() == trained.keys()
+        assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in trained.items())

@@ -11,6 +11,7 @@ from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import make_weights
 from ravnest.job.materials import capture_job, load_data
+from ravnest.planning.mapped_weights import MappedWeights
 from ravnest.planning.trial import try_plan
 from ravnest.training.fingerprint import fingerprint
 from tests.support.local import job_in, plan_with
@@ -80,11 +81,15 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     return made
 
 
-def tried(job: Job) -> None:
+def tried(job: Job, *, in_files: bool = False) -> None:
     data = load_data(job, job.file)
     captured = capture_job(job, job.file, data)
     plan = replace(plan_with(job, captured, [[1, 2], [1]]), data=fingerprint(data.train, data.held_out))
-    try_plan(plan, job, job.file, captured, make_weights(job, job.file), 0.0)
+    weights, mapped = make_weights(job, job.file), MappedWeights(least_bytes=64)
+    if in_files:
+        weights = {name: mapped.put(name, tensor) for name, tensor in weights.items()}
+        assert {"a.weight", "c.weight"} <= mapped.files.keys()
+    try_plan(plan, job, job.file, captured, weights, 0.0, files=mapped.files)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def tried(job: Job) -> None:
     ids=["plain", "short", "recomputed", "a stage that is frozen", "nothing held out"],
 )
 def test_a_plan_whose_stages_work_passes(job: Callable[..., Job], changes: dict[str, object]) -> None:
-    tried(job(**changes))
+    tried(job(**changes), in_files="model" in changes)
 
 
 def test_tensors_that_every_process_makes_anew_are_refused(job: Callable[..., Job]) -> None:

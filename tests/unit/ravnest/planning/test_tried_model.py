@@ -7,7 +7,7 @@ from torch import nn
 from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
-from ravnest.job.initial_weights import make_weights
+from ravnest.job.initial_weights import WeightsFromSeed, make_weights
 from ravnest.job.materials import load_data, make_model
 from ravnest.planning import prepare_plan as planning
 from ravnest.planning.tried_model import check_of, check_room, tried_model
@@ -24,7 +24,7 @@ def plan_of(monkeypatch, check):
     """The plan of a deep model, and what was tried of it."""
     tried: list[tuple[CapturedModel, bool]] = []
 
-    def noted(plan, job, job_file, captured, weights, check_s, *, short):
+    def noted(plan, job, job_file, captured, weights, check_s, *, short, files):
         assert {spec.name for spec in captured.span(0, len(captured.units)).weight_specs} <= weights.keys()
         tried.append((captured, short))
 
@@ -52,7 +52,7 @@ def test_the_plan_does_not_depend_on_how_much_is_checked(monkeypatch):
 def test_the_short_model_has_the_weights_of_the_whole_one():
     job = deep()
     shape = make_model(job, JOB_FILE, "meta")
-    tried = tried_model(job, JOB_FILE, shape, "sampled", 10**9)
+    tried = tried_model(job, JOB_FILE, shape, "sampled", 10**9, WeightsFromSeed(job, JOB_FILE))
     expected = make_weights(job, JOB_FILE)
     assert tried.blocks.count == 5
     assert len(tried.model.blocks) == 2
@@ -63,11 +63,25 @@ def test_the_short_model_has_the_weights_of_the_whole_one():
     assert short.train.converted.parameters.keys() == dict(tried.model.named_parameters()).keys()
 
 
+def test_a_model_in_files_is_the_same_and_needs_room_for_one_weight_at_a_time():
+    job = deep()
+    shape = make_model(job, JOB_FILE, "meta")
+    from_seed = WeightsFromSeed(job, JOB_FILE)
+    largest = max(parameter.nbytes for parameter in shape.parameters())
+    tried = tried_model(job, JOB_FILE, shape, "full", 3 * largest, from_seed, mapped_bytes=0)
+    assert tried.blocks is None
+    assert tried.mapped is not None
+    for name, tensor in values_of(tried.model).items():
+        assert torch.equal(tensor, from_seed[name]), name
+    with pytest.raises(InvalidInput, match="has a weight of"):
+        tried_model(job, JOB_FILE, shape, "full", 3 * largest - 1, from_seed, mapped_bytes=0)
+
+
 def test_none_makes_no_model_and_a_model_without_blocks_is_tried_whole():
     job = tiny_job(model={"factory": "tiny:cnn"}, data={"factory": "tiny:images"})
     shape = make_model(job, JOB_FILE, "meta")
-    assert tried_model(job, JOB_FILE, shape, "none", 0) is None
-    whole = tried_model(job, JOB_FILE, shape, "sampled", 10**9)
+    assert tried_model(job, JOB_FILE, shape, "none", 0, WeightsFromSeed(job, JOB_FILE)) is None
+    whole = tried_model(job, JOB_FILE, shape, "sampled", 10**9, WeightsFromSeed(job, JOB_FILE))
     assert whole.blocks is None
     with whole.told(), pytest.raises(InvalidInput):
         raise InvalidInput("mine")
@@ -75,7 +89,8 @@ def test_none_makes_no_model_and_a_model_without_blocks_is_tried_whole():
 
 def test_an_error_of_a_short_model_says_that_it_was_short():
     job = deep()
-    tried = tried_model(job, JOB_FILE, make_model(job, JOB_FILE, "meta"), "sampled", 10**9)
+    shape = make_model(job, JOB_FILE, "meta")
+    tried = tried_model(job, JOB_FILE, shape, "sampled", 10**9, WeightsFromSeed(job, JOB_FILE))
     with (
         pytest.raises(InvalidInput, match=r"^a\.yaml: model: mine; this was tried on 2 of the 5 blocks of 'blocks'"),
         tried.told(),

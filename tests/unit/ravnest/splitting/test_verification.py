@@ -1,6 +1,7 @@
 """The check at plan time."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture, verification, verify
+from ravnest.splitting.gradients import noting_gradients
 from ravnest.splitting.liveness import GraphLayout
-from ravnest.splitting.program import ModelGraph, Operation
+from ravnest.splitting.program import Grad, ModelGraph, Operation
 from tests.unit.ravnest.splitting.models import CASES, FixedBatch, captured_case, seeded
 
 
@@ -69,6 +71,17 @@ def test_what_differs_is_the_same_compared_in_pieces(monkeypatch: pytest.MonkeyP
             verify(wrong, model, sample)
         said.append(str(refused.value))
     assert len(set(said)) == 1
+
+
+def test_large_gradients_are_compared_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),)
+    model = small()
+    right = capture(model, sample)
+    cut_off = changed(right.train, "aten.tanh.default", contexts=(Grad(False),))
+    monkeypatch.setattr(verification, "noting_gradients", partial(noting_gradients, large=1))
+    assert verify(right, model, sample, whole=False).largest_difference < 1e-6
+    with pytest.raises(ModelNotSplittable, match=r"in training, cut, gradient of 0.weight"):
+        verify(dataclasses.replace(right, train=cut_off), model, sample, whole=False)
 
 
 def test_refuses_a_buffer_that_ends_up_different() -> None:

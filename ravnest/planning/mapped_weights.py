@@ -1,0 +1,101 @@
+"""Large weights in files of a temporary folder, so that a model takes little more memory than one of its operations.
+
+In: tensors, one at a time. Out: tensors of the same values that lie in mapped files. While `sparing` is entered, what
+an operation has read of them is given back to the kernel as soon as the operation is done, in backwards too: it stays
+in the page cache, and is no memory of this process.
+"""
+
+import mmap
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ravnest.errors import InvalidInput
+from ravnest.splitting.model_source import weights_of
+
+MAPPED_BYTES = 1 << 30
+"""The bytes of a model's weights from which on large ones lie in files."""
+LARGE_BYTES = 16 << 20
+"""Weights from this size on lie in files."""
+
+
+class MappedWeights:
+    """Tensors by name, the large ones in files, which are removed with this object."""
+
+    def __init__(self, least_bytes: int = LARGE_BYTES) -> None:
+        self._least_bytes = least_bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="ravnest-weights-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._maps: dict[int, mmap.mmap] = {}
+        self._files: dict[str, Path] = {}
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """The file of each weight that lies in one."""
+        return MappingProxyType(self._files)
+
+    def put(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of the same values: in a file where it is large, else the given one.
+
+        Raises InvalidInput where the disk has no room.
+        """
+        if tensor.nbytes < self._least_bytes or tensor.nbytes == 0:
+            return tensor
+        path = self._folder / f"{len(self._files)}.bin"
+        try:
+            with path.open("w+b") as file:
+                tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
+                mapped = mmap.mmap(file.fileno(), 0)
+        except OSError as error:
+            raise InvalidInput(
+                f"the model cannot be tried: {error.strerror or error} ({error.filename or path}); trying it takes a"
+                " temporary folder for its weights, which TMPDIR names"
+            ) from error
+        held = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
+        self._maps[held.data_ptr()] = mapped
+        self._files[name] = path
+        return held
+
+    def sparing(self) -> TorchDispatchMode:
+        """A context in which each operation gives back what it has read of the files."""
+        return _GivingBack(self._maps)
+
+
+def filled(model: nn.Module, value_of: Callable[[str], Tensor], files: MappedWeights | None = None) -> nn.Module:
+    """The model, whose memory on the CPU is not filled yet, with these values, of which one is asked for at a time."""
+    parameters = dict(model.named_parameters())
+    for name, tensor in weights_of(model).items():
+        if files is not None and name in parameters:
+            parameters[name].data = files.put(name, value_of(name))
+        else:
+            tensor.copy_(value_of(name))
+    return model
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """The bytes of the model's parameters and buffers."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+class _GivingBack(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, maps: Mapping[int, mmap.mmap]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._maps = maps
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided:
+                mapped = self._maps.get(leaf.untyped_storage().data_ptr())
+                if mapped is not None:
+                    mapped.madvise(mmap.MADV_DONTNEED)
+        return result
