@@ -125,6 +125,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "experiments/",
     ),
     "pydantic": ("cluster_planner/", "ravnest/"),
+    "selenium": ("experiments/page/browser.py",),
     "starlette": ("ravnest/page/server.py",),
     "uvicorn": ("ravnest/page/server.py",),
     "pydantic_core": ("ravnest/training/optimizer.py",),

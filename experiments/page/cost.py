@@ -1,0 +1,122 @@
+"""What the page costs: the server's share of a core while one browser watches, and the browser's time for a view."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.harness.report import Claim, Part, Table
+from experiments.page.browser import BROWSER, DRIVER, browser
+from experiments.page.generated_run import GeneratedRun
+from experiments.scale.fleets import home_plan
+
+STAGES = 4
+"""Of each cluster."""
+PAST_S = 3600
+"""Of the run, before anybody looks."""
+WATCHED_S = 60
+MOST_OF_A_CORE = 0.02
+USABLE_MS = 200.0
+_DEADLINE_S = 120.0
+_TIMED = """
+const seconds = arguments[0], taken = [], real = draw;
+draw = () => {
+  const from = performance.now();
+  real();
+  document.body.offsetHeight;
+  taken.push(performance.now() - from);
+};
+setTimeout(() => { draw = real; window.found = taken; }, 1000 * seconds);
+"""
+
+
+def run(*, quick: bool) -> Part:
+    """Measure both sizes."""
+    if BROWSER is None or DRIVER is None:
+        raise RuntimeError("needs the packages chromium and chromium-driver")
+    rows = [_measured(nodes, quick=quick) for nodes in ((8, 64) if quick else (64, 1000))]
+    small, large = rows
+    claims = [
+        Claim(
+            "server",
+            f"the page of {small[0]} nodes takes little of a core",
+            f"at most {MOST_OF_A_CORE:.0%}",
+            f"{small[1]:.2%}",
+            small[1] <= MOST_OF_A_CORE,
+        ),
+        Claim(
+            "browser",
+            f"the page of {large[0]} nodes is usable: a view is drawn at once",
+            f"at most {USABLE_MS:.0f} ms",
+            f"{large[4]:.0f} ms",
+            large[4] <= USABLE_MS,
+        ),
+    ]
+    columns = [
+        "nodes",
+        "of a core while watched",
+        "read an hour, s",
+        "bytes of a view",
+        "drawing a view, ms",
+        "resident, MB",
+    ]
+    shown = [[row[0], f"{row[1]:.2%}", f"{row[2]:.1f}", row[3], f"{row[4]:.0f}", row[5]] for row in rows]
+    note = (
+        f"Clusters of {STAGES} stages; an update of each stage every 4 s; {3 if quick else WATCHED_S} s watched by one "
+        "browser, after an hour of the run that was there before. The share is the server's processor time over the "
+        "wall clock's, once the hour is read. Drawing is the median of the views that came, layout included."
+    )
+    return Part("cost", "What the page costs", claims, [Table("Cost", columns, shown)], notes=[note])
+
+
+def _measured(nodes: int, *, quick: bool) -> tuple[int, float, float, int, float, int]:
+    watched_s = 3 if quick else WATCHED_S
+    with tempfile.TemporaryDirectory(prefix="ravnest-page-") as folder:
+        run = GeneratedRun(Path(folder) / "run", home_plan(nodes, STAGES, 0))
+        run.seconds(60 if quick else PAST_S)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "ravnest", "watch", str(Path(folder) / "run"), "--port", "0"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            link = server.stdout.readline().split()[-1]
+            with browser() as driver:
+                began_s = time.monotonic()
+                driver.get(link)
+                _until(driver, "return view !== null && view.read === 1 && !!curves.loss")
+                read_s = time.monotonic() - began_s
+                driver.execute_script(_TIMED, watched_s)
+                process = psutil.Process(server.pid)
+                before, from_s = _processor_s(process), time.monotonic()
+                for second in range(watched_s):
+                    run.seconds(1)
+                    time.sleep(max(0.0, from_s + second + 1 - time.monotonic()))
+                share = (_processor_s(process) - before) / (time.monotonic() - from_s)
+                _until(driver, "return !!window.found && window.found.length > 0")
+                taken = driver.execute_script("return window.found")
+                size = driver.execute_script("return JSON.stringify(view).length")
+            return nodes, share, read_s, int(size), statistics.median(taken), process.memory_info().rss // 10**6
+        finally:
+            server.kill()
+            server.wait(10)
+            run.close()
+
+
+def _processor_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _until(driver: Any, script: str) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not driver.execute_script(script):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"never came: {script}")
+        time.sleep(0.2)

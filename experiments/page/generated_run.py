@@ -1,0 +1,83 @@
+"""A run of many nodes that trains nothing: its folder is written as a run writes it.
+
+In: a plan. Out: a folder with plan.yaml and a growing metrics.jsonl. Each second has a record of progress, one of the
+stages' times, and the updates of those stages whose turn it is. The same seed gives the same figures.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster_planner import Plan, save_plan
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
+
+UPDATE_EVERY_S = 4
+"""Seconds between two updates of a stage: 16 micro-batches, or a quarter of a second each."""
+SAMPLES_AN_UPDATE = 128
+CAUSES = ("input", "window", "staleness", "lag")
+
+
+class GeneratedRun:
+    """The run, which goes on for as long as it is asked for another second."""
+
+    def __init__(self, folder: Path, plan: Plan, seed: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_plan(plan, folder / "plan.yaml")
+        self._plan, self._chance, self._second = plan, random.Random(seed), 0
+        self._writer = MetricsWriter(folder / "metrics.jsonl")
+        self._event(report.PhaseEvent("training"))
+
+    def seconds(self, count: int) -> None:
+        """Write so many seconds more."""
+        for _ in range(count):
+            self._second += 1
+            for cluster, index, _ in self._stages():
+                if (self._second + index) % UPDATE_EVERY_S == 0:
+                    self._update(cluster, index)
+            self._progress()
+            if self._second % 60 == 0:
+                self._event(report.RoundCommittedEvent(self._second // 60, self._samples(), 20.0))
+                self._event(report.NoticeEvent(f"a minute has passed: the {self._second // 60}."))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _stages(self) -> Iterator[tuple[str, int, bool]]:
+        for cluster in self._plan.clusters:
+            for index in range(len(cluster.stages)):
+                yield cluster.name, index, index == len(cluster.stages) - 1
+
+    def _update(self, cluster: str, index: int) -> None:
+        update = self._second // UPDATE_EVERY_S
+        fields: dict[str, object] = {"cluster": cluster, "stage": index, "update": update, "lr": 1e-3}
+        fields["staleness"] = [self._chance.choice((0, 1)) for _ in range(16)]
+        if index == len(self._plan.cluster(cluster).stages) - 1:
+            fields |= {"loss": self._loss(), "samples": SAMPLES_AN_UPDATE * (update + 1)}
+        self._writer.write("update", self._second, **fields)
+
+    def _loss(self) -> float:
+        return 2.0 + 3.0 / (1.0 + self._second / 60) + self._chance.gauss(0.0, 0.05)
+
+    def _samples(self) -> int:
+        return len(self._plan.clusters) * SAMPLES_AN_UPDATE * (self._second // UPDATE_EVERY_S)
+
+    def _progress(self) -> None:
+        updates = self._second // UPDATE_EVERY_S
+        clusters = tuple(
+            report.ClusterProgress(
+                each.name, SAMPLES_AN_UPDATE * updates, SAMPLES_AN_UPDATE / UPDATE_EVERY_S, self._loss(), 1, updates, 0
+            )
+            for each in self._plan.clusters
+        )
+        self._event(report.ProgressEvent(self._second, self._samples(), 10**8, clusters))
+        stages = {}
+        for cluster, index, _ in self._stages():
+            compute = self._chance.uniform(0.3, 0.95)
+            waits = {self._chance.choice(CAUSES): 0.9 * (1 - compute)}
+            parts = {"seconds": 1.0, "compute": compute, "averaging": 0.02, "evaluation": 0.0, "handoff": 0.05}
+            stages[f"{cluster}.s{index}"] = {**parts, "bubble": 0.9 * (1 - compute), "waiting": waits}
+        self._writer.write("time", self._second, stages=stages)
+
+    def _event(self, event: report.RunEvent) -> None:
+        self._writer.write(report.kind_of(event), self._second, **report.as_plain(event))

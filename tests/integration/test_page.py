@@ -1,0 +1,183 @@
+"""The page of a run in a real browser: a run that was recorded, and one that the test writes while it is watched."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from experiments.page.browser import BROWSER, DRIVER, MISSING, browser, emulate
+from ravnest.checkpoints.run_lock import RunLock
+from ravnest.cli.views.progress import event_line
+from ravnest.driver.observe import report
+from ravnest.page.access import Access, new_token
+from ravnest.page.followed_run import FollowedRun
+from ravnest.page.server import PageServer, listen
+
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None or DRIVER is None, reason=MISSING),
+    pytest.mark.timeout(300),
+]
+SUPPORT = Path(__file__).parents[1] / "support"
+WAIT_S = 60
+LIVE = [
+    report.NoticeEvent("tablet fell behind"),
+    report.EvaluatedEvent(96, 3.25, {}, final=False),
+    report.CheckpointWrittenEvent(Path("r/checkpoints/checkpoint-000001"), 1),
+    report.CheckpointRefusedEvent(2, "no space left on device"),
+    report.ClusterLostEvent("c1", "c1.s2", "school-laptop", "its process was killed", 64, ("c0",)),
+    report.ReplacementFailedEvent("c1", "school-laptop does not answer", 5.0),
+    report.NodesSharedOutEvent("c1", ("living-room-nuc",), "no node for c1.s2"),
+    report.ClusterReplacedEvent("c1", {"c1.s0": "living-room-nuc"}, 3, 12.0, 64),
+    report.RestartedEvent("all clusters are gone", "checkpoint-000001", 5.0, planned_anew=False),
+    report.PhaseEvent("draining", "the micro-batches in flight are finished"),
+]
+
+
+class Page:
+    """A page that is served for a browser."""
+
+    def __init__(self, run: Path, port: int = 0, token: str | None = None) -> None:
+        self.run, self.token = run, token or new_token()
+        listening = listen("127.0.0.1", port)
+        self.port = listening.getsockname()[1]
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.server = PageServer(FollowedRun(run, event_line), Access(self.token), listening)
+        self.server.start()
+
+    def again(self) -> "Page":
+        """The same page, served anew after its server was stopped."""
+        return Page(self.run, self.port, self.token)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with browser() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def finished(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    page = Page(copytree(SUPPORT / "recorded_run", tmp_path_factory.mktemp("page") / "home"))
+    yield page
+    page.server.stop()
+
+
+@pytest.fixture
+def shown(driver: Any, finished: Page) -> Page:
+    opened(driver, finished)
+    return finished
+
+
+def opened(driver: Any, page: Page) -> None:
+    driver.get(f"{page.origin}/?token={page.token}")
+    until(driver, lambda: texts(driver, "#tiles .big") and driver.find_elements(By.CSS_SELECTOR, "#loss path.s"))
+
+
+def until(driver: Any, wanted: Any) -> Any:
+    return WebDriverWait(driver, WAIT_S, 0.1).until(lambda _: wanted())
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+    return driver.execute_script(script, selector)
+
+
+def test_a_finished_run_shows_its_loss_its_plan_and_what_happened(driver: Any, shown: Page) -> None:
+    summary = json.loads((shown.run / "summary.json").read_text())
+    assert texts(driver, "#state") == ["finished"]
+    assert f"{summary['held_out_loss']:.3f}" in texts(driver, "#tiles .big")
+    assert texts(driver, "#loss-legend span") == ["c0", "c1", "held-out"]
+    losses = driver.execute_script("return curves.loss.c0.map((p) => p[2])")
+    assert losses[-1] < 0.7 * losses[0]
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#plan .stage")) == 6
+    kinds = driver.execute_script("return [...document.querySelectorAll('#events li')].map((e) => e.dataset.kind)")
+    assert {"phase", "evaluated", "checkpoint", "lost", "replaced"} <= set(kinds)
+    assert driver.title.startswith("100 % · loss ")
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_keyboard_reads_values_and_changes_the_axis(driver: Any, shown: Page) -> None:
+    plot = driver.find_element(By.CSS_SELECTOR, "#loss svg")
+    plot.send_keys(Keys.HOME)
+    assert "c0 " in until(driver, lambda: texts(driver, "#loss .read")[0])
+    label = plot.get_attribute("aria-label")
+    driver.find_element(By.CSS_SELECTOR, "input[value=time]").send_keys(Keys.SPACE)
+    assert plot.get_attribute("aria-label") == label.replace("samples", "time", 1)
+
+
+def test_no_request_leaves_the_pages_own_origin(driver: Any, shown: Page) -> None:
+    until(driver, lambda: driver.execute_script("return lastHeard") > 0)
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    assert f"{shown.origin}/api/events" in asked
+    assert [url for url in asked if not url.startswith((f"{shown.origin}/", "data:"))] == []
+    blocked = "return fetch(arguments[0]).then(() => 'sent', () => 'blocked')"
+    assert driver.execute_script(blocked, f"http://localhost:{shown.port}/") == "blocked"
+
+
+def test_without_the_token_nothing_is_shown(driver: Any, finished: Page) -> None:
+    driver.get(f"{finished.origin}/?token=guessed")
+    driver.delete_all_cookies()
+    for path in ("/", "/api/view", "/metrics"):
+        driver.get(finished.origin + path)
+        seen = driver.find_element(By.TAG_NAME, "body").text
+        assert "token is missing or wrong" in seen.lower()
+        assert "home" not in driver.page_source
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1360, False), (1360, True), (390, False)])
+def test_axe_finds_nothing_serious(driver: Any, shown: Page, width: int, dark: bool) -> None:
+    emulate(driver, width=width, dark=dark)
+    for summary in driver.find_elements(By.TAG_NAME, "summary"):
+        summary.click()
+    driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
+    found = driver.execute_async_script("axe.run().then(arguments[0])")
+    emulate(driver)
+    assert len(found["passes"]) > 20
+    serious = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious] == []
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= max(width, 1360)
+
+
+def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_connection(
+    driver: Any, finished: Page, tmp_path: Path
+) -> None:
+    run = copytree(finished.run, tmp_path / "live")
+    (run / "summary.json").unlink()
+    with (run / "metrics.jsonl").open() as file:
+        lines = [line for line in file if '"kind":"progress"' in line or '"loss"' in line]
+    (run / "metrics.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    lock = RunLock(run)
+
+    def happens(event: report.RunEvent) -> None:
+        line = {"kind": report.kind_of(event), "at_s": 40.0, **report.as_plain(event)}
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def is_listed(event: report.RunEvent) -> bool:
+        return event_line(event) in texts(driver, f"#events li[data-kind={report.kind_of(event)}] span")
+
+    happens(report.PhaseEvent("training"))
+    page = Page(run)
+    opened(driver, page)
+    assert texts(driver, "#state") == ["running"]
+    for event in LIVE:
+        happens(event)
+        until(driver, lambda event=event: is_listed(event))
+    page.server.stop()
+    until(driver, lambda: "connection lost" in texts(driver, "#link.lost")[0] if texts(driver, "#link.lost") else False)
+    happens(replace(LIVE[0], text="while nobody watched"))
+    page = page.again()
+    until(driver, lambda: is_listed(report.NoticeEvent("while nobody watched")))
+    until(driver, lambda: not texts(driver, "#link.lost"))
+    lock.release()
+    until(driver, lambda: texts(driver, "#state") == ["failed"])
+    driver.get("about:blank")
+    page.server.stop()
