@@ -55,26 +55,31 @@ def _without_pins(fleet: Fleet, kept: Collection[str]) -> Fleet:
 
 
 def with_cluster(plan: Plan, cluster: Cluster, reason: str) -> Plan:
-    """Return the plan with this cluster in the place of the one of its name, for the same segments.
+    """Return the plan with this cluster in the place of the one of its name, or beside all, for the same segments.
 
-    Nodes that run no stage then are spares, for this `reason` where they were none before. What was predicted stays:
-    the clusters' shares of the data follow from it.
+    Nodes that run no stage then are spares, for this `reason` where they were none before. What was predicted of
+    clusters that were there stays: their shares of the data follow from it.
     """
-    clusters = tuple(cluster if each.name == cluster.name else each for each in plan.clusters)
     spans = [stage.units for stage in cluster.stages]
-    rings = tuple(
-        replace(
-            ring,
-            members=tuple(
-                (name, holder(spans, ring.units) if name == cluster.name else index) for name, index in ring.members
-            ),
+    if any(each.name == cluster.name for each in plan.clusters):
+        clusters = tuple(cluster if each.name == cluster.name else each for each in plan.clusters)
+        members = [
+            tuple((name, holder(spans, ring.units) if name == cluster.name else index) for name, index in ring.members)
+            for ring in plan.rings
+        ]
+        rings = tuple(replace(ring, members=each) for ring, each in zip(plan.rings, members, strict=True))
+        predicted = plan.predicted
+    else:
+        clusters = (*plan.clusters, cluster)
+        rings = tuple(
+            replace(ring, members=(*ring.members, (cluster.name, holder(spans, ring.units)))) for ring in plan.rings
         )
-        for ring in plan.rings
-    )
+        forecast = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), clusters, rings).prediction
+        predicted = replace(plan.predicted, clusters=(*plan.predicted.clusters, forecast.clusters[-1]))
     running = {stage.node for each in clusters for stage in each.stages}
     before = {spare.node: spare for spare in plan.spares}
     spares = tuple(before.get(name, Spare(name, reason)) for name in plan.fleet.names if name not in running)
-    return replace(plan, clusters=clusters, rings=rings, spares=spares)
+    return replace(plan, clusters=clusters, rings=rings, spares=spares, predicted=predicted)
 
 
 def samples_per_s(plan: Plan, names: Collection[str], fleet: Fleet | None = None) -> dict[str, float]:

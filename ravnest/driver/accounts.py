@@ -39,7 +39,9 @@ class SampleAccounts:
 
     def __init__(self, shape: RunShape) -> None:
         self._shape = shape
-        self._updates = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
+        self._start = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
+        """By cluster: the updates from which it counts in this session."""
+        self._updates = dict(self._start)
         self._averaged = dict(self._updates)
         self._snapshots: dict[int, dict[str, int]] = {}
         """By round that is not committed, and cluster: its updates at its snapshot for the round."""
@@ -68,7 +70,7 @@ class SampleAccounts:
 
     def samples_of(self, updates: Mapping[str, int]) -> int:
         """Samples that the fleet has trained on when each cluster has made so many `updates`, lost ones included."""
-        made = sum(n - self._shape.start_updates.get(name, 0) for name, n in updates.items())
+        made = sum(n - self._start[name] for name, n in updates.items())
         return self._shape.start_samples + made * self._shape.samples_per_update
 
     def rest_s(self, elapsed_s: float) -> float:
@@ -82,7 +84,14 @@ class SampleAccounts:
 
     def made_by(self, cluster: str) -> int:
         """Samples that one cluster has trained on in this session."""
-        return (self._updates[cluster] - self._shape.start_updates.get(cluster, 0)) * self._shape.samples_per_update
+        return (self._updates[cluster] - self._start[cluster]) * self._shape.samples_per_update
+
+    def expected(self, cluster: str, share: tuple[float, float]) -> None:
+        """A cluster is to come. One that the run did not have begins at the update that it would have made, had it had
+        this share of all samples, so that its learning rate is that of the others."""
+        if cluster not in self._updates:
+            updates = round(self.samples * (share[1] - share[0]) / self._shape.samples_per_update)
+            self._start[cluster] = self._updates[cluster] = self._averaged[cluster] = updates
 
     def updated(self, cluster: str, updates: int) -> None:
         """The cluster has made so many updates; news of fewer came late."""

@@ -93,8 +93,8 @@ class ClusterStarts:
         if self.replacements.due(now_s):
             for order in self.replacements.tick(self._processes.alive(self.replacements.plan), now_s, rest_s):
                 if isinstance(order, StartCluster):
-                    out += [order] if order.reason else []
-                    out += self._start(order, rings, epoch, now_s)
+                    failed = self._start(order, rings, epoch, now_s)
+                    out += [order, *failed] if order.reason else failed
                 elif isinstance(order, SharedOut | MoveCluster):
                     out.append(order)
                 else:
@@ -129,7 +129,8 @@ class ClusterStarts:
         return []
 
     def _setups_of(self, order: StartCluster, rings: RunRings) -> Mapping[str, StageSetup]:
-        if order.plan.cluster(order.cluster) == rings.plan.cluster(order.cluster):
+        before = {cluster.name: cluster for cluster in rings.plan.clusters}.get(order.cluster)
+        if before == order.plan.cluster(order.cluster):
             return rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
         self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
         made = {name: setup for name, setup in self._setups(order.plan).items() if setup.cluster == order.cluster}

@@ -53,7 +53,8 @@ class RunControl:
         self._rounds = rounds
         self.clusters = Roster(shape.clusters)
         """The clusters that are not lost."""
-        self._accounts = SampleAccounts(shape)
+        self.accounts = SampleAccounts(shape)
+        """What each cluster has made."""
         self._rounds_finished: dict[str, int] = {}
         """By stage: the newest round that it has finished."""
         self._saving = Saving(shape.start_samples, shape.evaluate_every)
@@ -69,17 +70,17 @@ class RunControl:
     @property
     def samples(self) -> int:
         """Samples that the fleet has trained on, earlier sessions of the run included."""
-        return self._accounts.samples
+        return self.accounts.samples
 
     @property
     def session_samples(self) -> int:
         """Samples that the fleet has trained on in this session."""
-        return self._accounts.session_samples
+        return self.accounts.session_samples
 
     @property
     def updates(self) -> Mapping[str, int]:
         """Each cluster's updates so far; of a lost cluster, those that were averaged."""
-        return self._accounts.updates
+        return self.accounts.updates
 
     @property
     def epoch(self) -> int:
@@ -90,10 +91,6 @@ class RunControl:
     def rounds_committed(self) -> int:
         """How many rounds were committed in this session."""
         return self._rounds.committed
-
-    def rest_s(self, elapsed_s: float) -> float:
-        """For how long training goes on, at the speed so far; infinite where that is not known."""
-        return self._accounts.rest_s(elapsed_s)
 
     @property
     def saving(self) -> bool:
@@ -134,11 +131,11 @@ class RunControl:
         match message:
             case m.Updated() if sender == self.clusters.stages_of(cluster)[-1]:
                 # Drained may have come earlier, because another stage sends it.
-                self._accounts.updated(cluster, message.update + 1)
+                self.accounts.updated(cluster, message.update + 1)
                 return self._after_update(cluster)
             case m.ContributionFinishedMessage():
                 _require(message.round <= self._rounds.opened, sender, message)
-                self._accounts.snapshot(message.round, cluster, message.update)
+                self.accounts.snapshot(message.round, cluster, message.update)
                 return []
             case m.StageStarted():
                 self.clusters.newcomers.holds(sender)
@@ -153,7 +150,7 @@ class RunControl:
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
                 _require(drains and index == 0 and cluster not in self.clusters.drained, sender, message)
                 self.clusters.drained[cluster] = message
-                self._accounts.drained(cluster, message.updates)
+                self.accounts.drained(cluster, message.updates)
                 counted = self._count(cluster)
                 return counted + self._finish_rounds(cluster) + self._when_all_drained() + self._let_go()
             case m.RoundsFinished():
@@ -201,7 +198,7 @@ class RunControl:
         for name in () if self.phase is not ins.RunPhase.TRAINING or self.saving else tuple(self.clusters.leaving):
             if name not in self.clusters.drained:
                 continue
-            if self._accounts.averaged[name] == self.updates[name]:
+            if self.accounts.averaged[name] == self.updates[name]:
                 stage = stage_name(name, 0)
                 out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
             elif self._rounds.opened == self._rounds.committed:
@@ -210,7 +207,7 @@ class RunControl:
 
     def checkpoint_written(self, round_: int) -> list[ins.Instruction]:
         """The checkpoint of a round is on the disk: newcomers that wait for it get their state from there."""
-        updates = self._accounts.averaged
+        updates = self.accounts.averaged
         return [ins.HandOver(name, round_, updates[name]) for name in self.clusters.newcomers.written(round_)]
 
     def checkpoint_refused(self) -> None:
@@ -222,7 +219,7 @@ class RunControl:
         out: list[ins.Instruction] = []
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
-            order = em.TrainFrom(round=self._rounds.opened, version=self._accounts.averaged[name])
+            order = em.TrainFrom(round=self._rounds.opened, version=self.accounts.averaged[name])
             out.append(ins.RecordClusterTrains(name, order.round))
             out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
         return out
@@ -248,7 +245,7 @@ class RunControl:
         stages = self.clusters.stages_of(cluster)
         trained = cluster not in self.clusters.newcomers
         left = self.clusters.remove(cluster) == reason
-        samples = self._accounts.dropped(cluster)
+        samples = self.accounts.dropped(cluster)
         out: list[ins.Instruction] = [
             ins.RecordClusterLost(cluster, stage, reason, samples, tuple(self.clusters.training), with_notice=left)
             if trained
@@ -264,7 +261,7 @@ class RunControl:
 
     def _count(self, cluster: str) -> list[ins.Instruction]:
         """Tell the owner of the rounds how many samples the cluster has made by now."""
-        return self._follow(self._rounds.handle(OwnerSamples(cluster, self._accounts.made_by(cluster)), 0.0))
+        return self._follow(self._rounds.handle(OwnerSamples(cluster, self.accounts.made_by(cluster)), 0.0))
 
     def _after_update(self, cluster: str) -> list[ins.Instruction]:
         out = self._count(cluster)
@@ -307,7 +304,7 @@ class RunControl:
                     names, lost = self.clusters.newcomers.names, tuple(order.lost)
                     out.append(ins.ReformRings(order.epoch, order.rings, order.committed, lost, names))
                 case Resume():
-                    self._accounts.restarted(order.kept)
+                    self.accounts.restarted(order.kept)
                     out += [ins.SendToStage(to, _resumed(order, first)) for to, first in order.first_rounds.items()]
                     out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
                     new = self.clusters.newcomers.resumed(order.first_rounds).items()
@@ -325,7 +322,7 @@ class RunControl:
         return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
 
     def _commit(self, round_: int) -> list[ins.Instruction]:
-        self._accounts.committed(round_)
+        self.accounts.committed(round_)
         last = round_ == self._last_round
         due = self._saving.due(self.samples) or (self.clusters.newcomers.wait_for(round_) and not self.saving)
         save = last or (due and not self._last_round)
@@ -341,9 +338,9 @@ class RunControl:
         stages = [stage for name in self.clusters.training for stage in self.clusters.stages_of(name)]
         self._saving.begin(round_, stages, self.samples)
         self.clusters.newcomers.saving(round_)
-        updates = self._accounts.averaged
-        lost = tuple(name for name in self._shape.clusters if name not in self.clusters.training)
-        return ins.BeginCheckpoint(round_, self._accounts.samples_of(updates), updates, lost)
+        updates = self.accounts.averaged
+        lost = tuple(name for name in self.updates if name not in self.clusters.training)
+        return ins.BeginCheckpoint(round_, self.accounts.samples_of(updates), updates, lost)
 
     def _when_all_drained(self) -> list[ins.Instruction]:
         if self.phase is not ins.RunPhase.DRAINING or len(self.clusters.drained) < len(self.clusters.names):

@@ -40,7 +40,7 @@ class Evaluations:
         """Begin an evaluation. Returns the cluster that makes it: the preferred one of those that train."""
         self.number += 1
         self.samples = samples
-        self.by = next(name for name in self._preferred if name in training)
+        self.by = next((name for name in self._preferred if name in training), training[0])
         return self.by
 
     def is_of(self, cluster: str, number: int) -> bool:

@@ -165,12 +165,14 @@ class DriverLoop:
 
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
         """Start lost clusters anew, let them join, and send them their state."""
-        rest_s = self._control.rest_s(awake_s - (self._training_since_s or awake_s))
+        rest_s = self._control.accounts.rest_s(awake_s - (self._training_since_s or awake_s))
         for news in recovery.starts.turn(self._rings, self._endpoint, self._control.epoch, awake_s, rest_s):
             match news:
                 case TryFailed():
                     self._record.replacement_failed(news)
                 case StartCluster():
+                    self._control.accounts.expected(news.cluster, news.plan.share(news.cluster))
+                    self._record.consists_of(news.cluster, list(self._rings.of_cluster(news.cluster)))
                     self._record.happened(replanned(news))
                 case SharedOut():
                     self._record.happened(NodesSharedOutEvent(news.cluster, news.nodes, news.reason))
@@ -184,11 +186,9 @@ class DriverLoop:
             self._follow(self._control.lost(stage_name(cluster, 0), reason))
 
     def _join(self, news: Listening, awake_s: float) -> None:
-        setups = self._rings.of_cluster(news.cluster)
-        self._record.consists_of(news.cluster, list(setups))
         if self._trace is not None:
             self._trace.placed(news.nodes)
-        for stage, setup in setups.items():
+        for stage, setup in self._rings.of_cluster(news.cluster).items():
             self._born[stage] = setup.transport.epoch
             self._stages.add(stage)
             self._watch.add(stage, news.nodes[stage], awake_s)

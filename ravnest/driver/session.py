@@ -41,7 +41,7 @@ from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements
+from ravnest.recovery import ADDED, HourWatch, Replacements
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageSetup
@@ -101,7 +101,7 @@ def train(
         _ray(address, code, folder.ray_log, interrupt) as ray,
         PauseTogether(workers if address is None else None),
     ):
-        threads = ray.threads(plan)
+        threads, shares = ray.threads(plan), {cluster.name: plan.share(cluster.name) for cluster in plan.clusters}
         token = secrets.token_bytes(TOKEN_BYTES)
 
         def setups_by(plan_: Plan) -> dict[str, StageSetup]:
@@ -120,6 +120,7 @@ def train(
                 imitate=imitate,
                 timeline=timeline,
                 initial=prepared.initial,
+                shares=shares,
             )
 
         setups = setups_by(plan)
@@ -147,7 +148,7 @@ def train(
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
                 starts = ClusterStarts(
-                    Replacements(plan, start_s=START_DEADLINE_S),
+                    Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan)),
                     ray,
                     setups_by,
                     lambda at, on: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, on),
@@ -208,7 +209,13 @@ def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOn
 
 def possible_stages(plan: Plan) -> list[str]:
     """The names of all stages that a run of the plan can have: a cluster may get one for each segment."""
-    return [stage_name(cluster.name, index) for cluster in plan.clusters for index in range(len(plan.rings))]
+    clusters = [*(cluster.name for cluster in plan.clusters), *further_clusters(plan)]
+    return [stage_name(cluster, index) for cluster in clusters for index in range(len(plan.rings))]
+
+
+def further_clusters(plan: Plan) -> list[str]:
+    """The names that clusters may get which the plan does not have."""
+    return [name for name in ADDED if name not in {cluster.name for cluster in plan.clusters}]
 
 
 def run_keys(names: Sequence[str]) -> dict[str, Keys]:

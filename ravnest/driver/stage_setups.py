@@ -133,6 +133,7 @@ def stage_setups(
     imitate: Imitation | None = None,
     timeline: bool = False,
     initial: Initial | None = None,
+    shares: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, StageSetup]:
     """The setup of every stage, by name.
 
@@ -146,6 +147,8 @@ def stage_setups(
         timeline: each stage reports its timeline.
         initial: the weights that a new run starts from, which stages make themselves as far as they can; None where all
             are sent.
+        shares: by cluster, its share of the data, where a run goes on with it. A cluster that is not in it has come
+            since: it reads as much as it is fast, in an order of its own. None: shares are those of the plan.
     """
     programs = {
         stage_name(cluster.name, index): captured.span(*stage.units)
@@ -162,7 +165,11 @@ def stage_setups(
     setups = {}
     spans = SpanCosts(plan.costs, plan.workload)
     for cluster in plan.clusters:
-        share = plan.share(cluster.name)
+        share, order = plan.share(cluster.name), ""
+        if shares is not None and cluster.name in shares:
+            share = shares[cluster.name]
+        elif shares is not None:
+            share, order = (0.0, share[1] - share[0]), cluster.name
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
@@ -173,6 +180,7 @@ def stage_setups(
                     window=cluster.window,
                     largest_window=max(cluster.window, largest),
                     share=share,
+                    order=order,
                     total_updates=None
                     if total_samples is None
                     else expected_updates(total_samples * (share[1] - share[0]), job.micro_batch, job.update_every),

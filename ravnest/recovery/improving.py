@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from cluster_planner import Cluster, Fleet, Plan, cluster_at, samples_per_s
 from ravnest.recovery.placing import WORTHWHILE, placement
 
+FURTHER = 0.02
+"""A further cluster makes at least this part of what all make: each costs the rings something."""
+
 
 @dataclass(frozen=True)
 class Improvement:
@@ -21,8 +24,10 @@ class Improvement:
 
     made: Cluster
     reason: str
+    more_per_s: float
+    """The samples/s that the fleet makes more."""
     gained: float
-    """The samples that the fleet makes more in the rest of the run; infinite where that has no known end."""
+    """The samples that it makes more in the rest of the run; infinite where that has no known end."""
 
 
 def improvement(
@@ -34,7 +39,7 @@ def improvement(
     """
     fleet = _slowed(plan.fleet, slow)
     now = samples_per_s(plan, training, fleet)
-    best: tuple[float, Improvement] | None = None
+    best: Improvement | None = None
     for name in training:
         before = plan.cluster(name)
         own = [stage.node for stage in before.stages]
@@ -51,9 +56,26 @@ def improvement(
         if math.isfinite(rest_s):
             gained = more * max(0.0, rest_s - found.change_s) - now[name] * min(rest_s, found.change_s)
         if more > 0 and gained >= plan.workload.micro_batch * plan.workload.update_every:
-            one = Improvement(made, _reason(own, made, slow, now[name], found.gained_per_s), gained)
-            best = max((more, one), best or (0.0, one), key=lambda each: each[0])
-    return None if best is None else best[1]
+            one = Improvement(made, _reason(own, made, slow, now[name], found.gained_per_s), more, gained)
+            best = one if best is None or more > best.more_per_s else best
+    return best
+
+
+def addition(
+    plan: Plan, name: str, training: Collection[str], spare: Collection[str], rest_s: float
+) -> Improvement | None:
+    """Return a further cluster of this name, made of spare nodes; None where none can be made, or none pays."""
+    made = cluster_at(plan, name, [], sorted(spare)) if spare else None
+    if made is None:
+        return None
+    found = placement(plan, made, training)
+    now = sum(samples_per_s(plan, training).values())
+    more = sum(samples_per_s(found.plan, {*training, name}).values()) - now
+    gained = more * (rest_s - found.change_s)
+    if more < FURTHER * now or gained < plan.workload.micro_batch * plan.workload.update_every:
+        return None
+    nodes = ", ".join(repr(stage.node) for stage in made.stages)
+    return Improvement(made, f"{nodes} came: {now + more:.3g} samples/s instead of {now:.3g}", more, gained)
 
 
 def _slowed(fleet: Fleet, slow: Mapping[str, float]) -> Fleet:

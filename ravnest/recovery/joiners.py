@@ -13,6 +13,9 @@ from ravnest.errors import InvalidInput
 CAME = "came while the run went on"
 """The reason that a plan gives for such a spare."""
 
+ADDED = tuple(f"joined{number}" for number in range(8))
+"""The names of clusters that are made of nodes that came. A run is made ready for so many."""
+
 MOST_NODES = 4096
 """The most nodes that a plan may come to have."""
 

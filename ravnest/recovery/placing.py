@@ -33,7 +33,7 @@ START_S = 8.0
 WORTHWHILE = 1.1
 """Other cuts are taken instead of those that there are where they make so many times the samples."""
 
-How = Literal["own nodes", "spares", "other cuts"]
+How = Literal["own nodes", "spares", "other cuts", "nodes that came"]
 
 _UNUSED = "its cluster does without it"
 
@@ -94,10 +94,10 @@ def placement(plan: Plan, made: Cluster, others: Collection[str], fleet: Fleet |
 
     `fleet`: what the nodes can do, where that is not what the plan says.
     """
-    before = plan.cluster(made.name)
+    before = {cluster.name: cluster for cluster in plan.clusters}.get(made.name)
     new = with_cluster(plan, made, _UNUSED)
-    how: How = "other cuts"
-    if [stage.units for stage in made.stages] == [stage.units for stage in before.stages]:
+    how: How = "nodes that came" if before is None else "other cuts"
+    if before is not None and [stage.units for stage in made.stages] == [stage.units for stage in before.stages]:
         how = "own nodes" if made == before else "spares"
     gained = samples_per_s(new, {*others, made.name}, fleet)[made.name]
     return Placement(new, how, START_S + handover_s(new, made.name, others), gained)

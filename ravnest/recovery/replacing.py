@@ -16,7 +16,7 @@ from typing import Literal
 
 from cluster_planner import Plan
 from ravnest.pipeline import stage_name
-from ravnest.recovery.improving import Improvement, improvement
+from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused
 
 FIRST_WAIT_S = 2.0
@@ -123,8 +123,10 @@ class _Away:
 class Replacements:
     """The clusters of a run that are away, and what is done about each."""
 
-    def __init__(self, plan: Plan, *, start_s: float) -> None:
-        """`start_s`: the longest that processes may take until they listen."""
+    def __init__(self, plan: Plan, *, start_s: float, further: Collection[str] = ()) -> None:
+        """`start_s`: the longest that processes may take until they listen. `further`: the names that clusters may get
+        which are made of nodes that come."""
+        self._further = tuple(further)
         self.plan = plan
         """The plan, with the stages as they are now."""
         self._first = {cluster.name: cluster for cluster in plan.clusters}
@@ -191,7 +193,7 @@ class Replacements:
         """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`."""
         orders: list[Order] = []
         self._left &= set(alive)  # one that was switched off, and is there again, is back
-        for name, away in self._away.items():
+        for name, away in list(self._away.items()):
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
@@ -209,7 +211,13 @@ class Replacements:
         training = [each.name for each in self.plan.clusters if each.name not in self._away]
         used = {stage.node for name in training for stage in self.plan.cluster(name).stages}
         spare = set(alive) - used - self._idle
+        name = next((each for each in self._further if each not in self._first), None)
+        more = None if name is None else addition(self.plan, name, training, spare, rest_s)
         found = improvement(self.plan, training, spare, self._slow, rest_s) if len(training) > 1 else None
+        if more is not None and (found is None or more.more_per_s >= found.more_per_s):
+            self._first[more.made.name] = more.made
+            self._away[more.made.name] = _Away(now_s, 0, now_s, better=more)
+            return []
         if found is None:
             self._look_s = None
             return []
@@ -271,11 +279,16 @@ class Replacements:
         better, away.better = away.better, None
         if better is not None and {stage.node for stage in better.made.stages} <= {*nodes.own, *nodes.spare}:
             found = Place(placement(self.plan, better.made, others), better.reason)
+        elif cluster not in {each.name for each in self.plan.clusters}:
+            found = "the nodes that it was to be made of are not there any more"
         else:
             found = place(self.plan, cluster, nodes, others, anew=self.plan.cluster(cluster) != self._first[cluster])
+        why_not = found if isinstance(found, str) else refused(found.placement, rest_s)
+        if why_not is not None and cluster not in {each.name for each in self.plan.clusters}:
+            del self._away[cluster], self._first[cluster]  # as if nobody had thought of it
+            return []
         if isinstance(found, str):
             return self._cannot(cluster, away, found, tuple(sorted(nodes.own)), now_s)
-        why_not = refused(found.placement, rest_s)
         if why_not is not None:
             return self._cannot(cluster, away, why_not, (), now_s)
         self.plan = found.placement.plan

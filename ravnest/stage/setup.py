@@ -84,6 +84,8 @@ class StageBounds:
     """The window up to which it may be tuned."""
     share: tuple[float, float] = (0.0, 1.0)
     """The part of each epoch that the cluster trains on: from where to where, as fractions."""
+    order: str = ""
+    """The name of an order of the data of the cluster's own; empty where it shares one with the others."""
     total_updates: int | None = None
     """The updates that the cluster is expected to make; None where the run has no known end."""
     room_to_split: int = 0

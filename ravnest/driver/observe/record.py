@@ -279,6 +279,7 @@ class RunRecord:
         self.stages = (*(name for name in self.stages if stage_place(name)[0] != cluster), *stages)
         self._last_stages = {name: each for name, each in self._last_stages.items() if each != cluster}
         self._last_stages[stages[-1]] = cluster
+        self._tallies.setdefault(cluster, _ClusterTally(rounds_merged=self._rounds_before))
 
     def happened(self, event: report.RunEvent) -> None:
         """Tell of an event that stands for itself."""

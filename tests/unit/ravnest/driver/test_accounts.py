@@ -78,3 +78,17 @@ def test_the_rest_of_the_run_is_known_from_its_end_and_its_speed():
     assert made.rest_s(10.0) == 10.0
     made.updated("a", 99)
     assert made.rest_s(10.0) == 0.0
+
+
+def test_a_cluster_that_is_expected_begins_where_its_share_would_be_and_has_made_nothing():
+    made = accounts()
+    made.updated("a", 30)
+    made.updated("b", 10)
+    made.expected("c", (0.5, 0.75))
+    made.expected("a", (0.0, 1.0))
+    assert made.updates == {"a": 30, "b": 10, "c": 10}
+    assert (made.samples, made.made_by("c")) == (480, 0)
+    made.updated("c", 12)
+    assert (made.samples, made.made_by("c")) == (504, 24)
+    assert made.dropped("c") == 24
+    assert made.samples == 480

@@ -250,3 +250,31 @@ def test_where_every_donor_fails_the_checkpoint_is_the_last_resort():
     assert [list(each.donors) for each in result.restored] == [["checkpoint"]]
     assert [each.cluster for each in result.trains] == ["c1"]
     assert anchors_agree(run)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_further_cluster_joins_and_reads_in_an_order_of_its_own(stages):
+    job = tiny_job(**JOB)
+    run = local_run(job, parts=(2, 1))
+    _, plan = setups_of(job, parts=(2, 1))
+    forward(run, 60)
+    edges = [0, *(ring.units[1] for ring in plan.rings)]
+    units = itertools.pairwise([*edges[:stages], edges[-1]])
+    nodes = tuple(replace(plan.fleet.nodes[0], name=f"new{number}") for number in range(stages))
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, *nodes)))
+    made = Cluster("joined0", 3, tuple(Stage(node.name, each) for node, each in zip(nodes, units, strict=True)))
+    shares = {cluster.name: plan.share(cluster.name) for cluster in plan.clusters}
+    grown = with_cluster(plan, made, "")
+    setups = {name: setup for name, setup in setups_by(grown, job, shares=shares).items() if setup.cluster == "joined0"}
+    assert {setup.bounds.order for setup in setups.values()} == {"joined0"}
+    before = run.control.samples
+    run.control.accounts.expected("joined0", grown.share("joined0"))
+    assert run.control.samples == before
+    start = run.control.updates["joined0"]
+    run.rejoin("joined0", grown, setups)
+    result = run.run()
+    assert [each.cluster for each in result.trains] == ["joined0"]
+    assert anchors_agree(run)
+    assert run.control.updates["joined0"] > start
+    told = 4 * sum(len(losses) for losses in result.losses.values())
+    assert told == run.control.samples

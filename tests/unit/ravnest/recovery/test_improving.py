@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Node
-from ravnest.recovery.improving import improvement
+from ravnest.recovery.improving import addition, improvement
 from ravnest.recovery.joiners import with_nodes
 from ravnest.recovery.placing import START_S
 from tests.support.local import setups_of, tiny_job
@@ -56,3 +56,16 @@ def test_what_does_not_pay_within_the_rest_of_the_run_is_left(plan):
     long = improvement(plan, ["c0", "c1"], ["new"], {}, 1e6)
     assert long is not None
     assert 0 < long.gained < math.inf
+
+
+def test_nodes_that_come_make_a_further_cluster_where_they_hold_the_model_and_that_makes_more(plan):
+    found = addition(plan, "joined0", ["c0", "c1"], ["new"], math.inf)
+    assert found is not None
+    assert nodes_of(found.made) == ["new"]
+    assert "'new' came" in found.reason
+    assert addition(plan, "joined0", ["c0", "c1"], [], math.inf) is None
+    assert addition(plan, "joined0", ["c0", "c1"], ["new"], START_S) is None
+    slow = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes[:-1], replace(NEW, flops_per_s=1e3))))
+    assert addition(slow, "joined0", ["c0", "c1"], ["new"], math.inf) is None
+    small = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes[:-1], replace(NEW, memory_bytes=1))))
+    assert addition(small, "joined0", ["c0", "c1"], ["new"], math.inf) is None

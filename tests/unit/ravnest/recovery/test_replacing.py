@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_planner import Node, SpanCosts, Spare
+from cluster_planner import Fleet, Node, SpanCosts, Spare
+from ravnest.recovery.joiners import with_nodes
 from ravnest.recovery.replacing import (
     FIRST_WAIT_S,
     HANDOVER_S,
@@ -316,3 +317,43 @@ def test_every_history_ends_with_the_cluster_in_the_run_out_of_it_or_waiting_for
             machine.lost("c0", 0, now_s)
     for start in starts:
         assert sum(start <= each < start + WINDOW_S for each in starts) <= MOST_STARTS
+
+
+def test_twenty_nodes_that_come_at_once_make_further_clusters_one_after_the_other_and_their_losses_are_replaced():
+    plan = slow_machines(plan_of())
+    machine, now_s = Replacements(plan, start_s=START_S, further=["j0", "j1"]), 0.0
+    new = [replace(plan.fleet.nodes[0], name=f"new{number}") for number in range(20)]
+    for node in new:
+        machine.node_joined(with_nodes(machine.plan, Fleet((node,)), [node.name]), node.name, now_s)
+    begun, moved = [], 0
+    for _ in range(60):
+        now_s += LOOK_AGAIN_S
+        for order in machine.tick(everyone(machine.plan), now_s):
+            if isinstance(order, MoveCluster):
+                machine.lost(order.cluster, 0, now_s)
+                moved += 1
+            elif isinstance(order, StartCluster):
+                begun.append((order.cluster, order.placement.how))
+                machine.listening(order.cluster, now_s)
+                machine.trains(order.cluster, now_s)
+        held = [stage.node for cluster in machine.plan.clusters for stage in cluster.stages]
+        assert len(held) == len(set(held))
+    assert ("j0", "nodes that came") in begun
+    assert [cluster for cluster, how in begun if how == "nodes that came"] == ["j0", "j1"][
+        : len(machine.plan.clusters) - 2
+    ]
+    machine.lost("j0", 12, now_s)
+    (order,) = machine.tick(everyone(machine.plan), now_s + FIRST_WAIT_S)
+    assert isinstance(order, StartCluster)
+    assert (order.cluster, order.placement.how) == ("j0", "own nodes")
+
+
+def test_a_further_cluster_whose_nodes_are_gone_before_it_starts_is_forgotten():
+    plan = slow_machines(plan_of())
+    machine = Replacements(plan, start_s=START_S, further=["j0"])
+    node = replace(plan.fleet.nodes[0], name="new", flops_per_s=1e8)
+    machine.node_joined(with_nodes(plan, Fleet((node,)), ["new"]), "new", 0.0)
+    machine.tick(everyone(machine.plan), LOOK_AGAIN_S)
+    assert machine.tick(everyone(plan), LOOK_AGAIN_S) == []
+    assert "j0" not in machine
+    assert machine.plan.clusters == plan.clusters
