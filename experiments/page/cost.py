@@ -68,8 +68,8 @@ def run(*, quick: bool) -> Part:
     shown = [[row[0], f"{row[1]:.2%}", f"{row[2]:.1f}", row[3], f"{row[4]:.0f}", row[5]] for row in rows]
     note = (
         f"Clusters of {STAGES} stages; an update of each stage every 4 s; {3 if quick else WATCHED_S} s watched by one "
-        "browser, after five minutes of the run that were there before. The share is the server's processor time over the "
-        "wall clock's, once these are read. Drawing is the median of the views that came, layout included."
+        "browser, after five minutes of the run that were there before. The share is the server's processor time over "
+        "the wall clock's, once these are read. Drawing is the median of the views that came, layout included."
     )
     return Part("cost", "What the page costs", claims, [Table("Cost", columns, shown)], notes=[note])
 
