@@ -1,18 +1,18 @@
-"""Large weights in files of a temporary folder, so that a model takes little more memory than one of its operations.
+"""Large weights in a temporary file, so that a model takes little more memory than one of its operations.
 
-In: tensors, one at a time. Out: tensors of the same values that lie in mapped files. While `sparing` is entered, what
-an operation has read of them is given back to the kernel as soon as the operation is done, in backwards too: it stays
-in the page cache, and is no memory of this process.
+In: tensors, one at a time. Out: tensors of the same values that lie in a mapped file. The file has no name, so that it
+is gone with the process, however that ends; other processes open it under /proc while it is there. While `sparing` is
+entered, what an operation has read of them is given back to the kernel as soon as the operation is done, in backwards
+too: it stays in the page cache, and is no memory of this process.
 """
 
 import mmap
-import shutil
+import os
 import tempfile
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,41 +28,55 @@ LARGE_BYTES = 16 << 20
 """Weights from this size on lie in files."""
 
 
+class Place(NamedTuple):
+    """Where the bytes of a weight begin."""
+
+    file: str
+    offset: int
+
+    def mapped(self, size_bytes: int) -> mmap.mmap:
+        """So many bytes of the file from there, shared. Raises OSError."""
+        with Path(self.file).open("r+b") as file:
+            return mmap.mmap(file.fileno(), size_bytes, offset=self.offset)
+
+
 class MappedWeights:
-    """Tensors by name, the large ones in files, which are removed with this object."""
+    """Tensors by name, the large ones in a file, which is there for as long as this object or one of them is."""
 
     def __init__(self, least_bytes: int = LARGE_BYTES) -> None:
         self._least_bytes = least_bytes
-        self._folder = Path(tempfile.mkdtemp(prefix="ravnest-weights-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._file = tempfile.TemporaryFile(prefix="ravnest-weights-")  # noqa: SIM115 - closed with this object
+        self._end = 0
         self._maps: dict[int, mmap.mmap] = {}
-        self._files: dict[str, Path] = {}
+        self._places: dict[str, Place] = {}
 
     @property
-    def files(self) -> Mapping[str, Path]:
-        """The file of each weight that lies in one."""
-        return MappingProxyType(self._files)
+    def places(self) -> Mapping[str, Place]:
+        """Where each weight is that lies in the file."""
+        return MappingProxyType(self._places)
 
     def put(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor of the same values: in a file where it is large, else the given one.
+        """A tensor of the same values: in the file where it is large, else the given one.
 
         Raises InvalidInput where the disk has no room.
         """
         if tensor.nbytes < self._least_bytes or tensor.nbytes == 0:
             return tensor
-        path = self._folder / f"{len(self._files)}.bin"
+        offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         try:
-            with path.open("w+b") as file:
-                tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
-                mapped = mmap.mmap(file.fileno(), 0)
+            self._file.seek(offset)
+            tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(self._file)
+            self._file.flush()
+            mapped = mmap.mmap(self._file.fileno(), tensor.nbytes, offset=offset)
         except OSError as error:
             raise InvalidInput(
-                f"the model cannot be tried: {error.strerror or error} ({error.filename or path}); trying it takes a"
-                " temporary folder for its weights, which TMPDIR names"
+                f"the model cannot be tried: {error.strerror or error}; trying it takes a temporary folder for its"
+                " weights, which TMPDIR names"
             ) from error
+        self._end = offset + tensor.nbytes
         held = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
         self._maps[held.data_ptr()] = mapped
-        self._files[name] = path
+        self._places[name] = Place(f"/proc/{os.getpid()}/fd/{self._file.fileno()}", offset)
         return held
 
     def sparing(self) -> TorchDispatchMode:

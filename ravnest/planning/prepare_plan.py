@@ -285,7 +285,7 @@ def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, unit
     short = units or live.tried.blocks is not None
     weights = {**weights_of(live.tried.model), **loss_weights(make_loss(job, job.file))}
     with live.tried.told():
-        try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short, files=live.tried.files)
+        try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short, places=live.tried.places)
     return units_of(plan) if short else pipelines_of(plan)
 
 

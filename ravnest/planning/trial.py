@@ -23,6 +23,7 @@ from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.planning.mapped_weights import Place
 from ravnest.planning.workload import evaluation_batch
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.plain_programs import as_plain
@@ -43,25 +44,25 @@ def try_plan(
     check_s: float,
     *,
     short: bool = False,
-    files: Mapping[str, Path] = MappingProxyType({}),
+    places: Mapping[str, Place] = MappingProxyType({}),
 ) -> None:
     """Train and evaluate once with each different pipeline of the plan, in a fresh process.
 
     captured: the model that was planned, or where `short`, one with fewer blocks: then each of its units is tried as a
     stage of its own. weights: the model's initial weights by original name. check_s: seconds that the check against the
-    model took. files: where the bytes of large weights are, by name; the others are written.
+    model took. places: where the bytes of large weights are, by name; the others are written.
     Raises InvalidInput at the job file, for what would have failed in the run.
     """
     try:
         with TemporaryDirectory(prefix="ravnest-trial-") as temporary:
             folder = Path(temporary)
             whole = captured.span(0, len(captured.units))
-            wanted = {spec.name: weights[spec.name] for spec in whole.weight_specs if spec.name not in files}
+            wanted = {spec.name: weights[spec.name] for spec in whole.weight_specs if spec.name not in places}
             said = _described(plan, job, job_file, captured, short)
-            said["files"] = {
-                spec.name: [str(files[spec.name]), list(spec.shape), str(spec.dtype).removeprefix("torch.")]
+            said["places"] = {
+                spec.name: [*places[spec.name], list(spec.shape), str(spec.dtype).removeprefix("torch.")]
                 for spec in whole.weight_specs
-                if spec.name in files
+                if spec.name in places
             }
             (folder / "trial.json").write_text(json.dumps(said))
             DurableFiles().write_tensors(folder / "weights.safetensors", wanted)

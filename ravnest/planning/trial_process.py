@@ -26,6 +26,7 @@ from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput, ModelNotSplittable, RavnestError
 from ravnest.factories import describe, import_modules
 from ravnest.job.config import Job, job_from_mapping
+from ravnest.planning.mapped_weights import Place
 from ravnest.splitting import StageProgram
 from ravnest.splitting.plain_programs import program_from
 from ravnest.splitting.program import resolve_target
@@ -61,7 +62,7 @@ class Trial:
     data: str = ""
     """The fingerprint of the data that the planning process has; empty where it is not known."""
     mapped: frozenset[str] = frozenset()
-    """The weights that lie in files of their own."""
+    """The weights that lie in a file that is only mapped."""
 
 
 class TrialFailed(Exception):
@@ -81,7 +82,7 @@ def read_trial(folder: Path) -> Trial:
         ],
         EvaluationSetup(*said["evaluation"]),
         said["data"],
-        frozenset(said["files"]),
+        frozenset(said["places"]),
     )
 
 
@@ -227,13 +228,15 @@ class StoredWeights(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self._files = open_weights(folder / WEIGHTS)
-        self._large: dict[str, tuple[str, Sequence[int], str]] = json.loads((folder / TRIAL).read_text())["files"]
+        self._large: dict[str, tuple[str, int, Sequence[int], str]]
+        self._large = json.loads((folder / TRIAL).read_text())["places"]
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._large:
-            file, shape, dtype = self._large[name]
-            numbers = torch.Size(shape).numel()
-            return torch.from_file(file, shared=True, size=numbers, dtype=getattr(torch, dtype)).view(shape)
+            file, offset, shape, word = self._large[name]
+            dtype: torch.dtype = getattr(torch, word)
+            mapped = Place(file, offset).mapped(torch.Size(shape).numel() * dtype.itemsize)
+            return torch.frombuffer(mapped, dtype=dtype).view(shape)
         if name not in self._files.stored:
             raise KeyError(name)
         return self._files.read(name)

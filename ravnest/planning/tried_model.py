@@ -19,7 +19,7 @@ from ravnest.formatting import size
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import JobData, capture_job, make_model
-from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, filled, weight_bytes
+from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, Place, filled, weight_bytes
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.exporting import twin_on_cpu
 from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_two, repeated_blocks
@@ -47,9 +47,9 @@ class TriedModel:
     """Where its large weights are; None where they are in memory."""
 
     @property
-    def files(self) -> Mapping[str, Path]:
-        """The file of each weight that lies in one."""
-        return {} if self.mapped is None else self.mapped.files
+    def places(self) -> Mapping[str, Place]:
+        """Where each weight is that lies in a file."""
+        return {} if self.mapped is None else self.mapped.places
 
     def sparing(self) -> AbstractContextManager[Any]:
         """While it runs: takes no memory for weights that lie in files."""

@@ -88,8 +88,8 @@ def tried(job: Job, *, in_files: bool = False) -> None:
     weights, mapped = make_weights(job, job.file), MappedWeights(least_bytes=64)
     if in_files:
         weights = {name: mapped.put(name, tensor) for name, tensor in weights.items()}
-        assert {"a.weight", "c.weight"} <= mapped.files.keys()
-    try_plan(plan, job, job.file, captured, weights, 0.0, files=mapped.files)
+        assert {"a.weight", "c.weight"} <= mapped.places.keys()
+    try_plan(plan, job, job.file, captured, weights, 0.0, places=mapped.places)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def plan_of(monkeypatch, check):
     """The plan of a deep model, and what was tried of it."""
     tried: list[tuple[CapturedModel, bool]] = []
 
-    def noted(plan, job, job_file, captured, weights, check_s, *, short, files):
+    def noted(plan, job, job_file, captured, weights, check_s, *, short, places):
         assert {spec.name for spec in captured.span(0, len(captured.units)).weight_specs} <= weights.keys()
         tried.append((captured, short))
 
