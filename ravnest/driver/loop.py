@@ -338,7 +338,7 @@ class DriverLoop:
                     self._recovery.donors.trains(instruction.cluster)
                     self._collector.reform(self._rings.training())
                     replaced = self._recovery.starts.replacements.trains(instruction.cluster, self._times()[1])
-                    self._record.cluster_replaced(replaced, instruction.round)
+                    self._record.cluster_replaced(replaced, instruction.round, self._rings.plan)
                 case ins.RecordEvaluation():
                     self._record.evaluated(instruction)
 

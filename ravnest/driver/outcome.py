@@ -84,7 +84,7 @@ def finish(
         stopped_early=control.stopped_early,
         session_samples=None if prepared.resumed is None else control.session_samples,
         encrypted=encrypted,
-        stages=stage_figures(plan, record),
+        stages=stage_figures(record.plan or plan, record),
         trace_path=folder.trace if record.drawn else None,
         averaging_s=sum(record.rounds_s) / len(record.rounds_s) if record.rounds_s else None,
         windows={cluster.name: record.windows.get(cluster.name, cluster.window) for cluster in plan.clusters},

@@ -176,7 +176,7 @@ def train(
                         donors,
                         handover,
                         arrivals,
-                        SlowNodes(starts.replacements, record),
+                        SlowNodes(starts.replacements, record, watches=address is not None),
                         lambda: asked(folder.path, hours, time.time()),
                     ),
                     trace=trace,

@@ -16,13 +16,17 @@ _COMPUTES = ("forward", "backward", "weights", "update")
 class SlowNodes:
     """Watches how long stages compute. It belongs to the driver's thread."""
 
-    def __init__(self, replacements: Replacements, record: RunRecord) -> None:
+    def __init__(self, replacements: Replacements, record: RunRecord, *, watches: bool = True) -> None:
+        """`watches`: False where all stages are on this machine, which has no other to put them on."""
         self._slowness = Slowness()
+        self._watches = watches
         self._replacements = replacements
         self._record = record
 
     def updated(self, stage: str, node: str, message: m.Updated, now_s: float) -> None:
         """A stage on `node` has made an update."""
+        if not self._watches:
+            return
         spent_s = sum(message.spent.get(state, 0.0) for state in _COMPUTES)
         found = self._slowness.worked(stage, node, message.update, spent_s, now_s)
         if found is not None:

@@ -5,6 +5,8 @@ it was, when that begins and when it ends. A stage is compared with itself: how 
 not know. Waiting does not count, so that neighbours of a slow node are not slow.
 
     usual = median of the first USUAL updates        now = median of those of the last STAYS_S seconds, FEWEST at least
+
+and with the others: where all have become slow by as much, as on a machine that they share, none is.
 """
 
 from collections import deque
@@ -46,7 +48,11 @@ class _Worked:
     first: list[float] = field(default_factory=list)
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """(moment, seconds of an update) of the last STAYS_S and a little more."""
+    times: float = 1.0
+    """How many times as long as usual it takes now."""
     slow: bool = False
+    other: int = 0
+    """How many updates in a row have said that it is not as `slow` as it is taken for."""
 
 
 class Slowness:
@@ -75,8 +81,13 @@ class Slowness:
         usual_s, lasts = median(known.first), now_s - known.recent[0][0] >= STAYS_S
         if not lasts or len(known.recent) < FEWEST or usual_s <= 0:
             return None
-        times = median(each for _, each in known.recent) / usual_s
-        if known.slow != (times >= (WELL if known.slow else SLOW)):
-            known.slow = not known.slow
+        known.times = median(each for _, each in known.recent) / usual_s
+        others = [each.times for each in self._stages.values() if each is not known]
+        times = known.times / max(1.0, median(others)) if others else known.times
+        known.other += 1
+        if known.slow == (times >= (WELL if known.slow else SLOW)):
+            known.other = 0
+        if known.other == FEWEST:  # not at once: others may tell a moment later that they have become slow too
+            known.slow, known.other = not known.slow, 0
             return NodeSlow(stage, node, round(times, 1) if known.slow else 1.0)
         return None

@@ -159,6 +159,7 @@ def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_lea
     asked = ravnest(running.folder, "leave", "r", "b0")
     assert asked.returncode == 0, asked.stderr
     running.until("has left the run with nothing lost")
+    running.until("is started with other cuts: node 'b0' of")
     family = running.family()
     running.send(signal.SIGTERM)
     assert running.end() == 130

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
@@ -122,6 +123,8 @@ class RunRecord:
         """By stage: the most bytes that its tensors took, by part."""
         self.imitated: dict[str, m.ImitationLateness] = {}
         """By stage, where anything was imitated: how late this machine was."""
+        self.plan: Plan | None = None
+        """The plan with the stages as they were last; None where they are those of the beginning."""
         self.drawn = False
         """Whether the run's timeline has been written."""
         self._out_dir = out_dir
@@ -266,8 +269,9 @@ class RunRecord:
         what = lost.cluster, lost.stage, node, lost.reason, lost.samples, lost.left
         self._emit(report.ClusterLostEvent(*what, with_notice=lost.with_notice))
 
-    def cluster_replaced(self, replaced: Replaced, round_: int) -> None:
-        """A lost cluster trains again, after this round of the session."""
+    def cluster_replaced(self, replaced: Replaced, round_: int, plan: Plan) -> None:
+        """A lost cluster trains again, after this round of the session; `plan` has its stages as they are now."""
+        self.plan = plan
         for stage in replaced.nodes:
             self.times.begins_anew(stage)
         after = self._rounds_before + round_

@@ -78,6 +78,7 @@ def finished(
     data = SimpleNamespace(given=SimpleNamespace(baselines={}))
     record: Any = SimpleNamespace(
         checkpoint_path=checkpoint,
+        plan=None,
         evaluations=[],
         training_s=2.0,
         staleness_max=0,

@@ -73,3 +73,19 @@ def test_a_node_whose_times_vary_is_not_slow(seed):
     for _ in range(1000):
         stage.work(chance.lognormvariate(-2.0, 0.3), 1)
     assert stage.said == []
+
+
+def test_where_all_become_slow_together_nobody_is():
+    """Two stages share a machine, which gets other work to do."""
+    slowness, spent = Slowness(), {"c0.s0": 0.0, "c1.s0": 0.0}
+    for update in range(400):
+        for stage in spent:
+            spent[stage] += 0.1 if update < 150 else 0.5
+            assert slowness.worked(stage, stage, update, spent[stage], float(update)) is None
+    told = []
+    for update in range(400, 600):
+        for stage in spent:
+            spent[stage] += 0.5 if stage == "c1.s0" else 2.0
+            told.append(slowness.worked(stage, stage, update, spent[stage], float(update)))
+    (said,) = [each for each in told if each is not None]
+    assert (said.stage, said.times) == ("c0.s0", 4.0)

@@ -8,6 +8,7 @@ from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
 from ravnest.recovery.replacing import Replaced, TryFailed
 from ravnest.stage import messages as m
+from tests.support.local import setups_of, tiny_job
 
 
 class Watched:
@@ -252,7 +253,9 @@ def test_each_stages_gradients_are_counted_by_their_staleness(watched):
 def test_what_becomes_of_a_lost_cluster_is_recorded_with_rounds_of_the_whole_run(tmp_path):
     watched = Watched(tmp_path, rounds_before=10)
     watched.record.replacement_failed(TryFailed("b", "it died", 4.0))
-    watched.record.cluster_replaced(Replaced("b", {"b.s0": "desk"}, 7.5, 24), 3)
+    _, plan = setups_of(tiny_job())
+    watched.record.cluster_replaced(Replaced("b", {"b.s0": "desk"}, 7.5, 24), 3, plan)
+    assert watched.record.plan is plan
     (failed,) = watched.lines("not_replaced")
     assert (failed["cluster"], failed["reason"], failed["again_s"]) == ("b", "it died", 4.0)
     (replaced,) = watched.lines("replaced")
