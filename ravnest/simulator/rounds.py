@@ -1,8 +1,8 @@
 """Rounds of a simulated run: the driver that opens, commits and ends them, and lets clusters leave and join.
 
 `RoundOwner` decides, as in a real run; members.py has the stages' side. A lost cluster leaves the rings in the next
-epoch (decision 65). One that joins follows the rounds without weight. Ring members send its stages the anchor after the
-next commit, and it trains once all of them hold it (decision 70).
+epoch (decision 65). One that joins follows the rounds without weight. Ring members send its stages the anchor, and it
+trains once all of them hold it (decisions 70 and 80).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class VirtualRounds:
             self.on_trains(cluster)
 
     def _send_anchor(self, number: int) -> None:
-        """The round `number` is committed: whoever can use its anchor gets it from a member of each ring."""
+        """The round `number` is committed: whoever can use its anchor and has none gets it from ring members."""
         promised: dict[str, float] = {}
         for cluster, newcomer in self._newcomers.items():
             if newcomer.sent or newcomer.first_round is None or number < newcomer.first_round - 1:
@@ -260,6 +260,7 @@ class VirtualRounds:
                         first = instruction.first_rounds
                         newcomer.first_round = max(first[stage.who] for stage in self._clusters[cluster])
                         self._follow_rounds(cluster)
+                    self._send_anchor(self._owner.committed)
                 case rounds.FailRun(reason):
                     raise RunFailed(reason)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster_planner import NoFeasiblePlan, Plan, samples_per_s
+from cluster_planner import Cluster, NoFeasiblePlan, Plan, Stage, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
 from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster
@@ -181,18 +181,15 @@ class Session:
     def _stages(self) -> dict[str, str]:
         """By node that runs stages: the first of these."""
         found: dict[str, str] = {}
-        for cluster in self.plan.clusters:
-            for index, stage in enumerate(cluster.stages):
-                found.setdefault(stage.node, stage_name(cluster.name, index))
+        for who, stage in _places(self.plan.clusters):
+            found.setdefault(stage.node, who)
         return found
 
     def _on(self, node: str) -> list[RunningStage]:
         """The stages that run on a node now."""
         return [
-            self.run.stages[stage_name(cluster.name, index)]
-            for cluster in self.plan.clusters
-            if cluster.name in self.run.rounds.clusters
-            for index, stage in enumerate(cluster.stages)
+            self.run.stages[who]
+            for who, stage in _places(each for each in self.plan.clusters if each.name in self.run.rounds.clusters)
             if stage.node == node
         ]
 
@@ -323,15 +320,16 @@ class Session:
         if gone:
             self._replacements.failed(cluster, f"node {min(gone)} is not there", now_s)
             return
-        moved = None
-        if order.plan.cluster(cluster) != self._placed.cluster(cluster):
-            jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
-            self.fleet = moved = fleet_of_plan(
-                self._replacements.plan, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s
-            )
-            self._placed = self._replacements.plan
-            self._machine_of |= {node: moved.node_of[who] for node, who in self._stages().items()}
-        run.join(cluster, moved)
+        # A cluster that is away may have given its nodes to others: links are those of the clusters in the run.
+        there = {cluster, *run.rounds.clusters}
+        plan = self._replacements.plan
+        rings = (replace(ring, members=tuple(each for each in ring.members if each[0] in there)) for ring in plan.rings)
+        clusters = tuple(each for each in plan.clusters if each.name in there)
+        self._placed = replace(plan, clusters=clusters, rings=tuple(rings))
+        jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
+        self.fleet = fleet_of_plan(self._placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
+        self._machine_of |= {stage.node: self.fleet.node_of[who] for who, stage in _places(clusters)}
+        run.join(cluster, self.fleet)
         self._replacements.listening(cluster, now_s)
 
     def _trains(self, cluster: str) -> None:
@@ -395,3 +393,8 @@ class Session:
 
     def _drained(self) -> None:
         self.at_drain = self.run.seconds()
+
+
+def _places(clusters: Iterable[Cluster]) -> Iterator[tuple[str, Stage]]:
+    """The names of stages, with their places in the plan."""
+    return ((stage_name(each.name, index), stage) for each in clusters for index, stage in enumerate(each.stages))

@@ -54,7 +54,7 @@ def test_what_comes_before_it_trains_is_kept_in_order() -> None:
 
 def test_a_newcomer_that_the_run_does_not_wait_for_leaves_at_its_end() -> None:
     run = run_of_two()
-    doing = [(1.0, lambda _: run.lose("c1.s0", "gone"), None), (1.99, lambda _: run.join("c1"), None)]
+    doing = [(1.0, lambda _: run.lose("c1.s0", "gone"), None), (1.9995, lambda _: run.join("c1"), None)]
     run.run(stop_s=2.0, doing=doing)
     assert run.stages["c1.s0"].dead
     assert run.rounds.following == []

@@ -82,12 +82,12 @@ def test_the_only_cluster_that_trains_does_not_leave() -> None:
 
 
 def test_a_run_without_clusters_begins_again_for_the_nodes_that_are_there() -> None:
-    deaths = (Death(FIRST, 60.0, 1.0), Death(SECOND, 70.0, 1.0, back_after_s=500.0))
+    deaths = (Death(FIRST, 60.0, 1.0), Death(SECOND, 64.0, 1.0, back_after_s=500.0))
     result = simulate(HOME, Scenario(deaths=deaths, restart_s=5.0), seconds=200.0)
     [again] = result.begun_anew
     assert again.planned_anew
-    assert again.lost_s == 71.0
-    assert again.began_s == 71.0 + 2.0 + 5.0
+    assert again.lost_s == 65.0
+    assert again.began_s == 65.0 + 2.0 + 5.0
     assert not {FIRST, SECOND} & {stage.node for stage in result.stages}
     assert result.samples == pytest.approx(kept(result))
     assert result.end_s > 200.0

@@ -86,7 +86,7 @@ def test_a_death_costs_what_its_cluster_had_not_averaged_and_the_others_go_on() 
     [lost] = result.clusters_lost
     [other] = free.clusters.keys() - {lost.cluster}
     assert result.clusters[other] == pytest.approx(free.clusters[other], rel=0.03)
-    assert result.clusters[lost.cluster] < 0.45 * free.clusters[lost.cluster]  # 30 of the 80 s of the steady state
+    assert result.clusters[lost.cluster] < 0.85 * free.clusters[lost.cluster]  # it was away, and has one node less
     assert result.rounds > free.rounds / 2
     assert 0 < lost.samples < 2 * PLAN.workload.average_every
     assert round(result.goodput_per_s * result.end_s) == result.samples

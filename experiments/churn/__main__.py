@@ -1,0 +1,34 @@
+"""`python -m experiments.churn [--quick] [--only PART…] [--json]`: measure, judge, and write RESULT.md."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from experiments.churn import faults_a_minute, joins, traces
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
+
+TITLE = "Machines that come and go"
+INTRO = (
+    "How much does a run make while its machines are switched off, taken back and added? What each part does is in "
+    "docs/experiments/churn.md."
+)
+
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "goodput": faults_a_minute.measure,
+    "joins": joins.measure,
+    "g4dn": partial(traces.rented_part, "g4dn"),
+    "homes": traces.home_part,
+    "p3": partial(traces.rented_part, "p3"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: see run_parts."""
+    asked = parser_for("churn", __doc__, list(PARTS)).parse_args(arguments)
+    parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
+    return run_parts("churn", asked, parts, title=TITLE, intro=INTRO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
