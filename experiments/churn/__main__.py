@@ -17,9 +17,11 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
     "joins": joins.measure,
-    "g4dn": partial(traces.rented_part, "g4dn"),
+    "g4dn_fast": partial(traces.rented_part, "g4dn", 10.0),
+    "p3_fast": partial(traces.rented_part, "p3", 10.0),
+    "g4dn": partial(traces.rented_part, "g4dn", 1.0),
     "homes": traces.home_part,
-    "p3": partial(traces.rented_part, "p3"),
+    "p3": partial(traces.rented_part, "p3", 1.0),
 }
 
 
