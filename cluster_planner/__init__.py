@@ -72,6 +72,7 @@ from cluster_planner.planner import (
     MOST_NODES_TO_PLAN_ANEW,
     ConstraintCosts,
     has_constraints,
+    improve_plan,
     make_plan,
     without_constraints,
 )
@@ -139,6 +140,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "StarvedByData",
     "Step",
     "has_constraints",
+    "improve_plan",
     "make_plan",
     "without_constraints",
     # One cluster made anew while the others go on.

@@ -2,13 +2,14 @@
 
 `make_plan` puts together what the search finds (search/cluster_search.py), the spares with their reasons
 (advice/spares.py) and the advice (advice/single_changes.py). The same input gives the same plan, whatever the hash seed
-and the processor.
+and the processor. `improve_plan` searches on from a plan for as long as it is told to.
 
 `without_constraints` plans anew without constraints. In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST
 constraints are dropped one at a time, and then all together where there are several, since one may cost nothing as long
 as another stands. What is not tried is said. Hours and caps belong to the nodes and stay.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,15 +31,22 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Plan, validate
+from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
+from cluster_planner.search.candidates import Assembler, Candidate
 from cluster_planner.search.cluster_search import Search, Step
-from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
+from cluster_planner.search.whole_plans import WholePlans
 
 MOST_NODES_TO_PLAN_ANEW = 24
 
 MOST = 12
 
 ALL = "without any of the constraints"
+
+TRIES_AT_ONCE = 50
+LAST_TRIES = 60
+"""A search that goes on ends after so many changes for each node that gained nothing."""
 
 
 def make_plan(
@@ -79,7 +87,72 @@ def make_plan(
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
-    most_round = most_of_a_round(trained_samples, trained_s, best.forecast.prediction.samples_per_s)
+    plan = Plan(
+        clusters=best.clusters,
+        rings=best.rings,
+        spares=(),
+        predicted=best.forecast.prediction,
+        fleet=fleet,
+        costs=costs,
+        workload=workload,
+        job=job,
+        job_file=job_file,
+        seed=seed,
+    )
+    return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s))
+
+
+def improve_plan(
+    plan: Plan,
+    go_on: Callable[[float], bool],
+    *,
+    min_stages: int = 2,
+    trained_samples: float = math.inf,
+    trained_s: float = math.inf,
+) -> Plan:
+    """Return a plan of the same fleet, model and workload that is worth as much or more.
+
+    Small changes of the whole plan are tried, TRIES_AT_ONCE at a time, with other draws each time. After each of these
+    `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
+    LAST_TRIES changes for each node have gained nothing. The other arguments are those of `make_plan`.
+    """
+    fleet, least = plan.fleet, 1 if len(plan.fleet.nodes) == 1 else min_stages
+    spans = SpanCosts(plan.costs, plan.workload)
+    fine = SpanCosts(plan.costs, plan.workload, CUT_POSITIONS)
+    memory_fit = MemoryFit(fleet, spans, least)
+    names = [name for name in fleet.names if memory_fit.holds_a_unit(name)]
+    worths = PlanWorths(fleet, spans)
+    climber = WholePlans(fleet, spans, worths, names, least, few=fine)
+    assembler = Assembler(fleet, spans, fine, least)
+    clusters, worth, idle = plan.clusters, plan.predicted.objective, 0
+    for number in itertools.count(1):
+        better, value = climber.improved(clusters, TRIES_AT_ONCE, plan.seed + number)
+        idle += TRIES_AT_ONCE
+        if value > worth * (1 + 1e-9):
+            clusters, worth, idle = better, value, 0
+        if not go_on(worth) or idle >= LAST_TRIES * len(names):
+            break
+    if clusters == plan.clusters:
+        return plan
+    best = assembler.of_clusters(clusters)
+    made = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
+    return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s))
+
+
+def _explained(
+    plan: Plan,
+    best: Candidate,
+    spans: SpanCosts,
+    memory_fit: MemoryFit,
+    least: int,
+    trained: tuple[float, float],
+) -> Plan:
+    """Return the plan with the advice, the bound and its spares' reasons. `trained`: after how many samples of the
+    fleet, and seconds, training ends.
+    """
+    fleet = plan.fleet
+    able = tuple(i for i, name in enumerate(fleet.names) if memory_fit.holds_a_unit(name))
+    most_round = most_of_a_round(*trained, best.forecast.prediction.samples_per_s)
     advice = advise(fleet, spans, best.clusters, best.rings, best.forecast, most_round)
     bound = best_possible(fleet, spans, able, least)
     predicted = replace(best.forecast.prediction, advice=advice.line, best_possible=bound)
@@ -88,24 +161,11 @@ def make_plan(
             predicted, bottleneck=f"{best.clusters[about].name}: {predicted.clusters[about].bottleneck}"
         )
     running = {stage.node for cluster in best.clusters for stage in cluster.stages}
-    idle = tuple(name for name in names if name not in running)
-    plan = Plan(
-        clusters=best.clusters,
-        rings=best.rings,
-        spares=(
-            *left_out(fleet, spans, best.clusters, idle, least),
-            *too_small(fleet, memory_fit),
-        ),
-        predicted=predicted,
-        fleet=fleet,
-        costs=costs,
-        workload=workload,
-        job=job,
-        job_file=job_file,
-        seed=seed,
-    )
-    validate(plan)
-    return plan
+    idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
+    spares = (*left_out(fleet, spans, best.clusters, idle, least), *too_small(fleet, memory_fit))
+    made = replace(plan, spares=spares, predicted=predicted)
+    validate(made)
+    return made
 
 
 def _unheard(step: Step) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
     from ravnest.job.config import Job
     from ravnest.planning.prepare_plan import ExplainedPlan
+    from ravnest.planning.searching_on import Budget
     from ravnest.rehearsal.comparison import Rehearsal
     from ravnest.results.evaluation import Evaluation
     from ravnest.results.export import Exported
@@ -88,12 +89,14 @@ def explain_plan(
     cache: bool = True,
     min_stages: int = 2,
     constraints: bool = True,
+    budget: Budget | None = None,
     progress: Tell | None = None,
     warn: Tell | None = None,
 ) -> ExplainedPlan:
     """Plans as `plan` does, and adds the steps of the search and the job changes and constraints that limit the plan.
 
-    `constraints` says whether to plan anew without single constraints of the fleet, to find what each of them costs.
+    `constraints` says whether to plan anew without single constraints of the fleet, to find what each of them costs,
+    and `budget` for how long to search on after the first plan.
     """
     machines, path = fleet_of(fleet, warn)
     wanted = job_for(path, job)
@@ -108,6 +111,7 @@ def explain_plan(
         explain=constraints,
         check=check,
         cache=cache,
+        budget=budget,
         step=progress or ignore,
         warn=told_to(warn),
     )

@@ -44,6 +44,13 @@ def plan(
         str,
         typer.Option(help="How much is tried with values: full, sampled (two of the model's equal blocks) or none."),
     ] = "full",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Search on for so long after the first plan, which is written before; Ctrl-C ends it with the best.",
+        ),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the check of the same job's model that was made before.")
     ] = True,
@@ -57,10 +64,18 @@ def plan(
 
     import ravnest
     from ravnest.cli.views.progress import Steps, warning
+    from ravnest.driver.signals import StopOnInterrupt
+    from ravnest.planning.searching_on import Budget
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
     _refuse_output(output, [nodes, job_path])
-    with Steps(Console(stderr=True, quiet=as_json)) as steps:
+    with Steps(Console(stderr=True, quiet=as_json)) as steps, StopOnInterrupt() as interrupt:
+
+        def first(made: Plan) -> None:
+            _write(made, output)
+            interrupt.gracefully = True  # from now on there is a plan to end with
+
+        wanted = None if budget is None else Budget(budget, first, lambda: interrupt.wanted)
         explained = ravnest.explain_plan(
             nodes,
             job,
@@ -69,6 +84,7 @@ def plan(
             check=check,
             cache=cache,
             constraints=explain,
+            budget=wanted,
             progress=steps.begin,
             warn=warning,
         )

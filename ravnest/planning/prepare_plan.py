@@ -10,17 +10,15 @@ what is free. What fails is an InvalidInput that names the job file, the key and
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cluster_planner import (
     ConstraintCosts,
@@ -34,7 +32,6 @@ from cluster_planner import (
     without_constraints,
 )
 from ravnest.errors import InvalidInput, naming
-from ravnest.factories import resolve, user_code
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import WeightsFromSeed
@@ -47,10 +44,10 @@ from ravnest.job.materials import (
     load_data,
     make_loss,
     make_model,
-    search_dirs,
     total_samples,
 )
 from ravnest.job.pretrained import pretrained_weights
+from ravnest.planning.job_checks import check_buffers, check_optimizer, check_sample, run_once
 from ravnest.planning.kept_checks import (
     CheckedModel,
     KeptChecks,
@@ -62,17 +59,16 @@ from ravnest.planning.kept_checks import (
 from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, some
 from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains, of_taken_buffers
 from ravnest.planning.reading import check_forms, check_reading, starved_words
+from ravnest.planning.searching_on import Budget, searched_on
 from ravnest.planning.trial import try_plan
 from ravnest.planning.tried_model import Check, TriedModel, check_of, tried_model
 from ravnest.planning.workload import workload
-from ravnest.splitting import CapturedModel, twin_of, verify
+from ravnest.splitting import CapturedModel, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
 from ravnest.splitting.thinning import KEPT
 from ravnest.training.batches import Inputs, Target, arguments
 from ravnest.training.fingerprint import fingerprint
-from ravnest.training.loss_parameters import loss_parameters, loss_weights
-from ravnest.training.optimizer import build_optimizer, partition
-from ravnest.training.parameter_groups import check_groups
+from ravnest.training.loss_parameters import loss_weights
 
 MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
@@ -103,6 +99,7 @@ def prepare_plan(
     explain: bool = False,
     check: str = "full",
     cache: bool = True,
+    budget: Budget | None = None,
     step: Callable[[str], None],
     warn: Callable[[str], None] = lambda words: None,
 ) -> ExplainedPlan:
@@ -116,6 +113,7 @@ def prepare_plan(
         check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat, where
             the model has such; `none`.
         cache: whether a check of the same job that was made before counts, and this one is kept.
+        budget: for how long to search on after the first plan; None: not at all.
         step: is told of each slow step as it begins.
         warn: is told what is possible and hardly meant.
 
@@ -178,19 +176,28 @@ def prepare_plan(
             progress=searched.append,
         )
     plan = replace(plan, data=of_data)
+    check_shares(job, job_path, plan, len(data.train))
+    tried = _tried(plan, job, data, extent, found, live, step)
+    found = replace(found, tried=(*found.tried, *tried))
+    if memory is not None:
+        if live is None:
+            memory.add_tried(mark, tried)
+        elif live.may_be_kept:
+            memory.keep(mark, found, opened)
+    if budget is not None:
+        budget.first(plan)
+        step("searching on")
+        first, trained = plan, (trained_samples, trained_s)
+        plan = searched_on(plan, budget, step, min_stages=min_stages, trained=trained)
+        if plan is not first:
+            check_shares(job, job_path, plan, len(data.train))
+            tried = _tried(plan, job, data, extent, found, live, step)
+            if memory is not None:
+                memory.add_tried(mark, tried)
     if (starved := starved_words(plan)) is not None:
         warn(starved)
-    check_shares(job, job_path, plan, len(data.train))
     if len(plan.clusters) > 1 and found.taken_buffers:
         warn(found.taken_buffers)
-    if live is not None:
-        tried = _try(plan, job, live, step)
-        if memory is not None and live.may_be_kept:
-            memory.keep(mark, replace(found, tried=tried), opened)
-    elif extent != "none" and not found.has_tried(pipelines_of(plan)):
-        tried = _try_other_cuts(plan, job, data, extent, step)
-        if memory is not None:
-            memory.add_tried(mark, tried)
     largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
     relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
     return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
@@ -277,6 +284,21 @@ def _checked(
     return _Live(found, tried, compared, check_s, may_be_kept=not sources, files=files)
 
 
+def _tried(
+    plan: Plan,
+    job: Job,
+    data: JobData,
+    extent: Check,
+    found: CheckedModel,
+    live: _Live | None,
+    step: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Tries the pipelines of a plan that were not tried before; returns what was tried. Raises InvalidInput."""
+    if extent == "none" or found.has_tried(pipelines_of(plan)):
+        return ()
+    return _try_other_cuts(plan, job, data, extent, step) if live is None else _try(plan, job, live, step)
+
+
 def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, units: bool = False) -> tuple[str, ...]:
     """Tries the stages of a plan, or each unit as a stage; returns what was tried. Raises InvalidInput."""
     if live.tried is None or live.compared is None:
@@ -338,63 +360,9 @@ def _check_devices(fleet: Fleet, fleet_path: str | None) -> None:
             raise InvalidInput(message, path=fleet_path, key=f"nodes[{i}].device") from None
 
 
-def check_sample(job: Job, job_file: str | Path) -> None:
-    """Looks up the job's `sample`, which is called only after training. Raises InvalidInput where it is not there."""
-    if job.sample is not None:
-        resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
-
-
 def _warn_of_idle(job_file: str | Path, model: nn.Module, idle: Sequence[str], warn: Callable[[str], None]) -> None:
     """Names the parameters that the user would train and that nothing reads of what the loss takes."""
     meant = dict(model.named_parameters())
     names = [name for name in idle if name in meant and meant[name].requires_grad]
     if names:
         warn(f"{job_file}: nothing that the loss takes depends on {some(names)}: they stay as they are")
-
-
-def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> None:
-    """Raises InvalidInput where `averaging.buffers` does not fit the buffers that the model saves."""
-    saved = [spec for spec in captured.span(0, len(captured.units)).buffers if spec.persistent]
-    floating = [spec.name for spec in saved if spec.dtype.is_floating_point]
-    with naming(job_file):
-        job.averaging.check_buffers(floating, [spec.name for spec in saved if spec.name not in floating])
-
-
-def run_once(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
-    """What the model returns for a batch in training, with gradients.
-
-    The model, which is on the CPU, is not changed. Raises InvalidInput where its own forward raises.
-    """
-    name = type(model).__name__
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        given = ", ".join(kwargs) or len(args)
-        message = f"{name}.forward does not take the inputs of a sample ({given}): {error}"
-        hint = "data.inputs names the keys of a sample that the model takes" if kwargs else None
-        raise InvalidInput(message, path=str(job_file), key="model", hint=hint) from error
-    with naming(job_file):
-        twin = twin_of(model).train()
-    tensors = (*args, *kwargs.values())
-    shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors)
-    with (
-        torch.random.fork_rng(devices=[]),
-        user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
-    ):
-        return twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
-
-
-def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
-    """Raises InvalidInput at `optimizer` where the optimizer cannot train one of the model's parameters, or where a
-    group has none."""
-    parameters = {**dict(model.named_parameters()), **loss_parameters(make_loss(job, job_file))}
-    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-    with naming(job_file):
-        check_groups(job.optimizer.groups, tuple(trained))
-    for config, names in partition(job.optimizer, trained):
-        for name in names:
-            try:
-                build_optimizer(config, [(name, nn.Parameter(torch.empty_like(trained[name], device="meta")))])
-            except InvalidInput as error:
-                message = f"cannot train {name!r}: {error.message}"
-                raise InvalidInput(message, path=str(job_file), key="optimizer") from None

@@ -238,6 +238,8 @@ SLOW = {
     "test_what_was_stored_is_found_under_loss_churn_and_liars",
     "test_where_the_slowest_stage_is_busy_auto_leaves_backwards_whole",
     "test_where_the_window_is_too_small_a_split_backward_brings_throughput",
+    "test_it_ends_when_it_is_told_to",
+    "test_it_goes_on_while_there_is_time_and_finds_better_plans",
     "test_planning_again_does_not_capture_again",
     "test_whole_equals_the_eager_model",
     "test_with_a_flush_at_each_update_it_is_training_of_the_tied_model",

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from ravnest.errors import InvalidInput
-from ravnest.planning.prepare_plan import check_optimizer, check_sample, run_once
+from ravnest.planning.job_checks import check_optimizer, check_sample, run_once
 from tests.support.local import tiny_job
 
 

@@ -1,0 +1,75 @@
+"""Tries what a job names before hours are planned for it: its forward, its optimizer, its buffers' rules, its `sample`.
+
+In: a job, and its model or its capture. Out: nothing, or an InvalidInput that names the job file and the key.
+"""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ravnest.errors import InvalidInput, naming
+from ravnest.factories import resolve, user_code
+from ravnest.job.config import Job
+from ravnest.job.materials import make_loss, search_dirs
+from ravnest.splitting import CapturedModel, twin_of
+from ravnest.training.loss_parameters import loss_parameters
+from ravnest.training.optimizer import build_optimizer, partition
+from ravnest.training.parameter_groups import check_groups
+
+
+def check_sample(job: Job, job_file: str | Path) -> None:
+    """Looks up the job's `sample`, which is called only after training. Raises InvalidInput where it is not there."""
+    if job.sample is not None:
+        resolve(job.sample.factory, search_dirs(job_file), path=str(job_file), key="sample.factory")
+
+
+def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> None:
+    """Raises InvalidInput where `averaging.buffers` does not fit the buffers that the model saves."""
+    saved = [spec for spec in captured.span(0, len(captured.units)).buffers if spec.persistent]
+    floating = [spec.name for spec in saved if spec.dtype.is_floating_point]
+    with naming(job_file):
+        job.averaging.check_buffers(floating, [spec.name for spec in saved if spec.name not in floating])
+
+
+def run_once(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
+    """What the model returns for a batch in training, with gradients.
+
+    The model, which is on the CPU, is not changed. Raises InvalidInput where its own forward raises.
+    """
+    name = type(model).__name__
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join(kwargs) or len(args)
+        message = f"{name}.forward does not take the inputs of a sample ({given}): {error}"
+        hint = "data.inputs names the keys of a sample that the model takes" if kwargs else None
+        raise InvalidInput(message, path=str(job_file), key="model", hint=hint) from error
+    with naming(job_file):
+        twin = twin_of(model).train()
+    tensors = (*args, *kwargs.values())
+    shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors)
+    with (
+        torch.random.fork_rng(devices=[]),
+        user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
+    ):
+        return twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
+
+
+def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
+    """Raises InvalidInput at `optimizer` where the optimizer cannot train one of the model's parameters, or where a
+    group has none."""
+    parameters = {**dict(model.named_parameters()), **loss_parameters(make_loss(job, job_file))}
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    with naming(job_file):
+        check_groups(job.optimizer.groups, tuple(trained))
+    for config, names in partition(job.optimizer, trained):
+        for name in names:
+            try:
+                build_optimizer(config, [(name, nn.Parameter(torch.empty_like(trained[name], device="meta")))])
+            except InvalidInput as error:
+                message = f"cannot train {name!r}: {error.message}"
+                raise InvalidInput(message, path=str(job_file), key="optimizer") from None

@@ -1,0 +1,97 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from cluster_planner import (
+    Fleet,
+    ModelCosts,
+    Node,
+    Plan,
+    SpanCosts,
+    Spare,
+    Unit,
+    Workload,
+    make_plan,
+    make_rings,
+    predict,
+    validate,
+)
+from ravnest.errors import InvalidInput
+from ravnest.planning.searching_on import Budget, searched_on
+
+
+def some_plan() -> Plan:
+    speeds = (9e9, 7e9, 5e9, 4e9, 3e9, 2e9)
+    nodes = tuple(
+        Node(name=f"n{i}", flops_per_s=speed, memory_bytes=10**10, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
+        for i, speed in enumerate(speeds)
+    )
+    unit = Unit(
+        name="u", flops=1e8, parameter_bytes=10**5, saved_bytes=10, boundary_bytes=10**3, boundary_gradient_bytes=10**3
+    )
+    work = Workload(
+        micro_batch=4,
+        update_every=8,
+        max_staleness=1,
+        average_every=1024,
+        max_lag=1,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        process_bytes=10**6,
+        averaged_bytes_per_parameter_byte=1.0,
+        averaging_state_bytes_per_parameter_byte=3.0,
+    )
+    return make_plan(Fleet(nodes), ModelCosts((unit,) * 12, "print"), work, job={}, job_file="job.yaml")
+
+
+def worse(plan: Plan) -> Plan:
+    """The plan without all but one of its clusters."""
+    clusters, spans = plan.clusters[:1], SpanCosts(plan.costs, plan.workload)
+    rings = make_rings(plan.fleet, spans, clusters)
+    running = {stage.node for stage in clusters[0].stages}
+    return replace(
+        plan,
+        clusters=clusters,
+        rings=rings,
+        predicted=predict(plan.fleet, spans, clusters, rings).prediction,
+        spares=tuple(Spare(name, "") for name in plan.fleet.names if name not in running),
+    )
+
+
+def test_it_goes_on_while_there_is_time_and_finds_better_plans() -> None:
+    begun, said = worse(some_plan()), []
+    found = searched_on(
+        begun,
+        Budget(8.0, lambda plan: None),
+        said.append,
+        min_stages=2,
+        trained=(1e9, 1e9),
+        clock=itertools.count().__next__,
+    )
+    assert found.predicted.objective > 1.05 * begun.predicted.objective
+    assert said[-1].startswith("searching on: the best plan so far is worth ")
+    validate(found)
+
+
+@pytest.mark.parametrize("ended", ["by the clock", "by the user"])
+def test_it_ends_when_it_is_told_to(ended: str) -> None:
+    plan, asked = some_plan(), []
+
+    def stop() -> bool:
+        asked.append(True)
+        return ended == "by the user" and len(asked) == 2
+
+    times = iter([0.0, 1.0, 2.0, 99.0])
+    clock = times.__next__ if ended == "by the clock" else lambda: 0.0
+    found = searched_on(
+        plan, Budget(10.0, lambda plan: None, stop), lambda words: None, min_stages=2, trained=(1e9, 1e9), clock=clock
+    )
+    assert found.predicted.objective >= plan.predicted.objective
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_budget_is_a_finite_time(seconds: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Budget(seconds, lambda plan: None)
+    assert caught.value.key == "budget"
