@@ -28,6 +28,8 @@ class RunShape:
     """Samples between two evaluations, and between two checkpoints."""
     held_out_batches: int
     """Batches of the held-out set; 0: nothing is evaluated."""
+    stands_by: bool = False
+    """Whether the other stages of a lost cluster keep their state, to join again with those that are started anew."""
     start_samples: int = 0
     """Samples that were made before a resume."""
     start_updates: Mapping[str, int] = field(default_factory=dict)

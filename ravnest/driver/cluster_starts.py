@@ -10,13 +10,14 @@ from typing import Protocol
 
 from cluster_planner import Plan
 from ravnest.driver.arrivals import NodeArrivals
+from ravnest.driver.instructions import RecordClusterLost
 from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover
 from ravnest.errors import RavnestError, RunFailed
-from ravnest.pipeline import stage_name
+from ravnest.pipeline import stage_name, stage_place
 from ravnest.recovery.replacing import MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -82,6 +83,22 @@ class ClusterStarts:
         self._setups = setups
         self._check = check
         self._found: dict[str, dict[str, StageAddress]] = {}
+        self._kept: dict[str, dict[str, int]] = {}
+        """By lost cluster: its stages that stand by, with the epoch from which on they speak as such."""
+        self._broken: dict[str, str] = {}
+        """By cluster that is being started: why that cannot become anything."""
+
+    def lost(self, lost: RecordClusterLost, epoch: int, now_s: float) -> set[str]:
+        """A cluster is lost. Returns its stages that stand by, which speak in `epoch` or a later one from now on."""
+        self.replacements.lost(lost.cluster, lost.samples, now_s)
+        self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
+        return set(lost.standing_by)
+
+    def ended(self, stage: str) -> None:
+        """The process of a stage has ended. Where it stood by, the stage is one more that has to be started."""
+        cluster, _ = stage_place(stage)
+        if self._kept.get(cluster, {}).pop(stage, None) is not None and cluster in self._found:
+            self._broken[cluster] = f"{stage}, which stood by, has ended"
 
     def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float, rest_s: float) -> list[News]:
         """Do what is due. `epoch` is the epoch of membership, older than any that the new processes take part in.
@@ -113,17 +130,23 @@ class ClusterStarts:
     def end(self, cluster: str, rings: RunRings) -> None:
         """End the processes of a cluster that is not in the run."""
         self._found.pop(cluster, None)
+        self._kept.pop(cluster, None)
+        self._broken.pop(cluster, None)
         self._processes.end(list(rings.of_cluster(cluster)))
 
     def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[TryFailed]:
         try:
+            made = self._setups_of(order, rings)
+            kept = self._kept.setdefault(order.cluster, {})
             setups = {
-                name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epoch), initial=())
-                for name, setup in self._setups_of(order, rings).items()
+                name: replace(
+                    setup, transport=replace(setup.transport, joins=True, epoch=kept.get(name, epoch)), initial=()
+                )
+                for name, setup in made.items()
             }
             self._found[order.cluster] = {}
             rings.begin_anew(order.plan, setups, {})
-            self._processes.begin(order.plan, setups)
+            self._processes.begin(order.plan, {name: setup for name, setup in setups.items() if name not in kept})
         except RavnestError as error:
             return self.failed(order.cluster, str(error), rings, now_s)
         return []
@@ -132,19 +155,22 @@ class ClusterStarts:
         before = {cluster.name: cluster for cluster in rings.plan.clusters}.get(order.cluster)
         if before == order.plan.cluster(order.cluster):
             return rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
-        self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
+        if order.placement.how == "other cuts":
+            self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
         made = {name: setup for name, setup in self._setups(order.plan).items() if setup.cluster == order.cluster}
         if not rings.fit(made):
             raise RunFailed("with other cuts its tied parameters would be averaged otherwise than the others' are")
         return made
 
     def _look(self, cluster: str, rings: RunRings, endpoint: Endpoint, now_s: float) -> list[Listening | TryFailed]:
-        setups, found = rings.of_cluster(cluster), self._found[cluster]
+        if cluster in self._broken:
+            return [*self.failed(cluster, self._broken[cluster], rings, now_s)]
+        setups, found, kept = rings.of_cluster(cluster), self._found[cluster], self._kept.get(cluster, {})
         for stage, at in self._processes.prepared([name for name in setups if name not in found]).items():
             if isinstance(at, str):
                 return [*self.failed(cluster, f"{stage} could not start: {at}", rings, now_s)]
             found[stage] = at
-        if len(found) < len(setups):
+        if len(found.keys() | kept.keys()) < len(setups):
             return []
         stages = self.replacements.plan.cluster(cluster).stages
         nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(stages)}
@@ -155,7 +181,8 @@ class ClusterStarts:
         peers = {stage: at.peer for stage, at in found.items()}
         endpoint.connect(peers)
         rings.begin_anew(rings.plan, setups, peers)
-        self._processes.enter({**peers, DRIVER: endpoint.address}, list(setups))
+        self._processes.enter({**peers, DRIVER: endpoint.address}, list(peers))
+        self._kept.pop(cluster, None)
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]
 

@@ -243,15 +243,14 @@ class RunControl:
     def _drop(self, cluster: str, stage: str, reason: str) -> list[ins.Instruction]:
         """Forget a cluster, and whatever waits for it."""
         stages = self.clusters.stages_of(cluster)
-        trained = cluster not in self.clusters.newcomers
+        trained, others = cluster not in self.clusters.newcomers, tuple(each for each in stages if each != stage)
         left = self.clusters.remove(cluster) == reason
-        samples = self.accounts.dropped(cluster)
-        out: list[ins.Instruction] = [
-            ins.RecordClusterLost(cluster, stage, reason, samples, tuple(self.clusters.training), with_notice=left)
-            if trained
-            else ins.RecordJoinFailed(cluster, stage, reason),
-            *(ins.SendToStage(other, m.Stop()) for other in stages if other != stage),
-        ]
+        samples, going_on = self.accounts.dropped(cluster), tuple(self.clusters.training)
+        keep = others if self._shape.stands_by and trained and not left and self.phase is ins.RunPhase.TRAINING else ()
+        order = em.StandBy(epoch=self._rounds.epoch + 1) if keep else m.Stop()
+        lost = ins.RecordClusterLost(cluster, stage, reason, samples, going_on, left, keep)
+        out: list[ins.Instruction] = [lost if trained else ins.RecordJoinFailed(cluster, stage, reason)]
+        out += [ins.SendToStage(other, order) for other in others]
         if not trained:
             return out
         given_up = self._saving.abandon(stages, self.samples)

@@ -5,7 +5,7 @@ run is deterministic: the stages take turns in order, computations happen inline
 a real run only in who carries the bytes and who schedules.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -25,7 +25,7 @@ from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.joining import JoiningStage
-from ravnest.stage.process import assemble, batch_source, joining
+from ravnest.stage.process import assemble, batch_source, joining, stand_by, standing_by
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message, Outbox
@@ -86,6 +86,8 @@ class LocalRun:
         self._saved: dict[int, dict[tuple[str, str], Tensor]] = {}
         self._anchors: dict[int, dict[str, Tensor]] = {}
         self._epoch = 0
+        self._kept: dict[str, int] = {}
+        """The stages of lost clusters that stand by, with the epoch from which on they do."""
         network.connect_all()
         self.stages: dict[str, StageRuntime | JoiningStage] = {
             name: assemble(
@@ -128,7 +130,11 @@ class LocalRun:
         self._now_s += _TURN_S
         for name in self._order(list(self.stages)):
             self.stages[name].turn(0.0)
-            if self.stages[name].stopped:
+            stopped = standing_by(self.stages[name])
+            if stopped is not None:
+                setup = stopped.setup
+                self.stages[name] = stand_by(setup, stopped, InlineExecutor(), batch_source(setup), self.now)
+            elif self.stages[name].stopped:
                 self._forget(name)
         news = False
         for delivery in self.driver.poll(0.0):
@@ -150,9 +156,9 @@ class LocalRun:
         self._forget(stage)
         self.follow(self.control.lost(stage, reason))
 
-    def drop(self, cluster: str) -> None:
+    def drop(self, cluster: str, but: Collection[str] = ()) -> None:
         """End what is left of a cluster that is lost."""
-        for stage in [name for name in self.stages if stage_place(name)[0] == cluster]:
+        for stage in [name for name in self.stages if stage_place(name)[0] == cluster and name not in but]:
             self._forget(stage)
 
     def rejoin(self, cluster: str, plan: Plan | None = None, made: Mapping[str, StageSetup] | None = None) -> None:
@@ -161,14 +167,17 @@ class LocalRun:
         `plan` and `made`, the setups of its stages, are given where the cluster is cut otherwise than before.
         """
         assert self._rings is not None
-        self.drop(cluster)
+        kept = {name: epoch for name, epoch in self._kept.items() if stage_place(name)[0] == cluster and made is None}
+        self._kept = {name: epoch for name, epoch in self._kept.items() if stage_place(name)[0] != cluster}
+        self.drop(cluster, but=kept)
+        epochs = {name: kept.get(name, self._epoch) for name in made or self._rings.of_cluster(cluster)}
         setups = {
-            name: replace(setup, transport=replace(setup.transport, joins=True, epoch=self._epoch), initial=())
+            name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epochs[name]), initial=())
             for name, setup in (self._rings.of_cluster(cluster) if made is None else made).items()
         }
         self._clusters = {name: each for name, each in self._clusters.items() if each != cluster}
         self._clusters |= {name: cluster for name, setup in setups.items() if setup.is_last}
-        endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups}
+        endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups if name not in kept}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self.driver.connect(addresses)
         for name, endpoint in endpoints.items():
@@ -212,6 +221,7 @@ class LocalRun:
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case ins.RecordClusterLost():
                     self.result.lost.append(instruction)
+                    self._kept |= dict.fromkeys(instruction.standing_by, self.control.epoch)
                     self._lost(instruction.cluster)
                 case ins.RecordClusterTrains():
                     assert self._rings is not None

@@ -131,6 +131,8 @@ class RecordClusterLost:
     """The clusters that go on."""
     with_notice: bool = False
     """Whether it left because it was asked to."""
+    standing_by: tuple[str, ...] = ()
+    """Its other stages, where they keep their state to join again."""
 
 
 @dataclass(frozen=True)

@@ -321,8 +321,7 @@ class DriverLoop:
                     self._record.cluster_lost(instruction, self._watch.node(instruction.stage))
                     self._forget(instruction.cluster)
                     if self._recovery is not None:
-                        lost = instruction.cluster, instruction.samples, self._times()[1]
-                        self._recovery.starts.replacements.lost(*lost)
+                        self._stages |= self._recovery.starts.lost(instruction, self._control.epoch, self._times()[1])
                 case ins.RecordJoinFailed():
                     self._join_failed(instruction)
                 case ins.FindDonors() | ins.HandOver() if self._recovery is not None:
@@ -377,6 +376,8 @@ class DriverLoop:
 
     def _take_end(self, end: StageEnded) -> None:
         self._stages.discard(end.stage)
+        if self._recovery is not None:
+            self._recovery.starts.ended(end.stage)
         if self._control.phase is ins.RunPhase.DONE or end.stage not in self._control.clusters.stages:
             return  # the driver has all that it needs of the stage, however it ended
         if end.outcome is None:
@@ -393,7 +394,7 @@ class DriverLoop:
     def _farewell(self) -> None:
         """Wait up to 20 s for the stages to leave by themselves. The results of the run are saved already."""
         deadline_s = self._times()[1] + _LEAVE_S
-        while self._stages and self._times()[1] < deadline_s:
+        while self._stages & set(self._control.clusters.stages) and self._times()[1] < deadline_s:
             for delivery in self._endpoint.poll(_POLL_S):
                 self._draw(delivery, self._now())  # the last pieces of their timelines
             for end in self._news.ended():

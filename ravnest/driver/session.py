@@ -143,7 +143,9 @@ def train(
                 hand_out(outbox, endpoint, setups.values(), states)
                 del states
                 held_out = len(prepared.data.held_out)
-                control = run_control(plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed)
+                control = run_control(
+                    plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed, stands_by=True
+                )
                 trace = RunTrace(nodes) if timeline else None
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
@@ -291,6 +293,7 @@ def run_control(
     limit: report.RunLimit = report.NO_LIMIT,
     *,
     speed: float = 1.0,
+    stands_by: bool = False,
 ) -> c.RunControl:
     """The control of one session, with the owner of its rounds.
 
@@ -301,6 +304,8 @@ def run_control(
         limit: an end that may come before the job's own.
         speed: a run that imitates its machines goes so many times as fast, and takes that much less of the job's
             minutes.
+        stands_by: the other stages of a lost cluster keep their state, to join again.
+        stands_by: the other stages of a lost cluster keep their state, to join again.
     """
     rates = {
         cluster.name: predicted.samples_per_s
@@ -317,6 +322,7 @@ def run_control(
         stop_s=end.seconds,
         evaluate_every=job.evaluate_every,
         held_out_batches=len(batches),
+        stands_by=stands_by,
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
     )

@@ -5,6 +5,7 @@ that no donor can serve, and where each stage's state came from in the end. `Don
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from ravnest.driver import instructions as ins
 from ravnest.driver.run_rings import RunRings
@@ -17,6 +18,9 @@ from ring_allreduce.transport import Endpoint, Lane, Message
 
 CHECKPOINT = "checkpoint"
 """What a checkpoint is called among donors."""
+
+KEPT = "itself"
+"""What a stage is called among its donors that had kept its anchor."""
 
 
 class StateDonors:
@@ -67,7 +71,7 @@ class StateDonors:
         if since is not None:
             restored = Restored(stage, {CHECKPOINT: since[1]}, now_s - since[0])
         if restored is not None:
-            self._on_restored(restored)
+            self._on_restored(replace(restored, donors=restored.donors or {KEPT: 0}))
 
     def trains(self, cluster: str) -> None:
         """A cluster that had joined trains: its stages give as others do."""

@@ -116,6 +116,7 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
             | em.RingsReformedMessage()
             | em.RoundsResumedMessage()
             | em.SendState()
+            | em.StandBy()
             | sm.StateWanted()
             | m.Drain()
             | m.FinishRounds()

@@ -79,6 +79,13 @@ class SendState(Message, frozen=True, kw_only=True, tag="send_state"):
     round: Count
 
 
+class StandBy(Message, frozen=True, kw_only=True, tag="stand_by"):
+    """It goes to a stage whose cluster is lost with another stage: it stops, is in no ring any more, and keeps its
+    anchor and its optimizer's state. It joins again with the others of its cluster, in an epoch after `epoch`."""
+
+    epoch: Count
+
+
 class FollowRounds(Message, frozen=True, kw_only=True, tag="follow_rounds"):
     """It goes to a stage of a cluster that does not train yet, which is to take part, without weight, in all rounds up
     to `up_to`."""
@@ -112,6 +119,7 @@ EPOCH_KINDS: tuple[type[Message], ...] = (
     RingsReformedMessage,
     RoundsResumedMessage,
     SendState,
+    StandBy,
     FollowRounds,
     TrainFrom,
     NoticeGiven,

@@ -11,7 +11,7 @@ which has it of a checkpoint. What comes for the stage that it will be, as a fir
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.segment_taking import SegmentTaking, Send
 from ravnest.stage.setup import StageSetup
+from ravnest.stage.standing_by import KeptState
 from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox, Unacceptable
 
@@ -112,6 +113,7 @@ class JoiningStage:
         train: Callable[[HeldStage, int, int], StageRuntime],  # merged, contributed
         started: Callable[[], m.StageStarted],
         now: Callable[[], float] = time.monotonic,
+        kept: KeptState | None = None,
     ) -> None:
         """
         Arguments:
@@ -120,6 +122,7 @@ class JoiningStage:
                 it has contributed to.
             started: makes what the driver is told once the stage holds the anchor.
             now: the clock, in seconds.
+            kept: what the stage has of its anchor already.
         """
         self.setup = setup
         self.endpoint = endpoint
@@ -134,12 +137,22 @@ class JoiningStage:
         """What the driver sends of a checkpoint."""
         self._taking = SegmentTaking(setup)
         """What donors send."""
+        self._own: Mapping[tuple[str, str], Tensor] = {}
+        """The optimizer's state, where this stage has kept it."""
+        self._first: Sequence[Delivery] = ()
+        if kept is not None:
+            self._taking.taken.update(kept.segments)
+            self._own, self._first = kept.optimizer, kept.left
         self._gifts = Outbox(endpoint)
         """What this stage gives to others, once it holds the anchor itself."""
         self._held: HeldStage | None = None
         self._train_from: em.TrainFrom | None = None
         self._early: list[Delivery] = []
         self._stopped = False
+        self.stands_by: em.StandBy | None = None
+        """The order by which it has stopped before it trained, but is to join again; None otherwise."""
+        self.left: list[Delivery] = []
+        """What has arrived after that order."""
         self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
         self._driver = orphan_deadline(self._awake.at(now()))
         self._next_alive_s = now()
@@ -152,6 +165,11 @@ class JoiningStage:
         return self._stopped if self.runtime is None else self.runtime.stopped
 
     @property
+    def compute(self) -> StageCompute | None:
+        """What computes, once the stage holds the anchor."""
+        return None if self._held is None else self._held.compute
+
+    @property
     def rounds(self) -> StageRounds | None:
         """The averaging of the stage, once it holds the anchor."""
         return None if self._held is None else self._held.rounds
@@ -161,7 +179,11 @@ class JoiningStage:
         if self.runtime is not None:
             self.runtime.turn(timeout_s)
             return
-        for delivery in self.endpoint.poll(timeout_s):
+        first, self._first = self._first, ()
+        for delivery in (*first, *self.endpoint.poll(0.0 if first else timeout_s)):
+            if self.stands_by is not None:
+                self.left.append(delivery)
+                continue
             try:
                 self._take(delivery)
             except InvalidInput as error:
@@ -198,9 +220,10 @@ class JoiningStage:
                 self._follower.merge(self._rings.on_reformed(message))
                 self._forget(message.lost)
             case em.RoundsResumedMessage():
+                fresh = self._rings.first_round is None
                 self._follower.merge(self._rings.on_resumed(message))
-                if self._held is None:
-                    self._send(self._taking.outdated(message.first_round))
+                outdated = [] if self._held is not None else self._taking.outdated(message.first_round)
+                self._send([] if fresh else outdated)  # a fresh one is told of donors anyway
             case dm.TakeSegments() if self._held is None:
                 from_round = (self._rings.first_round or 1) - 1
                 self._send(self._taking.ask(message.sources, from_round, self._awake.at(self._now())))
@@ -215,6 +238,9 @@ class JoiningStage:
                 self._follower.follow(message.round)
             case m.Alive():
                 pass
+            case em.StandBy():
+                self.stands_by = message
+                self._stopped = True
             case m.Stop():
                 self._stopped = True
             case _:
@@ -256,13 +282,13 @@ class JoiningStage:
     def _hold(self) -> None:
         """Make the stage's parts, once its state is whole, and bring its anchor up to date."""
         begin, taking = self._state.whole, self._taking
-        if self._held is not None or not (begin is not None or taking.whole):
+        if self._held is not None or self._rings.first_round is None or not (begin is not None or taking.whole):
             return
         if begin is not None:
             weights, optimizer = self._state.weights, self._state.optimizer
             anchor_of = dict.fromkeys(self._rings.segments, begin.round)
         else:
-            weights, optimizer = taking.weights, taking.outer
+            weights, optimizer = taking.weights, {**self._own, **taking.outer}
             anchor_of = {ring: each.round for ring, each in taking.taken.items()}
         if max(anchor_of.values(), default=0) > self._follower.reached:
             return  # the commit of that round is still on its way here
@@ -271,6 +297,7 @@ class JoiningStage:
         self._held = held
         self._state.forget()
         taking.taken.clear()
+        self._own = {}
         self.endpoint.send(m.DRIVER, Lane.PIPELINE, self._started())
 
     def _begin_training(self, order: em.TrainFrom, held: HeldStage) -> None:

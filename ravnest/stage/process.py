@@ -8,6 +8,7 @@ the other computes.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ravnest.errors import NodeLost
 from ravnest.factories import import_modules
 from ravnest.job.materials import load_data
 from ravnest.job.readers import ReadAhead, Reader
+from ravnest.pipeline import stage_name
 from ravnest.pipeline.events import Started
 from ravnest.splitting import StageModule
 from ravnest.stage import epoch_messages as em
@@ -33,6 +35,7 @@ from ravnest.stage.rings import StageRings
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
+from ravnest.stage.standing_by import KeptState, Stopped, kept_state
 from ravnest.training.averaging import split_outer
 from ravnest.training.batches import BatchSource
 from ravnest.training.loss_parameters import module_with_parameters
@@ -92,15 +95,30 @@ class StageProcess:
             threads = self._setup.machine.threads
             executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))
             leaving.callback(executor.close, _CLOSE_S)
-            if self._setup.transport.joins:
-                self._work(joining(self._setup, self._endpoint, executor, self._source))
-                return
-            made = make_initial(self._setup, self._endpoint)
-            begin, weights, optimizer = receive_state(self._endpoint)
-            weights |= made
-            runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
-            self._endpoint.send(m.DRIVER, Lane.PIPELINE, _started())
-            self._work(runtime)
+            stage = self._begin(executor)
+            self._work(stage)
+            while (stopped := standing_by(stage)) is not None:
+                self._rest(executor)
+                executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))
+                leaving.callback(executor.close, _CLOSE_S)
+                stage = stand_by(self._setup, stopped, executor, self._source)
+                self._work(stage)
+
+    def _begin(self, executor: Executor) -> StageRuntime | JoiningStage:
+        if self._setup.transport.joins:
+            return joining(self._setup, self._endpoint, executor, self._source)
+        made = make_initial(self._setup, self._endpoint)
+        begin, weights, optimizer = receive_state(self._endpoint)
+        weights |= made
+        runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
+        self._endpoint.send(m.DRIVER, Lane.PIPELINE, _started())
+        return runtime
+
+    def _rest(self, executor: ThreadExecutor) -> None:
+        """Wait for the end of the computation that is under way. Meanwhile the driver hears that the stage lives."""
+        while executor.is_alive:
+            executor.close(ALIVE_EVERY_S)
+            self._endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive())
 
     def give_notice(self) -> None:
         """The process is to end soon: let the driver know. A handler of signals may call it."""
@@ -190,19 +208,44 @@ def assemble(
     return _trains(setup, endpoint, executor, held, now)
 
 
+def standing_by(stage: StageRuntime | JoiningStage) -> Stopped | None:
+    """The stage, where it has stopped to join again; None for any other."""
+    last: Stopped = stage.runtime if isinstance(stage, JoiningStage) and stage.runtime is not None else stage
+    return None if last.stands_by is None else last
+
+
+def stand_by(
+    setup: StageSetup,
+    stopped: Stopped,
+    executor: Executor,
+    source: BatchSource | None,
+    now: Callable[[], float] = time.monotonic,
+) -> JoiningStage:
+    """The stage that a stage becomes which has stopped to stand by. Nothing computes there any more."""
+    assert stopped.stands_by is not None
+    again = replace(setup, transport=replace(setup.transport, joins=True, epoch=stopped.stands_by.epoch), initial=())
+    endpoint, cluster = stopped.endpoint, range(setup.place.stages)
+    endpoint.disconnect([stage_name(setup.cluster, i) for i in cluster if i != setup.index])
+    return joining(again, endpoint, executor, source, now, kept_state(stopped))
+
+
 def joining(
     setup: StageSetup,
     endpoint: Endpoint,
     executor: Executor,
     source: BatchSource | None,
     now: Callable[[], float] = time.monotonic,
+    kept: KeptState | None = None,
 ) -> JoiningStage:
-    """A stage of a cluster that joins a run which is under way. It waits for its state while it follows rounds."""
+    """A stage of a cluster that joins a run which is under way. It waits for its state while it follows rounds.
+
+    `kept`: the state that it has already.
+    """
 
     def train(held: HeldStage, merged: int, contributed: int) -> StageRuntime:
         return _trains(setup, endpoint, executor, held, now, merged, contributed)
 
-    return JoiningStage(setup, endpoint, partial(_held, setup, source), train, _started, now)
+    return JoiningStage(setup, endpoint, partial(_held, setup, source), train, _started, now, kept)
 
 
 def _started() -> m.StageStarted:

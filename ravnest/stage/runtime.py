@@ -92,6 +92,10 @@ class StageRuntime:
         self._started = started
         self._split_tried = False
         self.stopped = False
+        self.stands_by: em.StandBy | None = None
+        """The order by which the stage has stopped, but is to join again; None otherwise."""
+        self.left: list[Delivery] = []
+        """What has arrived after that order."""
         executor.listen(self._computed)
         if not setup.is_first:
             self._handle(started)
@@ -124,7 +128,12 @@ class StageRuntime:
             with self._lock:
                 self._sends.flush()
                 for delivery in deliveries:
-                    self._take(delivery)
+                    if self.stands_by is None:
+                        self._take(delivery)
+                    else:
+                        self.left.append(delivery)
+                if self.stands_by is not None:
+                    return
                 for finished in self._executor.finished():
                     self._take_finished(finished)
                 self._merge_arrived(self.rings.pump())
@@ -231,6 +240,9 @@ class StageRuntime:
                 self._handle(ev.EvaluationRequested(message.evaluation, message.batches))
             case m.Alive():
                 self._reports.heard_driver(message)
+            case em.StandBy():
+                self.stands_by = message
+                self.stopped = True
             case m.Stop():
                 self._reports.all()
                 self.stopped = True

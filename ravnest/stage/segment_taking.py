@@ -68,6 +68,20 @@ class TakenSegment:
     """By (parameter, key)."""
 
 
+def taken_segment(round_: int, given: Mapping[str, Tensor]) -> TakenSegment:
+    """The state of a segment as of a round, from tensors with the names that donors give them."""
+    weights: dict[str, Tensor] = {}
+    outer: dict[tuple[str, str], Tensor] = {}
+    for said, tensor in given.items():
+        kind, _, rest = said.partition(":")
+        key, _, name = rest.partition(":")
+        if kind == "weight":
+            weights[rest] = tensor
+        else:
+            outer[name, key] = tensor
+    return TakenSegment(round_, weights, outer)
+
+
 class SegmentTaking:
     """What one stage takes from donors. It belongs to the thread that owns the endpoint."""
 

@@ -157,10 +157,11 @@ def local_run(
     parts: Sequence[int] = (1,),
     start: Start | None = None,
     order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
+    stands_by: bool = False,
 ) -> LocalRun:
     """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each.
 
-    `order`: LocalRun's.
+    `order`: LocalRun's. `stands_by`: run_control's.
     """
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
@@ -174,7 +175,7 @@ def local_run(
         else StageState(weights, start.optimizer[name], start.updates[setup.cluster])
         for name, setup in setups.items()
     }
-    control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start)
+    control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start, stands_by=stands_by)
     return LocalRun(setups, states, control, plan=plan, order=order)
 
 

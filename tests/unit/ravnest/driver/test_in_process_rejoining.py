@@ -9,6 +9,7 @@ import torch
 
 from cluster_planner import Cluster, Stage, with_cluster
 from ravnest.driver.instructions import RunPhase
+from ravnest.driver.state_donors import KEPT
 from ravnest.errors import NodeLost
 from tests.support.local import local_run, setups_by, setups_of, tiny_job
 
@@ -19,7 +20,7 @@ TIED = {"factory": "tied:gpt"}
 def anchors_agree(run):
     """Whether all members of each ring hold the same anchor, byte for byte."""
     held = {}
-    for stage in run.stages.values():
+    for stage in (run.stages[name] for name in run.control.clusters.stages):
         for segment in stage.setup.segments:
             held.setdefault(segment.ring, []).append(stage.rounds.anchor(segment.ring))
     return all(torch.equal(first, other) for first, *others in held.values() for other in others)
@@ -114,13 +115,14 @@ def test_a_run_that_ends_meanwhile_waits_for_no_newcomer():
     assert len(result.trains) + len(result.left_again) == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_clusters_that_come_and_go_at_any_moment_leave_equal_anchors(seed):
     """Three clusters of unequal cuts; any but one is lost and begins anew, again and again, in any order of turns."""
     chance = random.Random(seed)
     run = local_run(
         tiny_job(**{**JOB, "max_lag": 1 + seed % 3, "evaluate_every": 192}),
         parts=(2, 1, 3),
+        stands_by=seed >= 2,
         order=lambda stages: chance.sample(stages, k=chance.randint(1, len(stages))) if stages else stages,
     )
     away = set()
@@ -278,3 +280,33 @@ def test_a_further_cluster_joins_and_reads_in_an_order_of_its_own(stages):
     assert run.control.updates["joined0"] > start
     told = 4 * sum(len(losses) for losses in result.losses.values())
     assert told == run.control.samples
+
+
+def test_the_other_stages_of_a_lost_cluster_keep_their_anchor():
+    averaging = {"outer": {"nesterov": {"lr": 0.7, "momentum": 0.9}}}
+    run = local_run(tiny_job(**JOB, averaging=averaging), parts=(2, 3), stands_by=True)
+    forward(run, 60)
+    run.lose("c1.s1")
+    run.rejoin("c1")
+    result = run.run()
+    sources = {each.stage: set(each.donors) for each in result.restored}
+    assert sources["c1.s0"] == sources["c1.s2"] == {KEPT}
+    assert sources["c1.s1"] <= {"c0.s0", "c0.s1"}
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert anchors_agree(run)
+    told = 4 * sum(len(losses) for losses in result.losses.values())
+    assert told - sum(each.samples for each in result.lost) == run.control.samples
+
+
+def test_an_anchor_that_is_too_old_by_then_is_not_kept():
+    run = local_run(tiny_job(**JOB), parts=(2, 2), stands_by=True)
+    forward(run, 60)
+    run.lose("c1.s1")
+    committed = run.control.rounds_committed
+    while run.control.rounds_committed < committed + 2:
+        run.turn()
+    run.rejoin("c1")
+    result = run.run()
+    assert {each.stage: set(each.donors) & {KEPT} for each in result.restored} == {"c1.s0": set(), "c1.s1": set()}
+    assert [each.cluster for each in result.trains] == ["c1"]
+    assert anchors_agree(run)
