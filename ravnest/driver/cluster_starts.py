@@ -181,7 +181,7 @@ class ClusterStarts:
         peers = {stage: at.peer for stage, at in found.items()}
         endpoint.connect(peers)
         rings.begin_anew(rings.plan, setups, peers)
-        self._processes.enter({**peers, DRIVER: endpoint.address}, list(peers))
+        self._processes.enter({**peers, DRIVER: endpoint.address}, [name for name in setups if name not in kept])
         self._kept.pop(cluster, None)
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]

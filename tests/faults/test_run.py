@@ -139,7 +139,7 @@ def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_lea
     running.until("trains again")
     running.until("checkpoint of round")
     left = [stage for stage in stages if not gone([stage], within_s=0.0)]
-    assert len(left) == 2, "those of the other cluster go on, and the others are new"
+    assert len(left) == 3, "those of the other cluster go on, the lost one's neighbour stood by, and one is new"
     family, stages = running.family(), running.stages()
     assert len(stages) == 4
     for stage in stages:

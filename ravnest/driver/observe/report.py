@@ -170,7 +170,7 @@ class ClusterReplacedEvent:
 class StageRestoredEvent:
     """A stage of a cluster that was started anew holds today's anchor, `seconds` after it had joined the rings.
 
-    `sources` gives the bytes by where they came from: stages, or "checkpoint".
+    `sources` gives the bytes by where they came from: stages, "checkpoint", or "itself" where it had kept them.
     """
 
     stage: str

@@ -3,6 +3,7 @@
 import math
 
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
+from ravnest.driver.instructions import RecordClusterLost
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput
 from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements, TryFailed
@@ -110,3 +111,49 @@ def test_processes_that_take_too_long_are_ended():
     (failed,) = bench.turn(40.0)
     assert isinstance(failed, TryFailed)
     assert bench.processes.ended == [["c0.s0", "c0.s1"]]
+
+
+def standing_by(bench):
+    lost = RecordClusterLost("c0", "c0.s1", "it died", 0, ("c1",), standing_by=("c0.s0",))
+    assert bench.starts.lost(lost, 5, 0.0) == {"c0.s0"}
+    return bench
+
+
+def test_a_stage_that_stands_by_is_not_started_and_speaks_in_the_epoch_of_the_loss():
+    bench = standing_by(Bench())
+    bench.turn(FIRST_WAIT_S)
+    (begun,) = bench.processes.begun
+    assert set(begun) == {"c0.s1"}
+    bench.listen("c0.s1")
+    (news,) = bench.turn(FIRST_WAIT_S + 1.0)
+    assert isinstance(news, Listening)
+    ((_, entered),) = bench.processes.entered
+    assert entered == ["c0.s1"]
+    epochs = {name: setup.transport.epoch for name, setup in bench.rings.of_cluster("c0").items()}
+    assert epochs == {"c0.s0": 5, "c0.s1": 7}
+
+
+def test_one_that_ends_while_it_stands_by_is_started_too():
+    bench = standing_by(Bench())
+    bench.starts.ended("c0.s0")
+    bench.turn(FIRST_WAIT_S)
+    (begun,) = bench.processes.begun
+    assert set(begun) == {"c0.s0", "c0.s1"}
+
+
+def test_one_that_ends_while_others_start_costs_the_try_and_all_are_started():
+    bench = standing_by(Bench())
+    bench.turn(FIRST_WAIT_S)
+    bench.starts.ended("c0.s0")
+    (failed,) = bench.turn(FIRST_WAIT_S + 1.0)
+    assert "c0.s0, which stood by, has ended" in failed.reason
+    bench.turn(FIRST_WAIT_S + 1.0 + failed.again_s)
+    assert set(bench.processes.begun[-1]) == {"c0.s0", "c0.s1"}
+
+
+def test_a_cluster_that_has_no_place_leaves_nobody_standing_by():
+    bench = standing_by(Bench())
+    bench.processes.nodes -= {bench.rings.plan.cluster("c0").stages[1].node}
+    bench.starts.replacements.node_left(bench.rings.plan.cluster("c0").stages[0].node)
+    bench.turn(FIRST_WAIT_S)
+    assert ["c0.s0", "c0.s1"] in bench.processes.ended
