@@ -76,12 +76,14 @@ class RoundFollower:
     def merge(self, rounds: Sequence[int]) -> None:
         """These rounds are committed, in order, and their averages are here. Raises RunFailed for one too many."""
         for number in rounds:
-            averages, _ = self._rings.take(number)
+            averages, save = self._rings.take(number)
             if self._rounds is not None:
                 if number != self.merged + 1:
                     raise RunFailed(f"the average of round {self.merged + 1} is missing, and that of {number} is here")
                 self._rounds.merge(number, averages)
                 self._rounds.release(number)
+                if save:  # it is told to train already, in a message that has come with this round's commit
+                    self._rounds.sending.begin(number, self._rounds.state_files())
             else:
                 if len(self._kept) == self._most_kept:
                     raise RunFailed(f"{self._most_kept} rounds have passed, and the anchor of none is here")
