@@ -137,6 +137,7 @@ def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_lea
     running.until("has left the run")
     assert time.monotonic() - killed_s < NOTICED_S
     running.until("trains again")
+    running.until("checkpoint of round")  # one that was begun without that cluster may be written only now
     running.until("checkpoint of round")
     left = [stage for stage in stages if not gone([stage], within_s=0.0)]
     assert len(left) == 3, "those of the other cluster go on, the lost one's neighbour stood by, and one is new"

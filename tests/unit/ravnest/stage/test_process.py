@@ -131,7 +131,7 @@ def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(mo
 
     def record(setup, endpoint, executor, source, weights, optimizer, version):
         begun.update(weights=weights, optimizer=optimizer, version=version)
-        return SimpleNamespace(stopped=True)
+        return SimpleNamespace(stopped=True, stands_by=None)
 
     monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
     monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
@@ -161,7 +161,7 @@ def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monk
     executor = SimpleNamespace(close=lambda timeout_s: closed.append(("executor", timeout_s)))
     monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
     monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: executor)
-    monkeypatch.setattr(process, "assemble", lambda *given: SimpleNamespace(stopped=False, turn=lost))
+    monkeypatch.setattr(process, "assemble", lambda *given: SimpleNamespace(stopped=False, turn=lost, stands_by=None))
     driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
     with pytest.raises(NodeLost, match="silent for 60 s"):
         StageProcess(setup, "127.0.0.1").run({})
@@ -185,7 +185,7 @@ def test_a_process_that_is_to_end_tells_the_driver_once_and_goes_on(monkeypatch)
             made.give_notice()
         stage.stopped = len(turns) == 5
 
-    stage = SimpleNamespace(stopped=False, turn=turn)
+    stage = SimpleNamespace(stopped=False, turn=turn, stands_by=None)
     monkeypatch.setattr(process, "assemble", lambda *given: stage)
     driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
     made = StageProcess(setup, "127.0.0.1")
