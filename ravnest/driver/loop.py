@@ -27,7 +27,6 @@ from ravnest.recovery import MoveCluster, SharedOut, StartCluster, TryFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
-from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox, Unacceptable
 
@@ -92,7 +91,7 @@ class DriverLoop:
         """By stage that was started anew: the epoch from which on messages are of its process."""
         self._trace = trace
         self._now = now
-        self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
+        self._awake = AwakeTime(m.STOOD_STILL_S, m.ALIVE_EVERY_S)
         self._paused_s = 0.0
         self._stages = set(record.stages)
         self._starting = set(record.stages)
@@ -129,7 +128,7 @@ class DriverLoop:
             self._control.checkpoint_refused()
             self._record.checkpoint_refused(round_, str(error))
         if now_s >= self._next_alive_s:
-            self._next_alive_s = now_s + ALIVE_EVERY_S
+            self._next_alive_s = now_s + m.ALIVE_EVERY_S
             for stage in self._stages:
                 self._endpoint.send(stage, Lane.PIPELINE, m.Alive(sent_s=now_s))
         if now_s >= self._next_news_s:
@@ -376,10 +375,10 @@ class DriverLoop:
 
     def _take_end(self, end: StageEnded) -> None:
         self._stages.discard(end.stage)
-        if self._recovery is not None:
-            self._recovery.starts.ended(end.stage)
         if self._control.phase is ins.RunPhase.DONE or end.stage not in self._control.clusters.stages:
-            return  # the driver has all that it needs of the stage, however it ended
+            if self._recovery is not None:
+                self._recovery.starts.ended(end.stage)
+            return  # the driver has all else that it needs of the stage
         if end.outcome is None:
             self._lose(end.stage, f"{self._watch.called(end.stage)} died: {end.reason}")
         elif end.outcome.error is not None:
