@@ -1,6 +1,6 @@
 """Fleets that come and go: rented GPUs by recorded traces, and home machines in sessions made from a seed.
 
-Decides the figures of machines, models and jobs. Pure but for the traces' files and the seeded generators.
+Decides the figures of machines, models and jobs. The same seed gives the same sessions and machines.
 """
 
 import random
