@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RunLimit,
         RunResult,
         StageRestoredEvent,
+        TakenOverEvent,
     )
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
     from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
@@ -59,7 +60,7 @@ _NAMES = {
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
-    "RunLimit RunResult StageRestoredEvent",
+    "RunLimit RunResult StageRestoredEvent TakenOverEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -123,6 +124,7 @@ __all__ = [
     "StageRestoredEvent",
     "Stall",
     "StallRate",
+    "TakenOverEvent",
     "doctor",
     "evaluate",
     "explain_plan",

@@ -18,7 +18,8 @@ from cluster_planner import Plan
 from experiments.pipeline.forked import Child, fork_stage
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.loop import DriverLoop, StageLinks
+from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop_parts import StageLinks
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord

@@ -24,6 +24,7 @@ import psutil
 
 from cluster_planner import Fleet, Node, Plan, make_plan, save_plan
 from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
+from ravnest.driver.ray.stage_host import PROGRAM
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
@@ -169,7 +170,7 @@ def _peaks(running: "subprocess.Popen[bytes]") -> list[Process]:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(running.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if child.pid not in names and "StageActor" in " ".join(child.cmdline()):
+                    if child.pid not in names and child.cmdline()[1:3] == ["-m", PROGRAM]:
                         names[child.pid] = f"stage {len(names)}"
         for pid in names:
             found[pid] = max(found.get(pid, 0), _peak_bytes(pid))

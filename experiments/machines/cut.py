@@ -17,6 +17,7 @@ from experiments.machines.cluster import LabCluster
 from experiments.machines.measure import PLAN_S, RUN_S, copy_job
 from experiments.machines.site import MACHINES, Site
 from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.ray.stage_host import PROGRAM
 
 TITLE = "A link that is cut in the middle of a run"
 HOME, FAR = ("fra-desktop", "fra-laptop"), ("iad-desktop", "iad-mini")
@@ -146,7 +147,7 @@ def _cut(cluster: LabCluster, machines: Collection[str]) -> dict[str, float | No
     ended: dict[str, float | None] = dict.fromkeys(machines)
     while (passed_s := time.monotonic() - cut_s) < WATCH_S:
         for each in machines:
-            if ended[each] is None and not _has(cluster, each, "ray::StageActor"):
+            if ended[each] is None and not _has(cluster, each, f"-m {PROGRAM}"):
                 ended[each] = passed_s
         time.sleep(0.5)
     return ended

@@ -19,6 +19,7 @@ import psutil
 
 from cluster_planner import Fleet, Node, load_plan, make_plan, save_plan
 from experiments.harness.report import ROOT, Cell, Claim, Part, Table
+from ravnest.driver.ray.stage_host import PROGRAM
 from ravnest.job.config import load_job
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
@@ -94,7 +95,7 @@ def _proportional(pid: int) -> list[int]:
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "StageActor" in " ".join(process.cmdline()):
+            if process.cmdline()[1:3] == ["-m", PROGRAM]:
                 found.append(int(process.memory_full_info().pss))
     return found
 

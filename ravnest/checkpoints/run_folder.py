@@ -31,7 +31,21 @@ _REQUESTED = ".request-*"
 PAGE_TOKEN = ".page-token"
 """The file that holds what a browser must know to look at the run's page."""
 _REHEARSAL = "rehearsal"
-_BEGINNINGS = {LOCK, PAGE_TOKEN, "plan.yaml", "metrics.jsonl", "logs", "checkpoints", _REHEARSAL}
+DRIVER = "driver.json"
+"""What a driver writes down for one that takes the run over."""
+DRIVER_PLAN = "driver.plan.yaml"
+"""The plan as it is then."""
+_BEGINNINGS = {
+    LOCK,
+    PAGE_TOKEN,
+    "plan.yaml",
+    "metrics.jsonl",
+    "logs",
+    "checkpoints",
+    _REHEARSAL,
+    DRIVER,
+    DRIVER_PLAN,
+}
 _LOGS = "logs/*.s[0-9]*.log"
 
 
@@ -58,6 +72,16 @@ class RunFolder:
     @property
     def has_checkpoint(self) -> bool:
         return (self.checkpoints / LATEST).is_file()
+
+    @property
+    def driver(self) -> Path:
+        """What a driver writes down for one that takes the run over (ravnest/driver/run_store.py)."""
+        return self.path / DRIVER
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a checkpoint to go on from, or a run that may be under way and can be taken over."""
+        return self.has_checkpoint or self.driver.is_file()
 
     @property
     def metrics(self) -> Path:
@@ -113,7 +137,7 @@ class RunFolder:
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not self.has_checkpoint:
-                for left in [self.metrics, self.ray_log, *self.path.glob(_LOGS)]:
+                for left in [self.metrics, self.ray_log, self.driver, *self.path.glob(_LOGS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):
                 shutil.copyfile(plan_path, self.plan)
@@ -195,7 +219,7 @@ def choose_folder(out_dir: Path | None, *, resume: bool) -> RunFolder:
     if resume:
         folder = RunFolder(out_dir if out_dir is not None else _newest_run())
         _require_access(folder)
-        if not folder.has_checkpoint:
+        if not folder.can_resume:
             raise InvalidInput(
                 "no checkpoint here to resume from: name the run's folder with --out, or start without --resume",
                 path=str(folder.path),
@@ -236,9 +260,14 @@ def _refuse_foreign(path: Path) -> None:
 
 def _newest_run() -> Path:
     """The folder in runs/ whose run has saved a checkpoint last. Rehearsals do not count, whatever they are called."""
-    saved = [RunFolder(path) for path in RUNS.glob("*") if RunFolder(path).has_checkpoint]
+    saved = [RunFolder(path) for path in RUNS.glob("*") if RunFolder(path).can_resume]
     runs = [folder for folder in saved if not folder.is_rehearsal]
     if not runs:
         but = f" (only {len(saved)} of rehearsals, which do not count)" if saved else ""
         raise InvalidInput(f"no run with a checkpoint to resume{but}; name its folder with --out", path=str(RUNS))
-    return max(runs, key=lambda folder: ((folder.checkpoints / LATEST).stat().st_mtime_ns, folder.path.name)).path
+    return max(runs, key=lambda folder: (_saved_ns(folder), folder.path.name)).path
+
+
+def _saved_ns(folder: RunFolder) -> int:
+    files = [file for file in (folder.checkpoints / LATEST, folder.driver) if file.is_file()]
+    return max((file.stat().st_mtime_ns for file in files), default=0)

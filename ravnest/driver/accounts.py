@@ -8,6 +8,9 @@ that begins in its place goes on from the update of its last averaged snapshot, 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from ravnest.driver.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,25 @@ class RunShape:
     """Updates that each cluster had made before a resume."""
 
 
+class ResumePosition(Protocol):
+    """How far a resumed run has come."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of the fleet behind the checkpoint's anchor."""
+        ...
+
+    @property
+    def updates(self) -> Mapping[str, int]:
+        """Updates of each cluster at its snapshot for the checkpoint."""
+        ...
+
+
 class SampleAccounts:
     """The updates of all clusters of a run."""
 
-    def __init__(self, shape: RunShape) -> None:
+    def __init__(self, shape: RunShape, standing: Standing | None = None) -> None:
+        """`standing`: where the session stands that another driver has begun."""
         self._shape = shape
         self._start = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
         """By cluster: the updates from which it counts in this session."""
@@ -49,6 +67,19 @@ class SampleAccounts:
         """By round that is not committed, and cluster: its updates at its snapshot for the round."""
         self._orphaned: set[tuple[int, str]] = set()
         """Those of them that were taken by a cluster that is lost since."""
+        if standing is not None:
+            self._updates |= standing.updates
+            self._averaged |= standing.averaged
+            self._snapshots = {round_: dict(taken) for round_, taken in standing.snapshots.items()}
+            gone = self._updates.keys() - set(standing.clusters)
+            self._orphaned = {
+                (round_, name) for round_, taken in self._snapshots.items() for name in gone & taken.keys()
+            }
+
+    @property
+    def snapshots(self) -> dict[int, dict[str, int]]:
+        """A copy of each cluster's updates at its snapshots for the rounds that are not committed."""
+        return {round_: dict(taken) for round_, taken in self._snapshots.items()}
 
     @property
     def updates(self) -> Mapping[str, int]:

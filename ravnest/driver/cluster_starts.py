@@ -198,3 +198,5 @@ class Recovery:
     slow: SlowNodes
     requests: Callable[[], list[Request]] = list
     """Returns what users have asked since the last call."""
+    remember: Callable[[], None] = lambda: None
+    """Writes down what another driver needs to take the run over."""

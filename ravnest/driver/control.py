@@ -18,7 +18,9 @@ from ravnest.driver import instructions as ins
 from ravnest.driver.accounts import RunShape, SampleAccounts
 from ravnest.driver.evaluating import Evaluations
 from ravnest.driver.roster import Roster
+from ravnest.driver.run_rings import rounds_resumed
 from ravnest.driver.saving import Saving
+from ravnest.driver.standing import Standing
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.stage import epoch_messages as em
@@ -47,14 +49,15 @@ from ring_allreduce.transport import Message
 class RunControl:
     """The course of one run: `handle`, `tick` and `stop` tell it what happens, and return what is to be done."""
 
-    def __init__(self, shape: RunShape, rounds: RoundOwner) -> None:
-        """`rounds` owns rings that are named by their numbers: the plan's rings, then those of averaged copies."""
+    def __init__(self, shape: RunShape, rounds: RoundOwner, standing: Standing | None = None) -> None:
+        """`rounds` owns rings that are named by their numbers: the plan's rings, then those of averaged copies.
+        `standing`: where the session stands that another driver has begun (taking_over.py)."""
         self._shape = shape
-        self._rounds = rounds
-        self.clusters = Roster(shape.clusters)
+        self.rounds = rounds
+        self.clusters = Roster({name: shape.clusters[name] for name in (standing or shape).clusters})
         """The clusters that are not lost."""
-        self.accounts = SampleAccounts(shape)
-        """What each cluster has made."""
+        self.accounts = SampleAccounts(shape, standing)
+        """How much each cluster has made, and how much of it is averaged."""
         self._rounds_finished: dict[str, int] = {}
         """By stage: the newest round that it has finished."""
         self._saving = Saving(shape.start_samples, shape.evaluate_every)
@@ -66,6 +69,12 @@ class RunControl:
         self.stopped_early = False
         """Whether an order to stop has ended the run before the job's own `stop`, or kept it from its evaluation."""
         self.phase = ins.RunPhase.TRAINING
+        if standing is not None:
+            self._evaluations.go_on(standing.evaluation, self.samples)
+
+    def bring_together(self) -> list[ins.Instruction]:
+        """Begin an epoch with the stages of a session that another driver has begun."""
+        return self._follow(self.rounds.begin())
 
     @property
     def samples(self) -> int:
@@ -73,24 +82,14 @@ class RunControl:
         return self.accounts.samples
 
     @property
-    def session_samples(self) -> int:
-        """Samples that the fleet has trained on in this session."""
-        return self.accounts.session_samples
-
-    @property
     def updates(self) -> Mapping[str, int]:
         """Each cluster's updates so far; of a lost cluster, those that were averaged."""
         return self.accounts.updates
 
     @property
-    def epoch(self) -> int:
-        """The epoch of membership."""
-        return self._rounds.epoch
-
-    @property
     def rounds_committed(self) -> int:
         """How many rounds were committed in this session."""
-        return self._rounds.committed
+        return self.rounds.committed
 
     @property
     def saving(self) -> bool:
@@ -120,8 +119,8 @@ class RunControl:
     def ask(self, what: Literal["checkpoint", "evaluate"]) -> list[ins.Instruction]:
         """A user wants an evaluation, or a checkpoint: of the next round, which opens where none is under way."""
         (self._evaluations if what == "evaluate" else self._saving).ask()
-        idle = self.phase is ins.RunPhase.TRAINING and self._rounds.opened == self._rounds.committed
-        return self._follow(self._rounds.handle(RoundRequested(), 0.0)) if idle and what == "checkpoint" else []
+        idle = self.phase is ins.RunPhase.TRAINING and self.rounds.opened == self.rounds.committed
+        return self._follow(self.rounds.handle(RoundRequested(), 0.0)) if idle and what == "checkpoint" else []
 
     def handle(self, sender: str, message: Message) -> list[ins.Instruction]:
         """Take a message of the stage `sender`. Raises RunFailed for one that contradicts the state of the run."""
@@ -134,7 +133,7 @@ class RunControl:
                 self.accounts.updated(cluster, message.update + 1)
                 return self._after_update(cluster)
             case m.ContributionFinishedMessage():
-                _require(message.round <= self._rounds.opened, sender, message)
+                _require(message.round <= self.rounds.opened, sender, message)
                 self.accounts.snapshot(message.round, cluster, message.update)
                 return []
             case m.StageStarted():
@@ -142,10 +141,10 @@ class RunControl:
                 return self._admit()
             case m.RingFinishedMessage():
                 event = MemberFinished(message.round, sender, str(message.ring), message.epoch)
-                return self._follow(self._rounds.handle(event, 0.0)) + self._let_go()
+                return self._follow(self.rounds.handle(event, 0.0)) + self._let_go()
             case em.RoundsHeld():
                 held = MemberHeld(message.epoch, sender, tuple((str(ring), number) for ring, number in message.holding))
-                return self._follow(self._rounds.handle(held, 0.0)) + self._let_go()
+                return self._follow(self.rounds.handle(held, 0.0)) + self._let_go()
             case m.Drained():
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
                 _require(drains and index == 0 and cluster not in self.clusters.drained, sender, message)
@@ -154,7 +153,7 @@ class RunControl:
                 counted = self._count(cluster)
                 return counted + self._finish_rounds(cluster) + self._when_all_drained() + self._let_go()
             case m.RoundsFinished():
-                _require(cluster in self.clusters.drained and message.up_to <= self._rounds.opened, sender, message)
+                _require(cluster in self.clusters.drained and message.up_to <= self.rounds.opened, sender, message)
                 self._rounds_finished[sender] = message.up_to
                 return self._when_finished()
             case sm.StateSent():
@@ -162,11 +161,12 @@ class RunControl:
                 whole = [ins.CommitCheckpoint(message.round)] if self._saving.sent(sender, message.round) else []
                 return [*whole, *self._admit(), *self._when_finished(), *self._let_go()]
             case m.EvaluationFinished():
+                if self._evaluations.is_of_before(message.evaluation):
+                    return []  # another driver has asked for it
                 expected = self._evaluations.is_of(cluster, message.evaluation)
                 _require(expected and sender == self.clusters.stages_of(cluster)[-1], sender, message)
                 return self._evaluated(message)
-            case _:
-                return []
+        return []
 
     def join(self, cluster: str, members: Mapping[str, tuple[str, ...]]) -> list[ins.Instruction]:
         """The processes of a cluster that had been lost are there again, and follow the rounds from now on.
@@ -176,7 +176,7 @@ class RunControl:
         if self.phase is not ins.RunPhase.TRAINING or cluster in self.clusters:
             return []
         self.clusters.add(cluster, len(members))
-        return self._follow(self._rounds.handle(ClusterJoined(cluster, members), 0.0))
+        return self._follow(self.rounds.handle(ClusterJoined(cluster, members), 0.0))
 
     def leave(self, cluster: str, reason: str) -> list[ins.Instruction]:
         """The cluster is to leave with notice: it drains, what it has made is averaged, and then it is gone.
@@ -201,8 +201,8 @@ class RunControl:
             if self.accounts.averaged[name] == self.updates[name]:
                 stage = stage_name(name, 0)
                 out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
-            elif self._rounds.opened == self._rounds.committed:
-                out += self._follow(self._rounds.handle(RoundRequested(), 0.0))
+            elif self.rounds.opened == self.rounds.committed:
+                out += self._follow(self.rounds.handle(RoundRequested(), 0.0))
         return out
 
     def checkpoint_written(self, round_: int) -> list[ins.Instruction]:
@@ -219,7 +219,7 @@ class RunControl:
         out: list[ins.Instruction] = []
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
-            order = em.TrainFrom(round=self._rounds.opened, version=self.accounts.averaged[name])
+            order = em.TrainFrom(round=self.rounds.opened, version=self.accounts.averaged[name])
             out.append(ins.RecordClusterTrains(name, order.round))
             out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
         return out
@@ -233,7 +233,7 @@ class RunControl:
             raise NodeLost(reason)
         evaluated = cluster == self._evaluations.by
         out = self._drop(cluster, stage, reason)
-        out += self._follow(self._rounds.handle(MemberLost(stage, reason), 0.0))
+        out += self._follow(self.rounds.handle(MemberLost(stage, reason), 0.0))
         if evaluated:
             self._evaluations.end()
             # A run that is about to end does not wait for the weights of one more cluster on the way.
@@ -247,7 +247,7 @@ class RunControl:
         left = self.clusters.remove(cluster) == reason
         samples, going_on = self.accounts.dropped(cluster), tuple(self.clusters.training)
         keep = others if self._shape.stands_by and trained and not left and self.phase is ins.RunPhase.TRAINING else ()
-        order = em.StandBy(epoch=self._rounds.epoch + 1) if keep else m.Stop()
+        order = em.StandBy(epoch=self.rounds.epoch + 1) if keep else m.Stop()
         lost = ins.RecordClusterLost(cluster, stage, reason, samples, going_on, left, keep)
         out: list[ins.Instruction] = [lost if trained else ins.RecordJoinFailed(cluster, stage, reason)]
         out += [ins.SendToStage(other, order) for other in others]
@@ -260,7 +260,7 @@ class RunControl:
 
     def _count(self, cluster: str) -> list[ins.Instruction]:
         """Tell the owner of the rounds how many samples the cluster has made by now."""
-        return self._follow(self._rounds.handle(OwnerSamples(cluster, self.accounts.made_by(cluster)), 0.0))
+        return self._follow(self.rounds.handle(OwnerSamples(cluster, self.accounts.made_by(cluster)), 0.0))
 
     def _after_update(self, cluster: str) -> list[ins.Instruction]:
         out = self._count(cluster)
@@ -280,8 +280,10 @@ class RunControl:
     def _evaluated(self, message: m.EvaluationFinished) -> list[ins.Instruction]:
         final = self.phase is ins.RunPhase.EVALUATING
         self._evaluations.end()
-        done = ins.RecordEvaluation(self._evaluations.samples, message, final)
-        return [done, *(self._end() if final else self._when_finished())]
+        return [
+            ins.RecordEvaluation(self._evaluations.samples, message, final),
+            *(self._end() if final else self._when_finished()),
+        ]
 
     def _follow(self, orders: list[OwnerInstruction]) -> list[ins.Instruction]:
         out: list[ins.Instruction] = []
@@ -304,7 +306,8 @@ class RunControl:
                     out.append(ins.ReformRings(order.epoch, order.rings, order.committed, lost, names))
                 case Resume():
                     self.accounts.restarted(order.kept)
-                    out += [ins.SendToStage(to, _resumed(order, first)) for to, first in order.first_rounds.items()]
+                    firsts = order.first_rounds.items()
+                    out += [ins.SendToStage(to, rounds_resumed(order, first)) for to, first in firsts]
                     out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
                     new = self.clusters.newcomers.resumed(order.first_rounds).items()
                     out += [ins.FindDonors(name, stages) for name, stages in new]
@@ -317,7 +320,7 @@ class RunControl:
 
     def _follow_rounds(self, cluster: str) -> list[ins.Instruction]:
         """A cluster that does not train yet takes part in every open round at once, without weight."""
-        order = em.FollowRounds(up_to=self._rounds.opened)
+        order = em.FollowRounds(up_to=self.rounds.opened)
         return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
 
     def _commit(self, round_: int) -> list[ins.Instruction]:
@@ -346,9 +349,9 @@ class RunControl:
             return []
         self.phase = ins.RunPhase.FINISHING
         out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
-        before = self._rounds.opened
-        self._rounds.handle(FinishRequested(), 0.0)  # opens the last round; the stages hear of it below
-        self._last_round = self._rounds.opened
+        before = self.rounds.opened
+        self.rounds.handle(FinishRequested(), 0.0)  # opens the last round; the stages hear of it below
+        self._last_round = self.rounds.opened
         if self._last_round > before:
             out.append(ins.RecordRoundOpened(self._last_round, final=True))
         return out + [each for name in self.clusters.names for each in self._finish_rounds(name)]
@@ -356,7 +359,7 @@ class RunControl:
     def _finish_rounds(self, cluster: str) -> list[ins.Instruction]:
         """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
         order = m.FinishRounds(
-            up_to=self._rounds.opened,
+            up_to=self.rounds.opened,
             updates=self.clusters.drained[cluster].updates,
             final=self.phase is ins.RunPhase.FINISHING,
         )
@@ -384,11 +387,6 @@ class RunControl:
     def _end(self) -> list[ins.Instruction]:
         self.phase = ins.RunPhase.DONE
         return [ins.EnterPhase(self.phase), *(ins.SendToStage(stage, m.Stop()) for stage in self.clusters.stages)]
-
-
-def _resumed(order: Resume, first_round: int) -> em.RoundsResumedMessage:
-    hand_on = tuple((int(ring), number, holder, to) for ring, number, holder, to in order.hand_on)
-    return em.RoundsResumedMessage(epoch=order.epoch, kept=order.kept, hand_on=hand_on, first_round=first_round)
 
 
 def _require(expected: bool, sender: str, message: Message) -> None:

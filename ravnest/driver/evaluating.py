@@ -21,6 +21,17 @@ class Evaluations:
         """What the fleet had trained on when it was begun."""
         self.by: str | None = None
         """The cluster that evaluates now; None while none does."""
+        self._before = 0
+
+    def go_on(self, number: int, samples: int) -> None:
+        """Another driver has asked for the evaluations up to this number, and the fleet has come to `samples`."""
+        self.number = self._before = number
+        self.samples = samples
+        self._next = (samples // self._every + 1) * self._every if samples >= self._next else self._next
+
+    def is_of_before(self, number: int) -> bool:
+        """Whether an evaluation of that number was asked for by another driver."""
+        return number <= self._before
 
     def due(self, samples: int) -> bool:
         """Whether an evaluation is to begin now. It counts as begun then."""

@@ -17,10 +17,13 @@ from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.preparation import StageState, hand_out, needed
 from ravnest.driver.run_rings import RunRings
+from ravnest.driver.standing import Standing
 from ravnest.driver.state_donors import StateDonors
+from ravnest.driver.taking_over import first_instructions, sort_answer, take_over_order
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_place
 from ravnest.recovery.donors import Restored
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
 from ravnest.stage.executor import InlineExecutor
@@ -28,7 +31,7 @@ from ravnest.stage.joining import JoiningStage
 from ravnest.stage.process import assemble, batch_source, joining, stand_by, standing_by
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Endpoint, InProcessNetwork, Lane, Message, Outbox
+from ring_allreduce.transport import Delivery, Endpoint, InProcessNetwork, Lane, Message, Outbox
 
 _TURNS_WITHOUT_NEWS = 10_000
 _TURN_S = 1e-3
@@ -77,6 +80,7 @@ class LocalRun:
         self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
+        self._addresses = dict(addresses)
         self._rings = None if plan is None else RunRings(plan, setups, addresses)
         self._donors: StateDonors | None = None
         if self._rings is not None:
@@ -103,6 +107,8 @@ class LocalRun:
             for name, setup in setups.items()
         }
         self.control = control
+        self.remember: Callable[[], None] = lambda: None
+        """Is called when a driver writes down what another one needs to take the run over."""
         self._order = order
         self.result = LocalResult()
         self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
@@ -139,10 +145,7 @@ class LocalRun:
         news = False
         for delivery in self.driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
-            self.note(delivery.sender, delivery.message, delivery.tensors)
-            if self._donors is not None:
-                self._donors.take(delivery.sender, delivery.message, self._now_s)
-            self.follow(self.control.handle(delivery.sender, delivery.message))
+            self._take(delivery)
         self.follow(self.control.tick(self._now_s))
         for cluster in () if self._donors is None else self._donors.turn(self._now_s):
             self.control.clusters.newcomers.without_donors(cluster)
@@ -150,6 +153,41 @@ class LocalRun:
         for name in self.stages:
             self.driver.send(name, Lane.PIPELINE, m.Alive())
         return news
+
+    def switch_off(self, stage: str) -> None:
+        """End a stage at once, while no driver is there that hears of it."""
+        self._forget(stage)
+
+    def take_over(
+        self, term: int, standing_at: Callable[[Mapping[str, em.StagePosition]], tuple[c.RunControl, Standing]]
+    ) -> None:
+        """Another driver takes the run over from the one before, of which nothing is left.
+
+        `standing_at`: makes its control, by what the stages have answered.
+        """
+        self._network.remove(m.DRIVER)
+        self.driver = self._network.endpoint(m.DRIVER, m.codec())
+        self.driver.connect(self._addresses)
+        self.driver.epoch = term
+        self._outbox = Outbox(self.driver)
+        if self._rings is not None:
+            self._donors = StateDonors(self._rings, self.driver, lambda restored: self.result.restored.append(restored))
+        self._files.clear()
+        order, positions, early = take_over_order(self.driver, term), dict[str, em.StagePosition](), list[Delivery]()
+        for name in self.stages:
+            self.driver.send(name, Lane.PIPELINE, order)
+        while set(self.stages) - positions.keys():
+            for name in self._order(list(self.stages)):
+                self.stages[name].turn(0.0)
+                if self.stages[name].stopped:
+                    self._forget(name)
+            for delivery in self.driver.poll(0.0):
+                sort_answer(delivery, term, positions, early)
+        self.control, standing = standing_at(positions)
+        self.follow(first_instructions(self.control, standing))
+        self.remember()
+        for delivery in early:
+            self._take(delivery)
 
     def lose(self, stage: str, reason: str = "killed") -> None:
         """End a stage at once, as if its machine were switched off. Raises NodeLost where that ends the run."""
@@ -180,6 +218,7 @@ class LocalRun:
         endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups if name not in kept}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self.driver.connect(addresses)
+        self._addresses |= addresses
         for name, endpoint in endpoints.items():
             endpoint.connect({**addresses, m.DRIVER: self.driver.address})
             setup = setups[name]
@@ -190,6 +229,14 @@ class LocalRun:
     def _lost(self, cluster: str) -> None:
         if self._rings is not None and self._donors is not None:
             self._donors.lost(list(self._rings.of_cluster(cluster)))
+
+    def _take(self, delivery: Delivery) -> None:
+        self.note(delivery.sender, delivery.message, delivery.tensors)
+        if self._donors is not None:
+            self._donors.take(delivery.sender, delivery.message, self._now_s)
+        self.follow(self.control.handle(delivery.sender, delivery.message))
+        if isinstance(delivery.message, m.ContributionFinishedMessage):
+            self.remember()
 
     def _forget(self, stage: str) -> None:
         self.stages.pop(stage)
@@ -219,10 +266,13 @@ class LocalRun:
             match instruction:
                 case ins.SendToStage():
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
+                case ins.RecordRoundCommitted():
+                    self.remember()
                 case ins.RecordClusterLost():
                     self.result.lost.append(instruction)
-                    self._kept |= dict.fromkeys(instruction.standing_by, self.control.epoch)
+                    self._kept |= dict.fromkeys(instruction.standing_by, self.control.rounds.epoch)
                     self._lost(instruction.cluster)
+                    self.remember()
                 case ins.RecordClusterTrains():
                     assert self._rings is not None
                     assert self._donors is not None

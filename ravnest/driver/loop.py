@@ -5,14 +5,13 @@ and the collector of checkpoints. Everything that the loop waits for has a deadl
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import Listening, Recovery
+from ravnest.driver.loop_parts import StageLinks
 from ravnest.driver.node_requests import RunRequest
 from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
 from ravnest.driver.observe.record import RunRecord
@@ -20,6 +19,8 @@ from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.standing import Standing
+from ravnest.driver.taking_over import first_instructions
 from ravnest.errors import Interrupted, NodeLost, RunFailed
 from ravnest.formatting import duration
 from ravnest.pipeline import stage_name, stage_place
@@ -28,7 +29,7 @@ from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
 from ring_allreduce.rounds import AwakeTime
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Outbox, Unacceptable
+from ring_allreduce.transport import Delivery, Lane, Unacceptable
 
 _POLL_S = 0.1
 _NEWS_EVERY_S = 0.25
@@ -36,24 +37,6 @@ _LEAVE_S = 20.0
 _TOLD_PAUSE_S = 10.0  # less is told to nobody: a busy machine schedules late
 
 _SIGNS_OF_LIFE = (m.Alive, sm.StatePiece)
-
-
-class StageEnds(Protocol):
-    """Who knows which stages' processes have ended: Ray in a real run."""
-
-    def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
-        """The processes that have ended since the last call, each once. Waits up to `timeout_s` for one."""
-        ...
-
-
-@dataclass(frozen=True)
-class StageLinks:
-    """How the driver speaks with the stages, and how it hears that their processes have ended."""
-
-    endpoint: Endpoint
-    outbox: Outbox
-    """Holds the state that is still to be sent to the stages."""
-    ends: StageEnds
 
 
 class DriverLoop:
@@ -99,6 +82,7 @@ class DriverLoop:
         self._next_news_s = now()
         self._stopping = self._stop_asked = False
         self._training_since_s: float | None = None
+        self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
     def run(self) -> None:
@@ -111,6 +95,18 @@ class DriverLoop:
             self.turn()
         self._farewell()
         self._collector.require_last()  # the run's result is in it
+
+    def go_on(self, standing: Standing, born: Mapping[str, int], early: list[Delivery]) -> None:
+        """Begin where another driver has come to. `born`: see `_born`. `early`: what stages have said already."""
+        self._training_since_s = self._times()[1] - standing.elapsed_s
+        self._starting.clear()
+        self._stages, self._born = set(self._control.clusters.stages), {**born}
+        self._watch.only(self._stages)
+        self._record.taken_over(standing)
+        self._follow(first_instructions(self._control, standing))
+        self._remember()
+        for delivery in early:
+            self._take(delivery)
 
     def turn(self) -> None:
         """One iteration of the loop, which waits up to 0.1 s for a message; `run` makes as many as it takes."""
@@ -165,7 +161,7 @@ class DriverLoop:
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
         """Start lost clusters anew, let them join, and send them their state."""
         rest_s = self._control.accounts.rest_s(awake_s - (self._training_since_s or awake_s))
-        for news in recovery.starts.turn(self._rings, self._endpoint, self._control.epoch, awake_s, rest_s):
+        for news in recovery.starts.turn(self._rings, self._endpoint, self._control.rounds.epoch, awake_s, rest_s):
             match news:
                 case TryFailed():
                     self._record.replacement_failed(news)
@@ -246,7 +242,8 @@ class DriverLoop:
             if progress and self._recovery is not None and cluster in self._handed:
                 self._recovery.starts.replacements.handing(cluster, awake_s)
         self._watch.heard(delivery.sender, awake_s, progress=progress)
-        self._draw(delivery, now_s)
+        if self._trace is not None:
+            self._trace.draw(delivery.sender, message, now_s)
         if self._recovery is not None:
             self._recovery.donors.take(delivery.sender, message, awake_s)
         match message:
@@ -258,6 +255,7 @@ class DriverLoop:
                     for stage in self._control.clusters.first_stages:
                         self._endpoint.send(stage, Lane.PIPELINE, m.Go())
                     self._record.training()
+                    self._remember()
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
             case sm.StateSent():
@@ -288,14 +286,8 @@ class DriverLoop:
                 self._leave(node, f"node {node!r} has given notice")
         if not isinstance(message, _SIGNS_OF_LIFE):
             self._follow(self._control.handle(delivery.sender, message))
-
-    def _draw(self, delivery: Delivery, now_s: float) -> None:
-        if self._trace is not None:
-            match delivery.message:
-                case m.Alive() as alive:
-                    self._trace.heard(delivery.sender, alive, now_s)
-                case m.Spans() as piece:
-                    self._trace.take(delivery.sender, piece)
+        if isinstance(message, m.ContributionFinishedMessage):
+            self._remember()
 
     def _follow(self, instructions: list[ins.Instruction]) -> None:
         for instruction in instructions:
@@ -308,6 +300,7 @@ class DriverLoop:
                     self._record.round_opened(instruction)
                 case ins.RecordRoundCommitted():
                     self._record.round_committed(instruction)
+                    self._remember()  # before any stage hears of it
                 case ins.BeginCheckpoint():
                     self._collector.begin(instruction)
                 case ins.CommitCheckpoint():
@@ -320,7 +313,8 @@ class DriverLoop:
                     self._record.cluster_lost(instruction, self._watch.node(instruction.stage))
                     self._forget(instruction.cluster)
                     if self._recovery is not None:
-                        self._stages |= self._recovery.starts.lost(instruction, self._control.epoch, self._times()[1])
+                        epoch, awake_s = self._control.rounds.epoch, self._times()[1]
+                        self._stages |= self._recovery.starts.lost(instruction, epoch, awake_s)
                 case ins.RecordJoinFailed():
                     self._join_failed(instruction)
                 case ins.FindDonors() | ins.HandOver() if self._recovery is not None:
@@ -337,6 +331,7 @@ class DriverLoop:
                     self._collector.reform(self._rings.training())
                     replaced = self._recovery.starts.replacements.trains(instruction.cluster, self._times()[1])
                     self._record.cluster_replaced(replaced, instruction.round, self._rings.plan)
+                    self._remember()
                 case ins.RecordEvaluation():
                     self._record.evaluated(instruction)
 
@@ -374,6 +369,9 @@ class DriverLoop:
         self._follow(self._control.lost(stage, reason))
 
     def _take_end(self, end: StageEnded) -> None:
+        if end.unheard and self._training_since_s is not None and self._control.phase is not ins.RunPhase.DONE:
+            self._watch.unwatched(end.stage, end.reason, self._times()[1])
+            return  # its process needs no actor to train
         self._stages.discard(end.stage)
         if self._control.phase is ins.RunPhase.DONE or end.stage not in self._control.clusters.stages:
             if self._recovery is not None:
@@ -395,6 +393,7 @@ class DriverLoop:
         deadline_s = self._times()[1] + _LEAVE_S
         while self._stages & set(self._control.clusters.stages) and self._times()[1] < deadline_s:
             for delivery in self._endpoint.poll(_POLL_S):
-                self._draw(delivery, self._now())  # the last pieces of their timelines
+                if self._trace is not None:  # the last pieces of their timelines
+                    self._trace.draw(delivery.sender, delivery.message, self._now())
             for end in self._news.ended():
                 self._stages.discard(end.stage)

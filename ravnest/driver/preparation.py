@@ -26,6 +26,7 @@ from ravnest.driver.resuming import (
     resumed_optimizer,
     resumed_weights,
 )
+from ravnest.driver.run_store import DriverState, SessionStart
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput, naming
 from ravnest.job.config import Job, differs, job_from_mapping
@@ -57,11 +58,18 @@ class Prepared:
     """Samples of the fleet at which the run ends; None when it ends by time."""
     fingerprint: str = ""
     """Which data they are, in a few characters."""
+    takes_over: DriverState | None = None
+    """What the driver before has written down, of a session whose stages are still there; None to start stages."""
+
+    @property
+    def start(self) -> ResumedRun | SessionStart | None:
+        """Where the session began; None for a new run."""
+        return self.resumed if self.takes_over is None else self.takes_over.start
 
     @property
     def rounds_before(self) -> int:
         """Rounds of the sessions before this one; 0 for a new run."""
-        return 0 if self.resumed is None else self.resumed.rounds
+        return 0 if self.start is None else self.start.rounds
 
 
 def prepare(
@@ -71,11 +79,13 @@ def prepare(
     *,
     resume: bool,
     other_data: bool = False,
+    takes_over: DriverState | None = None,
     observer: report.Observer,
 ) -> Prepared:
     """Read and check everything that a run needs. Nothing is written.
 
-    `other_data`: a resume may go on with other data than its checkpoint was made with.
+    `other_data`: a resume may go on with other data than its checkpoint was made with. `takes_over`: what the driver of
+    a session under way has written down, which is taken over.
 
     Raises InvalidInput where the plan, the job, the user's code, the data or the checkpoint do not fit together, or
     where a resumed run has nothing left to do.
@@ -83,7 +93,7 @@ def prepare(
     job = job_from_mapping(plan.job, path=str(plan_path), under="job.")
     check_workload(plan, job, plan_path)
     folder = choose_folder(out_dir, resume=resume)
-    resumed = ResumedRun.load(folder, plan, job) if resume else None
+    resumed = ResumedRun.load(folder, plan, job) if resume and takes_over is None else None
     for text in () if resumed is None else resumed.notices:
         observer.on(report.NoticeEvent(text))
     if differs(job, plan.job_file):
@@ -102,6 +112,13 @@ def prepare(
         found = fingerprint(data.train, data.held_out)
     if resumed is not None and not other_data:
         check_same_as_before(resumed.checkpoint.manifest.made_with, found, folder.path)
+    if takes_over is not None and takes_over.data != found:
+        raise InvalidInput(
+            f"the run is under way with other data ({takes_over.data}, now {found})",
+            path=str(folder.path),
+            key="data",
+            hint="bring the same data, or wait until its stages have ended and resume with --other-data",
+        )
     if resumed is None and plan.data not in ("", found):
         observer.on(report.NoticeEvent(f"the data have changed since the plan was made ({plan.data}, now {found})"))
     captured = capture_job(job, plan.job_file, data)
@@ -117,7 +134,7 @@ def prepare(
             " `stop` to go on",
             path=str(folder.path),
         )
-    return Prepared(plan, plan_path, job, data, captured, folder, resumed, initial, total, found)
+    return Prepared(plan, plan_path, job, data, captured, folder, resumed, initial, total, found, takes_over)
 
 
 def initial_weights(job: Job, job_file: str | Path, captured: CapturedModel) -> PretrainedWeights | WeightsFromSeed:
@@ -224,7 +241,7 @@ def states_for(
 
 
 def writer_opener(
-    folder: RunFolder, plan: Callable[[], Plan], job: Job, resumed: ResumedRun | None, data: str = ""
+    folder: RunFolder, plan: Callable[[], Plan], job: Job, resumed: ResumedRun | SessionStart | None, data: str = ""
 ) -> Callable[[ins.BeginCheckpoint], CheckpointWriter]:
     """A function that opens the writer of one checkpoint. Rounds count on from the session that was resumed.
     `plan` gives the plan as it is then; `data` is the fingerprint of the data."""

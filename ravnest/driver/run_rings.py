@@ -14,6 +14,7 @@ from ravnest.driver.stage_setups import keeper, ring_spec
 from ravnest.stage import epoch_messages as em
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ring_allreduce import RingSpec
+from ring_allreduce.rounds import Resume
 from ring_allreduce.transport import PeerAddress
 
 
@@ -131,6 +132,12 @@ class RunRings:
 def _averaged(segment: SegmentSetup) -> tuple[tuple[str, ...], ...]:
     """What members of a ring must have in common."""
     return segment.parameters, segment.buffers, segment.taken, segment.counters
+
+
+def rounds_resumed(order: Resume, first_round: int) -> em.RoundsResumedMessage:
+    """What a stage is told when an epoch is under way."""
+    hand_on = tuple((int(ring), number, holder, to) for ring, number, holder, to in order.hand_on)
+    return em.RoundsResumedMessage(epoch=order.epoch, kept=order.kept, hand_on=hand_on, first_round=first_round)
 
 
 def _told(order: ReformRings, setup: StageSetup, peers: tuple[em.PeerPlace, ...]) -> em.RingsReformedMessage:

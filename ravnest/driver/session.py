@@ -7,21 +7,22 @@ process hands out is what lies in files, and the weights of constructors that ca
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from cluster_planner import Plan
 from ravnest.driver import control as c
-from ravnest.driver.accounts import RunShape
+from ravnest.driver.accounts import ResumePosition, RunShape
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.imitation import Imitation
-from ravnest.driver.loop import DriverLoop, StageLinks
+from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop_parts import StageLinks
 from ravnest.driver.node_requests import asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -31,24 +32,38 @@ from ravnest.driver.preparation import Prepared, check_same_data, hand_out, stat
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
 from ravnest.driver.ray.stage_actors import RayCluster
+from ravnest.driver.remembering import beginning, changing, state_of
 from ravnest.driver.run_rings import RunRings
+from ravnest.driver.run_store import Remembering, RunStore, TakenOver, addresses_in
+from ravnest.driver.session_keys import further_clusters, kept_keys, possible_stages, run_keys
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.standing import Standing
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
+from ravnest.driver.taking_over import NothingToTakeOver, ask
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import ADDED, HourWatch, Replacements
+from ravnest.recovery import HourWatch, Replacements
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
-from ravnest.stage.setup import StageSetup
+from ravnest.stage.setup import StageAddress, StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import EvaluationBatches
-from ring_allreduce.rounds import RoundOwner
-from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys, Outbox, TransportLimits, ZmqEndpoint
+from ring_allreduce import TransportError
+from ring_allreduce.rounds import RoundOwner, RoundsUnderWay
+from ring_allreduce.transport import (
+    TOKEN_BYTES,
+    Delivery,
+    Keys,
+    Lane,
+    Outbox,
+    TransportLimits,
+    ZmqEndpoint,
+)
 
 _QUEUE_MESSAGES = 4096
 _HANDED_OUT_BYTES = 16 << 20
@@ -86,12 +101,15 @@ def train(
         RunFailed, NodeLost or InvalidInput.
     """
     plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
+    takes_over = prepared.takes_over
     nodes = {
         stage_name(cluster.name, index): stage.node
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
-    keys = run_keys([*possible_stages(plan), m.DRIVER]) if encrypt else None
+    keys = kept_keys(takes_over) if takes_over is not None else None
+    if takes_over is None and encrypt:
+        keys = run_keys([*possible_stages(plan), m.DRIVER])
     observer.on(report.PhaseEvent("starting Ray", address or "on this machine"))
     elsewhere = [node.data.factory for node in plan.fleet.nodes if node.data is not None and node.data.factory]
     code = None if address is None else job_code(job, plan.job_file, elsewhere)
@@ -99,10 +117,12 @@ def train(
         observer.on(report.NoticeEvent(code.notice))
     with (
         _ray(address, code, folder.ray_log, interrupt) as ray,
-        PauseTogether(workers if address is None else None),
+        PauseTogether((lambda: [*workers(), *ray.adopted.ids]) if address is None else None),
     ):
-        threads, shares = ray.threads(plan), {cluster.name: plan.share(cluster.name) for cluster in plan.clusters}
-        token = secrets.token_bytes(TOKEN_BYTES)
+        threads = ray.threads(plan) if takes_over is None else dict(takes_over.threads)
+        shares = {each.name: plan.share(each.name) for each in plan.clusters}
+        shares.update(takes_over.shares if takes_over else {})
+        token = secrets.token_bytes(TOKEN_BYTES) if takes_over is None else bytes.fromhex(takes_over.token)
 
         def setups_by(plan_: Plan) -> dict[str, StageSetup]:
             """The setups of all stages by the plan, or by one with other nodes for some of them."""
@@ -124,39 +144,67 @@ def train(
             )
 
         setups = setups_by(plan)
-        observer.on(report.PhaseEvent("placing stages", f"{len(setups)} processes{', encrypted' if encrypt else ''}"))
-        ray.place(plan, setups, nodes)
-        states = states_for(setups, plan, job, resumed, prepared.initial)  # while the actors import torch
-        found = ray.prepare(START_DEADLINE_S)
-        check_same_data(prepared, {stage: at.samples for stage, at in found.items()}, nodes)
-        peers = {stage: at.peer for stage, at in found.items()}
+        if takes_over is None:
+            what = f"{len(setups)} processes{', encrypted' if encrypt else ''}"
+            observer.on(report.PhaseEvent("placing stages", what))
+            ray.place(plan, setups, nodes)
+            states = states_for(setups, plan, job, resumed, prepared.initial)  # while the actors import torch
+            places = ray.prepare(START_DEADLINE_S)
+            check_same_data(prepared, {stage: at.samples for stage, at in places.items()}, nodes)
+        else:
+            places = addresses_in(takes_over)
+            ray.adopt(places)
+        peers = {stage: at.peer for stage, at in places.items()}
         endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
+        term = 0 if takes_over is None else takes_over.term + 1
+        store = RunStore(folder.driver, term)
         try:
             endpoint.connect(peers)
-            ray.start({**peers, m.DRIVER: endpoint.address})
+            standing, early, born = None, list[Delivery](), dict[str, int]()
+            if takes_over is None:
+                ray.start({**peers, m.DRIVER: endpoint.address})
+            else:
+                observer.on(report.PhaseEvent("taking over", f"{len(peers)} processes"))
+                store.claim(takes_over, plan)
+                answers = ask(endpoint, list(peers), term, ray.adopted.is_gone)
+                counts = {each.name: len(each.stages) for each in plan.clusters}
+                standing, early = Standing.of(takes_over, answers.positions, counts), answers.early
+                if not standing.whole:
+                    raise NothingToTakeOver("no cluster of the run is there with all of its stages")
+                born = {stage: at.born for stage, at in takes_over.stages.items()}
             with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
                 speed = 1.0 if imitate is None else imitate.speed
                 end = run_end(job, prepared.total_samples, limit, speed)
                 record = _record(prepared, observer, writer, setups, end)
-                observer.on(report.PhaseEvent("handing out weights"))
                 outbox = Outbox(endpoint, _HANDED_OUT_BYTES)
-                hand_out(outbox, endpoint, setups.values(), states)
-                del states
-                held_out = len(prepared.data.held_out)
+                if takes_over is None:
+                    observer.on(report.PhaseEvent("handing out weights"))
+                    hand_out(outbox, endpoint, setups.values(), states)
+                    del states
+                held_out, total = len(prepared.data.held_out), prepared.total_samples
                 control = run_control(
-                    plan, job, setups, held_out, prepared.total_samples, resumed, limit, speed=speed, stands_by=True
+                    plan,
+                    job,
+                    setups,
+                    held_out,
+                    total,
+                    prepared.start,
+                    limit,
+                    speed=speed,
+                    standing=standing,
+                    stands_by=True,
                 )
                 trace = RunTrace(nodes) if timeline else None
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
-                starts = ClusterStarts(
-                    Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan)),
-                    ray,
-                    setups_by,
-                    lambda at, on: check_same_data(prepared, {stage: each.samples for stage, each in at.items()}, on),
-                )
+                replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan))
+                starts = ClusterStarts(replacements, ray, setups_by, partial(_joins, prepared, places))
+                fixed = beginning(prepared, term, address, token, keys, timeline, shares)
+                standing_now = partial(changing, control, rings, places, born, record)
+                state = lambda: state_of(fixed, standing_now(), threads)  # noqa: E731 - with what these names are then
+                remembering = Remembering(store, state, lambda: rings.plan, record.notice)
                 hours = HourWatch(plan.fleet.nodes) if imitate is None else None
-                arrivals = NodeArrivals(starts.replacements, record)
+                arrivals = NodeArrivals(replacements, record)
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
@@ -167,7 +215,7 @@ def train(
                     rings,
                     CheckpointCollector(
                         setups,
-                        writer_opener(folder, lambda: rings.plan, job, resumed, prepared.fingerprint),
+                        writer_opener(folder, lambda: rings.plan, job, prepared.start, prepared.fingerprint),
                         disk,
                         endpoint.wake,
                     ),
@@ -178,13 +226,18 @@ def train(
                         donors,
                         handover,
                         arrivals,
-                        SlowNodes(starts.replacements, record, watches=address is not None),
+                        SlowNodes(replacements, record, watches=address is not None),
                         lambda: asked(folder.path, hours, time.time()),
+                        remembering if imitate is None else lambda: None,
                     ),
                     trace=trace,
                 )
                 interrupt.gracefully = True
                 try:
+                    if standing is not None:
+                        for name in standing.away:
+                            replacements.lost(name, 0, time.monotonic())
+                        loop.go_on(standing, born, early)
                     loop.run()
                 finally:
                     if trace is not None:  # of a run that failed, too
@@ -194,9 +247,26 @@ def train(
                             record.notice(f"{folder.trace}: cannot be written: {error.strerror or error}")
                         else:
                             record.timeline(trace.dropped)
+        except BaseException:
+            if store.is_anothers:
+                ray.release()
+                raise TakenOver from None
+            for stage in peers:  # also those that nobody else can reach
+                with suppress(TransportError):
+                    endpoint.send(stage, Lane.PIPELINE, m.Stop())
+            raise
         finally:
             endpoint.close()
+            store.remove()
     return record, control
+
+
+def _joins(
+    prepared: Prepared, places: dict[str, StageAddress], found: Mapping[str, StageAddress], nodes: Mapping[str, str]
+) -> None:
+    """New processes of stages listen: they must read the same data, and are known from now on."""
+    check_same_data(prepared, {stage: at.samples for stage, at in found.items()}, nodes)
+    places.update(found)
 
 
 @contextmanager
@@ -207,24 +277,6 @@ def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOn
             ray = leaving.enter_context(RayCluster(address, code, log))
             interrupt.arm()  # again: Ray has set a handler of its own
         yield ray
-
-
-def possible_stages(plan: Plan) -> list[str]:
-    """The names of all stages that a run of the plan can have: a cluster may get one for each segment."""
-    clusters = [*(cluster.name for cluster in plan.clusters), *further_clusters(plan)]
-    return [stage_name(cluster, index) for cluster in clusters for index in range(len(plan.rings))]
-
-
-def further_clusters(plan: Plan) -> list[str]:
-    """The names that clusters may get which the plan does not have."""
-    return [name for name in ADDED if name not in {cluster.name for cluster in plan.clusters}]
-
-
-def run_keys(names: Sequence[str]) -> dict[str, Keys]:
-    """Keys for one run: a new pair for each name, and an allow-list of all of them."""
-    pairs = {name: KeyPair.make() for name in names}
-    allowed = {name: pair.public for name, pair in pairs.items()}
-    return {name: Keys(pair, allowed) for name, pair in pairs.items()}
 
 
 def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None) -> ZmqEndpoint:
@@ -269,20 +321,6 @@ def run_end(job: Job, total_samples: int | None, limit: report.RunLimit, speed: 
     return report.RunLimit(_earlier(total_samples, limit.samples), _earlier(seconds, limit.seconds))
 
 
-class ResumePosition(Protocol):
-    """How far a resumed run has come."""
-
-    @property
-    def samples(self) -> int:
-        """Samples of the fleet behind the checkpoint's anchor."""
-        ...
-
-    @property
-    def updates(self) -> Mapping[str, int]:
-        """Updates of each cluster at its snapshot for the checkpoint."""
-        ...
-
-
 def run_control(
     plan: Plan,
     job: Job,
@@ -294,6 +332,7 @@ def run_control(
     *,
     speed: float = 1.0,
     stands_by: bool = False,
+    standing: Standing | None = None,
 ) -> c.RunControl:
     """The control of one session, with the owner of its rounds.
 
@@ -305,7 +344,7 @@ def run_control(
         speed: a run that imitates its machines goes so many times as fast, and takes that much less of the job's
             minutes.
         stands_by: the other stages of a lost cluster keep their state, to join again.
-        stands_by: the other stages of a lost cluster keep their state, to join again.
+        standing: where the session stands, where another driver has begun it.
     """
     rates = {
         cluster.name: predicted.samples_per_s
@@ -326,10 +365,23 @@ def run_control(
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
     )
-    rings = {str(segment.ring): list(segment.members) for setup in setups.values() for segment in setup.segments}
-    clusters = {name: setup.cluster for name, setup in setups.items()}
-    owner = RoundOwner(rings, job.average_every, max_lag=job.max_lag, on_loss="reform", clusters=clusters)
-    return c.RunControl(shape, owner)
+    there = {name: setup for name, setup in setups.items() if setup.cluster in (standing or shape).clusters}
+    rings = {
+        str(segment.ring): [member for member in segment.members if member in there]
+        for setup in there.values()
+        for segment in setup.segments
+    }
+    clusters = {name: setup.cluster for name, setup in there.items()}
+    under_way = None
+    if standing is not None:
+        begun = shape.start_updates
+        made = {name: n - begun.get(name, 0) for name, n in standing.updates.items() if name in standing.clusters}
+        samples = {name: n * shape.samples_per_update for name, n in made.items()}
+        under_way = RoundsUnderWay(standing.epoch, standing.committed, standing.opened, samples)
+    owner = RoundOwner(
+        rings, job.average_every, max_lag=job.max_lag, on_loss="reform", clusters=clusters, under_way=under_way
+    )
+    return c.RunControl(shape, owner, standing)
 
 
 def stage_watch(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> StageWatch:

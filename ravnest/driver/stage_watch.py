@@ -4,13 +4,16 @@ In: which stage was heard, and the time. Out: the stages that are lost, each wit
 What becomes of a run that has lost a stage is decided by `RunControl` (design §9).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ravnest.errors import NodeLost
 from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SilenceDeadline
 
 _STALL_FACTOR = 50.0
+
+UNWATCHED_S = 4.0
+"""A stage whose process nobody watches any more is given up if nothing is heard of it for most of this time."""
 
 
 class StageWatch:
@@ -34,6 +37,7 @@ class StageWatch:
             now_s, floor_s=max(STALL_FLOOR_S, _STALL_FACTOR * round_trip_s), factor=_STALL_FACTOR
         )
         self._last_progress = dict.fromkeys(nodes, now_s)
+        self._unwatched: dict[str, tuple[float, str]] = {}
 
     def heard(self, stage: str, now_s: float, *, progress: bool) -> None:
         """A message of `stage` has come. `progress`: it says that work was done, not only that the stage lives."""
@@ -53,7 +57,18 @@ class StageWatch:
     def forget(self, stage: str) -> None:
         """The stage is in the run no more: nothing is expected of it."""
         self._silence.pop(stage, None)
+        self._unwatched.pop(stage, None)
         self._last_progress.pop(stage, None)
+
+    def only(self, stages: Collection[str]) -> None:
+        """No others are in the run."""
+        for stage in self._silence.keys() - set(stages):
+            self.forget(stage)
+
+    def unwatched(self, stage: str, reason: str, now_s: float) -> None:
+        """Nobody watches the stage's process any more, for this reason: what is heard of it says whether it lives."""
+        if stage in self._silence:
+            self._unwatched[stage] = now_s, reason
 
     def called(self, stage: str) -> str:
         """How a message names the stage."""
@@ -78,6 +93,10 @@ class StageWatch:
             for stage, deadline in self._silence.items()
             if deadline.expired(now_s)
         ]
+        for stage in [each for each, (since_s, _) in self._unwatched.items() if now_s - since_s >= UNWATCHED_S]:
+            _, reason = self._unwatched.pop(stage)
+            if self._silence[stage].silent_s(now_s) > 0.75 * UNWATCHED_S:
+                lost.append((stage, f"{self.called(stage)} died: {reason}"))
         if excused and self._progress.expired(now_s):
             self._progress.heard(now_s)
         if not lost and self._progress.expired(now_s):

@@ -7,11 +7,12 @@ to go on. The three steps stand in preparation.py, session.py and outcome.py.
 import shlex
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster_planner import Plan, save_plan
-from ravnest.checkpoints.run_folder import owned_folder
+from cluster_planner import Plan, load_plan, save_plan
+from ravnest.checkpoints.run_folder import RunFolder, owned_folder
 from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import take_requests
 from ravnest.driver.node_watch import NodeWatch
@@ -21,8 +22,10 @@ from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
+from ravnest.driver.run_store import DriverState, load_state, plan_beside, plan_sum
 from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
+from ravnest.driver.taking_over import NothingToTakeOver, reached
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, RavnestError, RunFailed
 from ravnest.recovery.restarting import Restarts, plan_among
 from ravnest.stage.device import require_device
@@ -57,7 +60,8 @@ def run(
         plan_path: the file that the plan was read from, which is copied into the run's folder; None for a plan that was
             made in Python, which is written there.
         address: HOST:PORT of a running Ray cluster; None starts one on this machine and places every stage on it.
-        resume: go on from the last checkpoint in the run's folder.
+        resume: go on with the run whose folder it is: with its stages as they are where its driver was lost and they
+            wait for another one (docs/takeover.md), else from its last checkpoint.
         other_data: resume although the data are not those of the checkpoint.
         out_dir: the run's folder; None makes a new one in runs/, or takes the newest there for a resume. No other
             process may write there meanwhile (ravnest/checkpoints/run_lock.py).
@@ -84,12 +88,20 @@ def run(
         NodeWatch(address, folder.ray_log) as nodes,
     ):
         take_requests(folder.path)  # of a session before this one
+        taking = _to_take_over(folder, plan_path or folder.plan, address, tell) if resume else None
         restarts, watched = Restarts(), _Watched(observer, folder.path)
         while True:
             prepared = prepare(
-                plan, plan_path or folder.plan, folder.path, resume=resume, other_data=other_data, observer=watched
+                plan if taking is None else taking[1],
+                plan_path or folder.plan,
+                folder.path,
+                resume=resume,
+                other_data=other_data,
+                takes_over=None if taking is None else taking[0],
+                observer=watched,
             )
-            _begin(prepared, plan_path, rehearsal=imitate is not None)
+            if taking is None:
+                _begin(prepared, plan_path, rehearsal=imitate is not None)
             nodes.start(folder.path)
             try:
                 record, control = train(
@@ -104,6 +116,11 @@ def run(
                 )
             except (InvalidInput, Interrupted):
                 raise
+            except NothingToTakeOver as error:
+                tell(f"{error}: resuming from the last checkpoint")
+                taking = None
+                interrupt.gracefully = False
+                continue
             except RavnestError as error:
                 kind = type(error) if isinstance(error, RunFailed) else RunFailed
                 advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
@@ -116,10 +133,39 @@ def run(
                 if anew is None or not _waited(anew.wait_s, interrupt):
                     raise failure from error
                 plan, plan_path = anew.plan, (plan_path if anew.plan is prepared.plan else None)
-                resume, other_data = True, False
+                resume, other_data, taking = True, False, None
                 interrupt.gracefully = False
                 continue
             return finish(prepared, record, control, encrypted=encrypt)
+
+
+def _to_take_over(
+    folder: RunFolder, plan_path: Path, address: str | None, tell: Callable[[str], None]
+) -> tuple[DriverState, Plan] | None:
+    """What the driver before has written down, and the plan as it was then, where stages may still be there; None where
+    they are not to be taken over, and the run is resumed from its checkpoint. `tell` is told why."""
+    try:
+        state = load_state(folder.driver)
+        if state is None:
+            return None
+        why = _why_not(state, plan_path, address)
+        if why is None:
+            return state, load_plan(plan_beside(folder.driver))
+    except InvalidInput as error:
+        why = str(error)
+    tell(f"{why}: resuming from the last checkpoint")
+    folder.driver.unlink(missing_ok=True)
+    return None
+
+
+def _why_not(state: DriverState, plan_path: Path, address: str | None) -> str | None:
+    if state.plan != plan_sum(plan_path):
+        return f"{plan_path} is not the plan of the run that was under way, whose stages end by themselves"
+    if (state.address is None) != (address is None):
+        return f"the run that was under way was {'without' if state.address is None else 'with'} a Ray cluster"
+    if not any(reached(at.host, at.pipeline_port) for at in state.stages.values()):
+        return "no stage of the run that was under way can be reached any more"
+    return None
 
 
 @dataclass(frozen=True)

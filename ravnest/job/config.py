@@ -27,7 +27,7 @@ from ravnest.checkpoints.run_folder import CheckpointsConfig
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written
-from ravnest.job_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.named_measures import LOSSES, METRICS, MeasureConfig, check_name
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
@@ -248,6 +248,9 @@ class Job(Section):
 
     checkpoints: CheckpointsConfig = Field(default_factory=CheckpointsConfig)
     """How many checkpoints are kept, and how large a file of final weights may be."""
+
+    wait_for_driver_minutes: NonNegativeFloat = 10.0
+    """How long stages that hear no driver keep what they hold for one that takes the run over; 0: not at all."""
 
     seed: NonNegativeInt = 0
     """Of the initial weights, the order of samples and dropout."""

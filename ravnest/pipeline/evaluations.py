@@ -30,7 +30,8 @@ class Evaluations:
         """(evaluation, next batch, batches): one entry an evaluation at the first stage, one a batch at the others."""
         self._running: tuple[int, int, int] | None = None
         self._uncredited: deque[tuple[int, int]] = deque()
-        self._newest = -1
+        self.newest = -1
+        """The evaluation that was begun last; -1 before the first."""
         self._expected: tuple[int, int, int] | None = None
 
     @property
@@ -53,18 +54,18 @@ class Evaluations:
                 assert_never(event)
 
     def requested(self, evaluation: int, batches: int) -> None:
-        require(evaluation > self._newest, f"evaluation {self._newest} was requested before")
+        require(evaluation > self.newest, f"evaluation {self.newest} was requested before")
         require(batches >= 1, "an evaluation has at least one batch")
-        self._newest = evaluation
+        self.newest = evaluation
         self.waiting.append((evaluation, 0, batches))
 
     def arrived(self, evaluation: int, batch: int, batches: int) -> None:
         if self._expected is None:
-            require(evaluation > self._newest and batch == 0, "expected the first batch of a new evaluation")
+            require(evaluation > self.newest and batch == 0, "expected the first batch of a new evaluation")
         else:
             require((evaluation, batch, batches) == self._expected, f"expected {self._expected}")
         require(batch < batches, "there is no such batch")
-        self._newest = evaluation
+        self.newest = evaluation
         self._expected = (evaluation, batch + 1, batches) if batch + 1 < batches else None
         self.waiting.append((evaluation, batch, batches))
 

@@ -24,6 +24,18 @@ class Started:
 
 
 @record
+class DriverSilent:
+    """The first stage hears no driver any more: it finishes what is in flight, and begins nothing new."""
+
+
+@record
+class DriverHeard:
+    """It hears a driver again, and goes on. `another`: one that has heard no report of this stage yet."""
+
+    another: bool = False
+
+
+@record
 class ActivationArrived:
     """The previous stage's output for a micro-batch is here. The first stage never hears of one."""
 
@@ -200,6 +212,8 @@ Event = (
     | MergeFinished
     | GlobalNormArrived
     | DrainRequested
+    | DriverSilent
+    | DriverHeard
     | RoundsToFinish
     | EvaluationRequested
     | EvaluationArrived

@@ -191,6 +191,8 @@ class Admission:
         self.window = shape.window
         self.stop_at: int | None = None
         """After a drain: the first micro-batch that is no longer injected; None before."""
+        self.waits_for_driver = False
+        """Whether nothing is injected because no driver is heard."""
 
     def change_window(self, window: int) -> None:
         """Keep at most `window` micro-batches in flight from now on. Raises IllegalEventError for less than one."""
@@ -203,11 +205,12 @@ class Admission:
             self.stop_at = -(-next_micro_batch // self._update_every) * self._update_every
 
     def refusal(self, micro_batch: int, in_flight: int, version: int) -> str | None:
-        """Why `micro_batch` may not be injected now: "drain", "staleness" or "window"; None where it may.
+        """Why `micro_batch` may not be injected now: "drain" (also while no driver is heard), "staleness" or "window";
+        None where it may.
 
         in_flight: micro-batches between forward and backward at the first stage. version: its finished updates.
         """
-        if self.stop_at is not None and micro_batch >= self.stop_at:
+        if self.waits_for_driver or (self.stop_at is not None and micro_batch >= self.stop_at):
             return "drain"
         if version < micro_batch // self._update_every - self._max_staleness:
             return "staleness"

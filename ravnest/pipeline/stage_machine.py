@@ -78,6 +78,21 @@ class StageMachine:
         return self._boundary.merged
 
     @property
+    def opened(self) -> int:
+        """The newest round of which this stage knows that it is open."""
+        return self._boundary.opened
+
+    @property
+    def drains(self) -> bool:
+        """Whether the first stage has been told to drain, or any stage to finish the rounds after that."""
+        return self._admission.stop_at is not None or self._boundary.last_update is not None
+
+    @property
+    def newest_evaluation(self) -> int:
+        """The newest evaluation of which this stage knows, 0 before the first."""
+        return max(0, self._evaluations.newest)
+
+    @property
     def staleness(self) -> dict[int, int]:
         """How many gradients have had each staleness, in updates, since the start."""
         return dict(self._flow.staleness)
@@ -198,6 +213,11 @@ class StageMachine:
                 self._norms.global_norm_arrived(update, global_norm_sq, flow.backwards // shape.update_every)
                 if not self._is_last:
                     return [ins.SendGlobalNorm(update, global_norm_sq)]
+            case ev.DriverSilent() | ev.DriverHeard():
+                require(self._is_first, "only the first stage injects")
+                self._admission.waits_for_driver = isinstance(event, ev.DriverSilent)
+                if isinstance(event, ev.DriverHeard) and event.another:
+                    self._drain_reported = False
             case ev.DrainRequested():
                 self._ends = True
                 require(self._is_first, "only the first stage drains")

@@ -111,6 +111,11 @@ class UpdateBoundary:
         """After a drain: the number of updates after which there are no more; None before."""
         return None if self._finish is None else self._finish[1]
 
+    @property
+    def opened(self) -> int:
+        """The newest round of which it is known here that it is open."""
+        return max(self._opened, self._stamped, 0 if self._finish is None else self._finish[0])
+
     def round_opened(self, number: int) -> None:
         """Take note, at the last stage, that round `number` is open and is to be stamped on a gradient."""
         require(self._finish is None, "the rounds to finish were already named")

@@ -117,6 +117,7 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
             | em.RoundsResumedMessage()
             | em.SendState()
             | em.StandBy()
+            | em.TakeOver()
             | sm.StateWanted()
             | m.Drain()
             | m.FinishRounds()

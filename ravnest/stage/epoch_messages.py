@@ -101,7 +101,38 @@ class TrainFrom(Message, frozen=True, kw_only=True, tag="train_from"):
     version: Count
 
 
+class TakeOver(Message, frozen=True, kw_only=True, tag="take_over"):
+    """Another driver takes the run over: from now on the stage hears and tells this one, which listens there.
+
+    Each driver of a run has a higher `term` than the one before it, and its messages carry it as their epoch. The
+    stage forgets what it was still to send to the one before, and answers with its StagePosition.
+    """
+
+    term: Count
+    host: Annotated[str, at_most(253)]
+    pipeline_port: Count
+    bulk_port: Count
+
+
 # stage → driver
+
+
+class StagePosition(Message, frozen=True, kw_only=True, tag="stage_position"):
+    """Where a stage is when another driver takes the run over.
+
+    It has made `version` updates, knows of rounds up to `opened` and of commits up to `committed`, and is in this epoch
+    of membership. `snapshots` has, for the rounds from the last merged one on, after how many updates it contributed to
+    each. `evaluation` is the newest that it knows of; `drains` says whether it was told to begin nothing new.
+    """
+
+    term: Count
+    version: Count
+    opened: Count
+    committed: Count
+    epoch: Count
+    snapshots: Annotated[tuple[tuple[Count, Count], ...], at_most(MOST_ROUNDS)]
+    evaluation: Count
+    drains: bool
 
 
 class NoticeGiven(Message, frozen=True, kw_only=True, tag="notice_given"):
@@ -122,6 +153,8 @@ EPOCH_KINDS: tuple[type[Message], ...] = (
     StandBy,
     FollowRounds,
     TrainFrom,
+    TakeOver,
+    StagePosition,
     NoticeGiven,
     RoundsHeld,
 )

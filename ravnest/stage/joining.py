@@ -241,7 +241,7 @@ class JoiningStage:
             case em.StandBy():
                 self.stands_by = message
                 self._stopped = True
-            case m.Stop():
+            case m.Stop() | em.TakeOver():  # it has nothing yet that another driver could go on from
                 self._stopped = True
             case _:
                 self._keep(delivery)

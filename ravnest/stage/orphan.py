@@ -5,7 +5,8 @@ the process from outside. So it has deadlines of its own, and this module is the
 
 - While it starts, START_DEADLINE_S for each step, as the driver waits for it (messages.py).
 - While it gets its state, STATE_DEADLINE_S without a piece of it (messages.py).
-- While it trains, `orphan_deadline` without a sign of life of the driver.
+- While it trains, `orphan_deadline` without a sign of life of the driver: then it finishes what is in flight and
+  waits, with all that it holds, for another driver to take the run over (`DriverWatch`). The job says for how long.
 - Afterwards, whatever the end was, LEAVE_S: the driver has asked for the outcome by then, or will never do.
 """
 
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from ravnest.errors import NodeLost
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S, AwakeTime, SilenceDeadline
 
@@ -28,6 +30,36 @@ def orphan_deadline(now_s: float) -> SilenceDeadline:
     """The deadline for the silence of the driver while a stage trains, from `now_s` on. It is derived from the gaps
     between the driver's signs of life, and at least ORPHAN_FLOOR_S."""
     return SilenceDeadline(now_s, floor_s=ORPHAN_FLOOR_S)
+
+
+class DriverWatch:
+    """Whether a stage that trains hears its driver, waits for one to take the run over, or has waited for too long."""
+
+    def __init__(self, now_s: float, keep_s: float) -> None:
+        """`keep_s`: how long the stage keeps its state once it hears no driver; 0: it leaves at once."""
+        self._deadline = orphan_deadline(now_s)
+        self._keep_s = keep_s
+        self.waits = False
+        """Whether no driver is heard, so that nothing new is begun."""
+
+    def heard(self, now_s: float) -> bool:
+        """A driver was heard. Returns whether that ends a wait for it."""
+        if self.waits:
+            self._deadline.rest(now_s)  # a wait is no usual gap
+        else:
+            self._deadline.heard(now_s)
+        ended, self.waits = self.waits, False
+        return ended
+
+    def look(self, now_s: float) -> bool:
+        """Returns whether a wait begins now. Raises NodeLost once it has been too long."""
+        if not self._deadline.expired(now_s):
+            return False
+        silent_s = self._deadline.silent_s(now_s)
+        if silent_s > self._deadline.limit_s() + self._keep_s:
+            raise NodeLost(f"the driver has been silent for {silent_s:.0f} s")
+        begins, self.waits = not self.waits, True
+        return begins
 
 
 class Leash:

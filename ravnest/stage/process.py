@@ -56,6 +56,8 @@ class StageProcess:
     def __init__(self, setup: StageSetup, host: str) -> None:
         self._setup = setup
         self._noticed = False
+        self.trains = False
+        """Whether the stage has begun to train."""
         torch.set_num_threads(setup.machine.threads)
         self._source = batch_source(setup)
         window = (setup.job.max_staleness + 1) * setup.job.update_every
@@ -127,6 +129,7 @@ class StageProcess:
 
     def _work(self, stage: StageRuntime | JoiningStage) -> None:
         told = False
+        self.trains = True
         while not stage.stopped:
             stage.turn()
             if self._noticed and not told:
@@ -246,6 +249,11 @@ def joining(
         return _trains(setup, endpoint, executor, held, now, merged, contributed)
 
     return JoiningStage(setup, endpoint, partial(_held, setup, source), train, _started, now, kept)
+
+
+def began_s() -> float:
+    """When this process began, in seconds since 1970. With its id it tells it from all others of its machine."""
+    return float(psutil.Process().create_time())
 
 
 def _started() -> m.StageStarted:

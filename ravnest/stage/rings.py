@@ -235,6 +235,10 @@ class StageRings:
         """The round is merged here, so nobody can ask for it any more: let go of its memory."""
         self._reducer.commit(round)
 
+    def save_nothing(self) -> None:
+        """Forget which rounds were to be saved: the driver that wanted it is gone."""
+        self._saves.clear()
+
     @property
     def unmerged(self) -> list[tuple[str, int]]:
         """(ring, round) of the averages that are whole here and whose memory is not released yet."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.tuned_stage import Passage, TunedStage
@@ -27,14 +27,14 @@ from ravnest.stage.compute import StageCompute
 from ravnest.stage.compute_tasks import ComputeTasks
 from ravnest.stage.executor import ComputeFinished, Executor
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
-from ravnest.stage.orphan import orphan_deadline
+from ravnest.stage.orphan import DriverWatch
 from ravnest.stage.reports import Reports, Timeline
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.sends import Sends
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.state_sending import StateFile
 from ring_allreduce.rounds import AwakeTime
-from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox, Unacceptable
+from ring_allreduce.transport import Delivery, Endpoint, Message, Outbox, PeerAddress, Unacceptable
 
 _IDLE_POLL_S = 0.25
 
@@ -88,7 +88,10 @@ class StageRuntime:
         self._measure_averaging()
         self._final_round: int | None = None
         self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
-        self._driver = orphan_deadline(self._awake.at(now()))
+        self._driver = DriverWatch(self._awake.at(now()), 60.0 * setup.job.wait_for_driver_minutes)
+        self._term = 0
+        self._snapshots: dict[int, int] = {}
+        """By round, from the last merged one on: after how many updates this stage contributed to it."""
         self._started = started
         self._split_tried = False
         self.stopped = False
@@ -145,8 +148,8 @@ class StageRuntime:
                 now_s = self._now()
                 self._reports.turn(now_s)
                 awake_s = self._awake.at(now_s)
-                if self._driver.expired(awake_s):
-                    raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")
+                if self._driver.look(awake_s) and self.setup.is_first:
+                    self._handle(ev.DriverSilent())
         except BaseException:
             with self._lock:  # or the computing thread would go on by itself
                 self.stopped = True
@@ -177,7 +180,12 @@ class StageRuntime:
     def _act_on(self, delivery: Delivery) -> None:
         message = delivery.message
         if delivery.sender == m.DRIVER:
-            self._driver.heard(self._awake.at(self._now()))
+            if isinstance(message, em.TakeOver):
+                self._taken_over(message)
+            elif delivery.epoch < self._term:
+                return  # of a driver whose run was taken over
+            if self._driver.heard(self._awake.at(self._now())) and self.setup.is_first:
+                self._handle(ev.DriverHeard())
         if self.rings.on_delivery(delivery):
             return
         if delivery.sender != m.DRIVER and delivery.epoch < self.setup.transport.epoch:
@@ -246,6 +254,32 @@ class StageRuntime:
             case m.Stop():
                 self._reports.all()
                 self.stopped = True
+
+    def _taken_over(self, message: em.TakeOver) -> None:
+        """Turn to another driver. Nothing changes where it is one of before."""
+        if message.term <= self._term:
+            return
+        self._term, machine = message.term, self.machine
+        self.endpoint.disconnect([m.DRIVER])
+        self.endpoint.connect({m.DRIVER: PeerAddress(message.host, message.pipeline_port, message.bulk_port)})
+        self._sends.forget_reports()
+        self._outbox.forget(m.DRIVER)
+        self.rounds.sending.forget()
+        self.rings.save_nothing()
+        self._tasks.saving.clear()
+        position = em.StagePosition(
+            term=message.term,
+            version=machine.version,
+            opened=machine.opened,
+            committed=self.rings.committed,
+            epoch=self.endpoint.epoch,
+            snapshots=tuple(sorted(self._snapshots.items())),
+            evaluation=machine.newest_evaluation,
+            drains=machine.drains,
+        )
+        self._reports.tell(position)
+        if self.setup.is_first:
+            self._handle(ev.DriverHeard(another=True))
 
     def _merge_arrived(self, rounds: list[int]) -> None:
         for number in rounds:
@@ -319,6 +353,7 @@ class StageRuntime:
                 self._reports.tell(m.Updated(update=update, staleness=staleness, losses=losses, lr=lr, spent=spent))
                 self._handle(ev.UpdateFinished(update))
             case ins.TakeSnapshot(number):
+                self._snapshots[number] = self.machine.version
                 self._reports.tell(m.ContributionFinishedMessage(round=number, update=self.machine.version))
                 self.rings.contribute(number, finished.result)
                 self._measure_averaging()
@@ -326,6 +361,7 @@ class StageRuntime:
                 self._handle(ev.ContributionFinished(number))
             case ins.ApplyMerge(number):
                 self.rounds.release(number)
+                self._snapshots = {round_: made for round_, made in self._snapshots.items() if round_ >= number}
                 self._merged(number, finished.result)
                 self._handle(ev.MergeFinished(number))
             case ins.RunEvaluation(evaluation, batch):

@@ -53,6 +53,11 @@ class Sends:
         """Send to the driver."""
         self.send(m.DRIVER, message)
 
+    def forget_reports(self) -> None:
+        """Drop what is for the driver and was not sent yet. Only the owning thread may call this."""
+        self._reports.clear()
+        self._waiting = deque(each for each in self._waiting if each[0] != m.DRIVER)
+
     def flush(self) -> None:
         """Send everything that waits. Only the owning thread may call this."""
         self._report()

@@ -247,3 +247,5 @@ class StageAddress:
     cores: int
     samples: tuple[int, int] | None = None
     """The samples of the training and the held-out set, as the stage reads them; None where it reads none."""
+    began_s: float = 0.0
+    """When its process began, in seconds since 1970: with `pid` it tells it from all others of its machine."""

@@ -143,6 +143,12 @@ class StateSending:
         """The driver has room for so many more pieces as of `round_`, which may not have begun here yet."""
         self._room[round_] = self._room.get(round_, 0) + pieces
 
+    def forget(self) -> None:
+        """Send nothing of all this any more: whoever wanted it is gone."""
+        with self._lock:
+            self._sending.clear()
+            self._room.clear()
+
     def pieces(self) -> Iterator[tuple[StatePiece | StateSent, list[Tensor]]]:
         """The messages that may be sent now, each with its tensors.
 

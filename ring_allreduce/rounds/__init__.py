@@ -36,7 +36,7 @@ from ring_allreduce.rounds.events import (
 from ring_allreduce.rounds.member import EpochMember
 from ring_allreduce.rounds.membership import RoundMembership
 from ring_allreduce.rounds.outer_optimizer import Nesterov
-from ring_allreduce.rounds.owner import RoundOwner
+from ring_allreduce.rounds.owner import RoundOwner, RoundsUnderWay
 from ring_allreduce.rounds.progress import Progress
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "RoundMembership",
     "RoundOwner",
     "RoundRequested",
+    "RoundsUnderWay",
     "SamplesReported",
     "SendAverage",
     "SilenceDeadline",

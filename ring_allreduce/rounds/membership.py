@@ -56,8 +56,9 @@ class RoundMembership:
         epoch: int = 0,
         on_loss: RoundLossPolicy = "reform",
         clusters: Mapping[str, str] | None = None,
+        committed: int = 0,
     ) -> None:
-        """`rings` has the members of each ring, in passing order.
+        """`rings` has the members of each ring, in passing order. `committed` is the newest round that is committed.
 
         This many rounds (`ahead`) beyond the last commit are open by themselves; others are when `opened` says so.
         `on_loss` "fail" ends the run when anyone is lost. `clusters` has the cluster of each member; with None each is
@@ -78,9 +79,9 @@ class RoundMembership:
         self._suspected: set[str] = set()
         self._spoilt = False  # what is whole was made with someone who averages something else
         self.epoch = epoch
-        self.committed = 0
+        self.committed = committed
         """The newest round that was committed, 0 before the first."""
-        self.opened = 0
+        self.opened = committed
         """The newest round that was opened, for an owner who opens them."""
         self.failed = False
 

@@ -7,6 +7,7 @@ that nobody can reach would only queue up.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.rounds.events import (
@@ -18,6 +19,17 @@ from ring_allreduce.rounds.events import (
     SamplesReported,
 )
 from ring_allreduce.rounds.membership import RoundLossPolicy, RoundMembership
+
+
+@dataclass(frozen=True)
+class RoundsUnderWay:
+    """How far an owner of rounds has come: its epoch, the newest rounds that are committed and opened, and the samples
+    that each cluster has reported."""
+
+    epoch: int = 0
+    committed: int = 0
+    opened: int = 0
+    samples: Mapping[str, int] = field(default_factory=dict)
 
 
 class RoundOwner:
@@ -34,24 +46,29 @@ class RoundOwner:
         max_lag: int = 1,
         on_loss: RoundLossPolicy = "fail",
         clusters: Mapping[str, str] | None = None,
+        under_way: RoundsUnderWay | None = None,
     ) -> None:
         """`rings`, `on_loss`, `clusters`: RoundMembership's. `average_every`: samples of the whole fleet that make one
         round.
 
         `max_lag`: rounds, that of the members: at most max_lag + 1 are open at once, the last of them the one at
-        which members wait; the final round opens whatever is open. Raises InvalidInput.
+        which members wait; the final round opens whatever is open. `under_way`: how far another owner has come, whose
+        members this one takes over and brings together by `begin`. Raises InvalidInput.
         """
         if average_every < 1:
             raise InvalidInput(f"average_every must be at least 1 sample, got {average_every}")
         if max_lag < 1:
             raise InvalidInput(f"max_lag must be at least 1 round, got {max_lag}")
-        self._membership = RoundMembership(rings, epoch=epoch, on_loss=on_loss, clusters=clusters)
+        before = RoundsUnderWay(epoch=epoch) if under_way is None else under_way
+        self._membership = RoundMembership(
+            rings, epoch=before.epoch, on_loss=on_loss, clusters=clusters, committed=before.committed
+        )
         self._average_every = average_every
         self._max_lag = max_lag
-        self._samples: dict[str, int] = {}
-        self._total = 0
-        self._next_open_at = average_every
-        self._opened = 0
+        self._samples: dict[str, int] = dict(before.samples)
+        self._total = sum(before.samples.values())
+        self._next_open_at = (self._total // average_every + 1) * average_every
+        self._opened = self._membership.opened = before.opened
         self._requested = False
         self._final = False
 
@@ -74,6 +91,11 @@ class RoundOwner:
     def finished(self) -> bool:
         """Say whether the end was requested and every opened round is committed."""
         return self._final and self.committed == self._opened and not self._membership.failed
+
+    def begin(self) -> list[OwnerInstruction]:
+        """Return how an epoch begins that brings all members together: those of another owner, whom this one takes
+        over."""
+        return [*self._membership.begin()]
 
     def handle(self, event: OwnerEvent, now_s: float) -> list[OwnerInstruction]:
         """Return what to do about `event`. After a FailRun every event gives an empty list."""

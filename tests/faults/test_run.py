@@ -20,12 +20,14 @@ import psutil
 import pytest
 
 from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.ray.stage_host import PROGRAM
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest, ravnest_process, until_update
 from tests.support.terminal import CTRL_Z, Terminal
 
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
 LONG: dict[str, object] = {"stop": {"samples": 500_000}, "optimizer": {"name": "adamw", "lr": 1e-3}}
+LONG["wait_for_driver_minutes"] = 1.0
 NOTICED_S = 60.0
 """A loss is noticed long before: this only tells a driver that notices from one that does not."""
 
@@ -76,7 +78,7 @@ def frozen(
 def trains(process: psutil.Process) -> bool:
     """Whether it is a run's driver or one of its stages, and none of Ray's own processes."""
     words = " ".join(process.cmdline())
-    return "-m ravnest run" in words or "StageActor" in words
+    return "-m ravnest run" in words or process.cmdline()[1:3] == ["-m", PROGRAM]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -222,14 +224,35 @@ def test_an_interrupt_before_training_ends_at_once(long_run_of_two: Path, tmp_pa
         list(together.map(interrupted, *zip(*cases, strict=True)))
 
 
-def test_a_killed_driver_takes_everything_along(long_run_of_two: Path, tmp_path: Path, chance: random.Random) -> None:
+def test_a_run_whose_driver_is_killed_is_taken_over_with_nothing_started_anew_and_nothing_lost(
+    long_run_of_two: Path, tmp_path: Path, chance: random.Random
+) -> None:
     running = Running(shutil.copytree(long_run_of_two, tmp_path / "run"))
     running.until_update(chance.randrange(5, 60))
-    family = running.family()
-    assert len(running.stages()) == 2
+    stages = running.stages()
+    others = [each for each in running.family() if each not in stages and "own_process" not in " ".join(each.cmdline())]
+    assert len(stages) == 2
+    before = Path(running.folder / "r/driver.json").stat()
+    assert before.st_mode & 0o777 == 0o600
     running.process.kill()
     running.process.communicate(timeout=DEADLINE_S)
-    assert gone(family, within_s=NOTICED_S)
+    assert gone(others, within_s=NOTICED_S)
+    again = Running(running.folder, "--resume")
+    again.until("taken over after round")
+    again.until("checkpoint of round")
+    assert all(stage.is_running() for stage in stages)
+    stages[0].kill()  # which nobody's actor watches any more
+    again.until("has left the run")
+    again.until("trains again")
+    again.send(signal.SIGTERM)
+    assert again.end() == 130, again.output
+    assert "Traceback" not in again.output
+    assert gone(stages)
+    records = read_metrics(running.folder / "r/metrics.jsonl")
+    told = [(one["cluster"], one["stage"], one["update"]) for one in records if one["kind"] == "update"]
+    (lost,) = [one for one in records if one["kind"] == "lost"]
+    assert len(told) - len(set(told)) <= int(str(lost["samples"])) // 12, "only what was lost is trained on again"
+    assert not (running.folder / "r/driver.json").exists()
 
 
 def test_a_frozen_stage_costs_its_cluster(frozen: tuple[Running, list[psutil.Process], Future[int]]) -> None:

@@ -24,6 +24,7 @@ import torch
 import yaml
 
 from ravnest.cli.main import main
+from ravnest.driver.ray.stage_host import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
@@ -151,8 +152,8 @@ class Running:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def stages(self) -> list[psutil.Process]:
-        """The stages' processes, as Ray names them."""
-        return [child for child in self.family() if "StageActor" in " ".join(child.cmdline())]
+        """The stages' processes."""
+        return [child for child in self.family() if child.cmdline()[1:3] == ["-m", PROGRAM]]
 
     def end(self) -> int:
         """Wait for the end; the exit code."""

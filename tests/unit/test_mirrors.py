@@ -18,6 +18,8 @@ TYPES_ONLY = {
     "cluster_planner/search/candidates.py",
     "ravnest/dht/events.py",
     "ravnest/driver/instructions.py",
+    "ravnest/driver/loop_parts.py",
+    "ravnest/driver/observe/stage_figures.py",
     "ravnest/pipeline/events.py",
     "ravnest/stage/donor_messages.py",
     "ravnest/stage/epoch_messages.py",

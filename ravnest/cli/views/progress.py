@@ -43,6 +43,7 @@ from ravnest.driver.observe.report import (
     RoundCommittedEvent,
     RunEvent,
     StageRestoredEvent,
+    TakenOverEvent,
 )
 from ravnest.formatting import duration, loss_text, size
 
@@ -124,6 +125,12 @@ def event_line(event: RunEvent) -> str | None:
             return (
                 f"{event.cluster} was replaced and trains again after {duration(event.seconds)}, from the anchor of"
                 f" round {event.round} ({where})"
+            )
+        case TakenOverEvent():
+            gone = f"; {', '.join(event.missing)} will be started anew" if event.missing else ""
+            return (
+                f"taken over after round {event.round}, with {event.samples:,} samples and nothing started anew:"
+                f" {', '.join(event.clusters)} train on{gone}"
             )
         case ClusterReplannedEvent():
             gain = "" if event.gained is None else f", and {event.gained:,} samples more by the end of the run"

@@ -4,7 +4,6 @@ In: the stages' reports, and what the driver does. Out: progress (rates, mean lo
 that each stage spent on each kind of work are kept in stage_times.py.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +13,9 @@ from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.recent_rate import RecentRate
 from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.driver.standing import Standing
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_place
 from ravnest.recovery import Replaced, Restored, TryFailed
@@ -24,9 +25,6 @@ from ravnest.training.named_measures import Measure
 from ring_allreduce.transport import strangers_in_words
 
 PROGRESS_EVERY_S = 1.0
-RATE_OVER_S = 15.0
-"""A cluster's rate is told over at least so many seconds, and over two updates, where it has been training so long."""
-_LEAST_POINTS = 3
 _PHASE_NAMES = {
     ins.RunPhase.DRAINING: ("draining", "the micro-batches in flight are finished, nothing new is begun"),
     ins.RunPhase.FINISHING: ("last round", "all clusters agree on the final weights"),
@@ -42,32 +40,7 @@ class _ClusterTally:
     losses: list[float] = field(default_factory=list)
     max_staleness: int = 0
     rounds_merged: int = 0
-    rate: "RecentRate" = field(default_factory=lambda: RecentRate())
-
-
-class RecentRate:
-    """How fast something is counted up that rises in steps, over the last RATE_OVER_S seconds or a little more."""
-
-    def __init__(self) -> None:
-        self._steps: deque[tuple[float, int]] = deque()
-        """(moment in seconds, count) of the first reading and of each that was higher than the one before."""
-
-    def at(self, now_s: float, count: int) -> float:
-        """Take a reading, and return the rate per second; 0 before the second reading, which is another count.
-
-        The rate is that between two steps, so that it does not fall and rise with the time since the last one. Where
-        the next step is late, by the mean time between those before, the rate falls until it comes.
-        """
-        steps = self._steps
-        if not steps or count > steps[-1][1]:
-            steps.append((now_s, count))
-        while len(steps) > _LEAST_POINTS and steps[1][0] <= now_s - RATE_OVER_S:
-            steps.popleft()
-        (first_s, first), (last_s, last) = steps[0], steps[-1]
-        between_s = last_s - first_s
-        if between_s <= 0:
-            return 0.0
-        return (last - first) / max(between_s, now_s - first_s - between_s / (len(steps) - 1))
+    rate: RecentRate = field(default_factory=RecentRate)
 
 
 class RunRecord:
@@ -156,6 +129,14 @@ class RunRecord:
 
     def training(self) -> None:
         """All stages have started, and training begins."""
+        self._emit(report.PhaseEvent("training"))
+
+    def taken_over(self, standing: Standing) -> None:
+        """The session of another driver goes on with this one."""
+        self.at(standing.elapsed_s)
+        samples = sum(standing.updates.values()) * self._samples_per_update
+        missing, committed = (*standing.away, *standing.missing), self._rounds_before + standing.committed
+        self._emit(report.TakenOverEvent(tuple(standing.whole), missing, committed, samples, standing.elapsed_s))
         self._emit(report.PhaseEvent("training"))
 
     def phase(self, phase: ins.RunPhase) -> None:

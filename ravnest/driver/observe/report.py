@@ -17,6 +17,9 @@ from ravnest.driver.observe.place_events import (
     NodeSlowEvent,
     NodesSharedOutEvent,
 )
+from ravnest.driver.observe.stage_figures import StageFigures as StageFigures
+from ravnest.driver.observe.stage_figures import StageMemory as StageMemory
+from ravnest.driver.observe.stage_figures import TimeShares as TimeShares
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 
@@ -153,6 +156,21 @@ class ClusterLostEvent:
 
 
 @dataclass(frozen=True)
+class TakenOverEvent:
+    """The driver of a run was gone, and this one goes on with its stages: nothing was started anew.
+
+    `clusters` train on, and `missing` are started anew. The fleet had come to this `round` and these `samples`,
+    `elapsed_s` seconds after the beginning of training, by what the driver before had written down.
+    """
+
+    clusters: tuple[str, ...]
+    missing: tuple[str, ...]
+    round: int
+    samples: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
 class ClusterReplacedEvent:
     """A cluster that had been lost trains again, on these nodes (by stage), from the anchor after `round`.
 
@@ -216,6 +234,7 @@ RunEvent = (
     | CheckpointRefusedEvent
     | ClusterLostEvent
     | ClusterReplacedEvent
+    | TakenOverEvent
     | ClusterReplannedEvent
     | NodeJoinedEvent
     | NodeSlowEvent
@@ -233,63 +252,6 @@ class Observer(Protocol):
     def on(self, event: RunEvent) -> None:
         """Is called with each event, in the thread that called `run`, and must return soon."""
         ...
-
-
-@dataclass(frozen=True)
-class TimeShares:
-    """The shares of a stage's time by what it did; `seconds` is the whole.
-
-    `compute`, `averaging`, `evaluation`, `handoff` and `bubble` add up to 1.
-    """
-
-    seconds: float
-    compute: float
-    """Forward, backward and update together."""
-    forward: float
-    backward: float
-    update: float
-    averaging: float
-    """Taking snapshots and merging. The rings themselves move while the stage computes."""
-    evaluation: float
-    handoff: float
-    """Time between the stage's threads, when it neither computes nor waits for another stage."""
-    bubble: float
-    """Waiting, for any cause."""
-    waiting: Mapping[str, float]
-    """The bubble by cause, as in ravnest/pipeline/time_ledger.py: input, window, staleness, lag, norm, drain."""
-
-
-@dataclass(frozen=True)
-class StageMemory:
-    """The most memory that a stage's tensors took, and what the plan predicts. Both are without the process itself."""
-
-    planned_bytes: int
-    """The prediction for `window` micro-batches in flight."""
-    tensor_bytes: int
-    parts: Mapping[str, int]
-    """By part, as in ravnest/stage/memory.py: the bytes at that part's own peak. `tensor_bytes` is their sum."""
-    window: int | None = None
-    """The largest window that the run used, planned or tuned; None where it is not known."""
-
-
-@dataclass(frozen=True)
-class StageFigures:
-    """The figures of one stage: overall, and in the steady state, which is None where the run was too short."""
-
-    stage: str
-    node: str
-    steady: TimeShares | None
-    overall: TimeShares | None
-    memory: StageMemory | None = None
-    step_s: float | None = None
-    """Seconds per micro-batch in the steady state, by the stage's own clock."""
-    mean_staleness: float | None = None
-    max_staleness: int | None = None
-    """The highest staleness of all gradients of the stage, in updates."""
-    late_share: float | None = None
-    """How late this machine was, as a share of the computing that it imitated; None where it imitated none."""
-    link_late_s: float | None = None
-    """By how many seconds emulated links handed a message on too late, in the mean; None without emulated links."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +302,7 @@ _KINDS = {
     CheckpointRefusedEvent: "not_saved",
     ClusterLostEvent: "lost",
     ClusterReplacedEvent: "replaced",
+    TakenOverEvent: "taken_over",
     ClusterReplannedEvent: "replanned",
     NodeJoinedEvent: "joined",
     NodeSlowEvent: "slow",

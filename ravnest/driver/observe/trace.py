@@ -18,6 +18,7 @@ from ravnest.pipeline import stage_place
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.stage import messages as m
 from ravnest.stage.reports import COMPUTE, NETWORK, NUMBERLESS, RINGS, SPANS_A_STAGE, ClockOffset
+from ring_allreduce.transport import Message
 
 _MICRO = 1e6
 _RING_THREADS = 100
@@ -67,6 +68,14 @@ class RunTrace:
     def placed(self, nodes: Mapping[str, str]) -> None:
         """These stages run on these nodes from now on."""
         self._nodes |= nodes
+
+    def draw(self, stage: str, message: Message, now_s: float) -> None:
+        """Take what a stage has sent, where it is a piece of its timeline or tells its clock."""
+        match message:
+            case m.Alive():
+                self.heard(stage, message, now_s)
+            case m.Spans():
+                self.take(stage, message)
 
     def heard(self, stage: str, alive: m.Alive, now_s: float) -> None:
         """Compare the clock of a stage with the driver's, where its message carries the readings for it."""

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from ravnest.driver.ray import guard
+from ravnest.driver.ray.stage_host import PROGRAM
 from ravnest.errors import RunFailed
 
 _TOKEN = Path(".ray") / "auth_token"
@@ -29,7 +30,7 @@ _FOLDER_PREFIX = "ravnest-ray-"
 _LONGEST_BASE = 24
 """A path of a Unix socket has at most 107 characters on Linux and 103 on macOS, of which Ray takes 65 in its folder."""
 _WORKERS = ("ray::StageActor", "ray::IDLE")
-"""How Ray's workers call themselves: those that are stages, and those that may become one. Its agents are none."""
+"""How Ray's workers call themselves: those that start stages, and those that may become one. Its agents are none."""
 _ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch: with 0 a Ray that starts takes the address of loopback for this machine's. It works on Linux too."""
 
@@ -122,7 +123,7 @@ class RayFolder:
 
 
 def workers() -> list[int]:
-    """The ids of the workers of a Ray that this process has started."""
+    """The ids of the stages' processes, and of the workers, of a Ray that this process has started."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it may just have ended
@@ -132,8 +133,8 @@ def workers() -> list[int]:
 
 
 def is_worker(command: list[str]) -> bool:
-    """Whether this is the command line, which Ray writes anew, of a process that is a stage or may become one."""
-    return bool(command) and command[0].startswith(_WORKERS)
+    """Whether this is the command line of a stage's process, or of an actor, which Ray writes anew, that starts one."""
+    return bool(command) and (command[0].startswith(_WORKERS) or command[1:3] == ["-m", PROGRAM])
 
 
 def _base() -> Path:

@@ -1,112 +1,46 @@
-"""The stages of a run as Ray's actors.
+"""The stages of a run, and Ray's actors that start and hear them.
 
 In: the setup of each stage, and the node that it runs on. Out: running processes, their addresses, and how each ended.
-session.py connects to Ray.
+session.py connects to Ray; stage_host.py is what runs in the actor.
 """
 
 import os
-import signal
-import socket
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cluster_planner import Plan
+from ravnest.driver.ray.adopted import Adopted
 from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
+from ravnest.driver.ray.stage_host import Reply, StageActor
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import data_of_node
-from ravnest.stage.messages import ALIVE_EVERY_S, START_DEADLINE_S, STOOD_STILL_S
-from ravnest.stage.orphan import LEAVE_S, Leash
-from ravnest.stage.setup import StageAddress, StageSetup, UserCode
+from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
+from ravnest.stage.own_process import StageOrder, StageOutcome, heard, packed, told
+from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import PeerAddress
 
-
-@dataclass(frozen=True)
-class StageOutcome:
-    """How a stage's process ended. `error` is one line and `details` the traceback; both are None without an error."""
-
-    error: str | None = None
-    details: str | None = None
-
-
-class StageActor:
-    """One stage of one cluster, in a process of its own."""
-
-    def __init__(self, setup: StageSetup, host: str, shipped: str | None = None, *, leash: Leash | None = None) -> None:
-        """
-        Arguments:
-            host: the address at which other stages reach this machine.
-            shipped: where Ray has brought the job's code, the name of the job file in this process's working folder;
-                None where the job lies at the same place as for the driver.
-            leash: ends the process where the driver lets nothing be heard; None takes one that ends this process.
-        """
-        self._leash = Leash() if leash is None else leash
-        self._leash.allow(START_DEADLINE_S)
-        if shipped is not None:
-            here = Path.cwd()
-            setup = replace(setup, code=UserCode(str(here / shipped), (str(here),)))
-        self._setup = setup
-        self._host = host
-
-    def prepare(self) -> StageAddress:
-        """Import torch, load the data, and bind the endpoint. Returns its address and facts about the process."""
-        sys.path[:0] = [path for path in self._setup.code.search_dirs if path not in sys.path]
-        from ravnest.stage.process import (
-            StageProcess,
-        )  # imports torch: not before now, so that all actors import it at the same time
-
-        self._process = StageProcess(self._setup, self._host)
-        cores = len(os.sched_getaffinity(0))
-        samples = self._process.samples
-        self._leash.allow(START_DEADLINE_S)  # the others may take longer
-        return StageAddress(self._process.address, socket.gethostname(), os.getpid(), cores, samples)
-
-    def run(self, peers: Mapping[str, PeerAddress]) -> StageOutcome:
-        """Train until the run is over. A failure is returned and not raised, so that the driver can name the stage in
-        one line. The process ends by itself soon after."""
-        self._leash.release()  # a stage that runs has deadlines of its own
-        try:
-            with notice_on_sigterm(self._process.give_notice):
-                self._process.run(peers)
-        except BaseException as error:  # noqa: BLE001 - every error is reported to the driver
-            line = " ".join(str(error).split()) or type(error).__name__
-            return StageOutcome(line, traceback.format_exc())
-        finally:
-            self._leash.allow(LEAVE_S)
-        return StageOutcome()
-
-
-@contextmanager
-def notice_on_sigterm(notice: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, SIGTERM gives notice and ends nothing. Only a main thread may set that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: notice())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+_END_S = 5.0
+"""How long an actor may take to end its stage, before it is killed itself."""
 
 
 @dataclass(frozen=True)
 class StageEnded:
     """The process of a stage has ended.
 
-    `outcome` is what its `run` has returned. It is None where the process died; then `reason` says how, in words.
+    `outcome` is what it has said of itself. It is None where the process died; then `reason` says how, in words.
     """
 
     stage: str
     outcome: StageOutcome | None
     reason: str = ""
+    unheard: bool = False
+    """Whether nothing is known of the process: Ray has lost the actor that watched it."""
 
 
 class RayCluster:
@@ -126,14 +60,24 @@ class RayCluster:
         self._running: dict[Any, str] = {}
         self._preparing: dict[Any, str] = {}
         """By call that is to make a stage listen, of those that begin anew: the stage."""
+        self.adopted = Adopted({})
+        """The stages' processes that another driver has started."""
+        self._ending: dict[Any, Any] = {}
+        """By call that is to end a stage: its actor, which is not needed any more then."""
 
     def __enter__(self) -> "RayCluster":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for actor in self._actors.values():
-            self._ray.kill(actor)
-        self._session.close()
+        try:
+            self.end([*self._actors, *self.adopted.stages])
+            if self._ending:
+                with suppress(self._ray.exceptions.RayError):
+                    self._ray.wait(list(self._ending), num_returns=len(self._ending), timeout=_END_S)
+            for actor in self._ending.values():
+                self._ray.kill(actor)
+        finally:
+            self._session.close()
 
     @property
     def host(self) -> str:
@@ -159,10 +103,12 @@ class RayCluster:
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
         remote = self._ray.remote(StageActor)
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        # One call waits for the process, another may end it meanwhile.
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
         if self._session.is_local:
             for stage, setup in setups.items():
-                self._actors[stage] = remote.options(**options).remote(setup, LOOPBACK)
+                order = packed(StageOrder(setup, LOOPBACK))
+                self._actors[stage] = remote.options(**options).remote(stage, order)
             return
         found = self._ray_nodes(plan, list(nodes.values()))
         shipped = Path(plan.job_file).name if self._session.ships_code else None
@@ -170,7 +116,17 @@ class RayCluster:
             node = found[nodes[stage]]
             at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]).data)
             there = remote.options(**options, **self._session.on_node(node))
-            self._actors[stage] = there.remote(replace(setup, job=at_node), node.address, shipped)
+            order = packed(StageOrder(replace(setup, job=at_node), node.address, shipped))
+            self._actors[stage] = there.remote(stage, order)
+
+    def adopt(self, stages: Mapping[str, StageAddress]) -> None:
+        """These stages of the run are at work already: another driver has started them."""
+        self.adopted = Adopted(stages)
+
+    def release(self) -> None:
+        """Let all stages live on: they are another driver's now."""
+        self._actors.clear()
+        self.adopted = Adopted({})
 
     def alive(self, plan: Plan) -> set[str]:
         """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
@@ -195,21 +151,24 @@ class RayCluster:
         for call in ready:
             stage = self._preparing.pop(call)
             try:
-                found[stage] = self._ray.get(call)
+                said = _opened(self._ray.get(call))
             except self._ray.exceptions.RayError as error:
-                found[stage] = one_line(getattr(error, "cause", None) or error)
+                said = one_line(getattr(error, "cause", None) or error)
+            found[stage] = said if isinstance(said, StageAddress | str) else one_line(said)
         return found
 
     def enter(self, peers: Mapping[str, PeerAddress], stages: list[str]) -> None:
         """Let these stages enter their loops. `peers` are those that they know at first."""
-        self._running |= {self._actors[stage].run.remote(peers): stage for stage in stages}
+        said = told(peers)
+        self._running |= {self._actors[stage].run.remote(said): stage for stage in stages}
 
     def end(self, stages: list[str]) -> None:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
+        self.adopted.end(stages)
         for stage in stages:
             actor = self._actors.pop(stage, None)
             if actor is not None:
-                self._ray.kill(actor)
+                self._ending[actor.end.remote()] = actor
         self._running = {call: stage for call, stage in self._running.items() if stage not in stages}
         self._preparing = {call: stage for call, stage in self._preparing.items() if stage not in stages}
 
@@ -231,14 +190,18 @@ class RayCluster:
         addresses = {}
         for call in ready:
             try:
-                addresses[calls[call]] = self._ray.get(call)
-            except self._ray.exceptions.RayTaskError as error:
-                cause = error.cause if error.cause is not None else error
-                if isinstance(cause, InvalidInput):
-                    raise cause from None
-                raise RunFailed(f"{calls[call]} could not start: {one_line(cause)}") from error
-            except self._ray.exceptions.RayActorError as error:
+                said = _opened(self._ray.get(call))
+            except self._ray.exceptions.OutOfMemoryError as error:
+                raise NodeLost(f"{calls[call]} could not start: {_OUT_OF_MEMORY}") from error
+            except self._ray.exceptions.RayError as error:
                 raise NodeLost(f"{calls[call]} died while starting: {one_line(error)}") from error
+            if isinstance(said, str):
+                raise NodeLost(f"{calls[call]} died while starting: {said}")
+            if isinstance(said, InvalidInput):
+                raise said
+            if not isinstance(said, StageAddress):
+                raise RunFailed(f"{calls[call]} could not start: {one_line(said)}")
+            addresses[calls[call]] = said
         if late:
             names = ", ".join(sorted(calls[call] for call in late))
             raise NodeLost(f"not ready after {timeout_s:.0f} s: {names}")
@@ -246,25 +209,51 @@ class RayCluster:
 
     def start(self, peers: Mapping[str, PeerAddress]) -> None:
         """Let every stage enter its loop. `peers` are the addresses of all stages and of the driver."""
-        self._running = {actor.run.remote(peers): stage for stage, actor in self._actors.items()}
+        self._running = {}
+        self.enter(peers, list(self._actors))
 
     def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
         """The stages whose processes have ended since the last call, each once. Waits up to `timeout_s` for one."""
+        self._let_go()
+        ends = [StageEnded(stage, None, "its process has ended") for stage in self.adopted.take_ended()]
         if not self._running:
-            return []
+            return ends
         done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout_s)
-        ends = []
         for call in done:
             stage = self._running.pop(call)
             try:
-                ends.append(StageEnded(stage, self._ray.get(call)))
+                said = _opened(self._ray.get(call))
+            except self._ray.exceptions.OutOfMemoryError:
+                ends.append(StageEnded(stage, None, _OUT_OF_MEMORY, unheard=True))
             except self._ray.exceptions.RayError as error:
-                ends.append(StageEnded(stage, None, one_line(error)))
+                ends.append(StageEnded(stage, None, one_line(error), unheard=True))
+            else:
+                died = isinstance(said, str)
+                ends.append(StageEnded(stage, None, said) if died else StageEnded(stage, said))
         return ends
+
+    def _let_go(self) -> None:
+        """Kill the actors whose stages have been ended."""
+        if not self._ending:
+            return
+        done, _ = self._ray.wait(list(self._ending), num_returns=len(self._ending), timeout=0.0)
+        for call in done:
+            self._ray.kill(self._ending.pop(call))
 
     def _ray_nodes(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:
         alive = [node for node in self._session.nodes() if node.alive]
         return {name: _ray_node(plan, name, alive) for name in names}
+
+
+_OUT_OF_MEMORY = (
+    "Ray has ended its actor to free memory: the machine has too little for what runs there; give the node a smaller"
+    " `memory_gb` in nodes.yaml and plan again, or raise RAY_memory_usage_threshold where Ray is started"
+)
+
+
+def _opened(reply: Reply) -> Any:
+    """What a stage's process has said, or in words how it ended."""
+    return heard(reply[1]) if reply[0] == "said" else reply[1]
 
 
 def nodes_alive(plan: Plan, address: str | None, log: Path) -> set[str]:

@@ -283,7 +283,7 @@ def test_a_leap_over_several_thresholds_asks_for_one_evaluation():
 def test_a_resumed_run_counts_on():
     run = control(start_samples=120, start_updates={"a": 6, "b": 4}, stop_samples=144)
     assert run.samples == 120
-    assert run.session_samples == 0
+    assert run.accounts.session_samples == 0
     updated(run, "a", 6)
     assert run.samples == 132
     assert run.phase is ins.RunPhase.TRAINING

@@ -12,7 +12,8 @@ from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.loop import DriverLoop, StageLinks
+from ravnest.driver.loop import DriverLoop
+from ravnest.driver.loop_parts import StageLinks
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.report import (

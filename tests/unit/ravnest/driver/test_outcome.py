@@ -95,10 +95,14 @@ def finished(
     )
     captured = SimpleNamespace(aliases={})
     prepared: Any = SimpleNamespace(
-        folder=folder, plan=plan, job=job, data=data, captured=captured, resumed=None, rounds_before=0
+        folder=folder, plan=plan, job=job, data=data, captured=captured, resumed=None, start=None, rounds_before=0
     )
     control: Any = SimpleNamespace(
-        stopped_early=False, samples=48, session_samples=48, updates={"c0": 1, "c1": 1}, rounds_committed=1
+        stopped_early=False,
+        samples=48,
+        accounts=SimpleNamespace(session_samples=48),
+        updates={"c0": 1, "c1": 1},
+        rounds_committed=1,
     )
     return lambda: finish(prepared, record, control)
 

@@ -268,7 +268,7 @@ def test_a_run_trains_on_with_another_plan(tmp_path):
     again = LocalRun(others, states_for(others, other, later, resumed), control, plan=other)
     result = again.run()
     assert control.samples >= 480
-    assert control.session_samples < 480 - 200, "it went on, and did not begin anew"
+    assert control.accounts.session_samples < 480 - 200, "it went on, and did not begin anew"
     assert result.losses["c1"][0] < losses[0]
     assert again.stages["c1.s2"].machine.version == control.updates["c1"] > resumed.updates["c1"]
 

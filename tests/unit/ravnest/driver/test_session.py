@@ -4,20 +4,12 @@ import pytest
 
 from ravnest.driver.instructions import RunPhase
 from ravnest.driver.observe.report import NO_LIMIT, RunLimit
-from ravnest.driver.session import run_control, run_keys, stage_watch
+from ravnest.driver.session import run_control, stage_watch
+from ravnest.driver.session_keys import run_keys
 from ravnest.driver.stage_setups import stage_setups
 from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
 from tests.support.local import captured_job, setups_of, tiny_job
-
-
-def test_each_process_of_a_run_has_a_key_pair_of_its_own_and_they_all_share_one_list() -> None:
-    keys = run_keys(["c0.s0", "c1.s0", "driver"])
-    assert len({one.own.secret for one in keys.values()}) == 3
-    for name, one in keys.items():
-        one.require_own_name(name)
-        assert one.allowed == {other: of_other.own.public for other, of_other in keys.items()}
-    assert run_keys(["driver"])["driver"].own != keys["driver"].own
 
 
 def test_the_keys_of_an_encrypted_run_reach_each_stage_and_no_text() -> None:

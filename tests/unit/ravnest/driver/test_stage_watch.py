@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.stage_watch import UNWATCHED_S, StageWatch
 from ravnest.errors import NodeLost
 from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S
@@ -72,3 +72,16 @@ def test_a_stage_that_comes_later_is_watched_from_then_on():
     assert watch.node("c0.s1") == "tower"
     lost = dict(watch.silent(1001.0 + SILENCE_FLOOR_S))
     assert "stage c0.s1 on node 'tower' has been silent" in lost["c0.s1"]
+
+
+def test_a_stage_whose_actor_is_lost_lives_as_long_as_it_is_heard():
+    watch = StageWatch(NODES, 0.0)
+    everyone_alive(watch, 0, 10)
+    for stage in NODES:
+        watch.unwatched(stage, "the actor is gone", 10.0)
+    watch.heard("c0.s0", 10.5, progress=False)
+    watch.heard("c0.s1", 13.0, progress=False)
+    assert watch.silent(10.0 + UNWATCHED_S - 0.1) == []
+    lost = [("c0.s0", "stage c0.s0 on node 'desk' died: the actor is gone")]
+    assert watch.silent(10.0 + UNWATCHED_S) == lost
+    assert watch.silent(10.0 + UNWATCHED_S) == [], "it is told once"

@@ -2,7 +2,10 @@
 
 import threading
 
-from ravnest.stage.orphan import ORPHAN_FLOOR_S, Leash, orphan_deadline
+import pytest
+
+from ravnest.errors import NodeLost
+from ravnest.stage.orphan import ORPHAN_FLOOR_S, DriverWatch, Leash, orphan_deadline
 
 LONG_S = 3600.0
 
@@ -55,3 +58,17 @@ def test_time_in_which_a_process_stood_still_is_not_its_own() -> None:
     Leash(ended.set, now=now, wait=lambda released, seconds: released.is_set()).allow(180.0)
     assert ended.wait(60)
     assert 3700.0 + 180.0 - 100.0 <= read[-1] <= 3700.0 + 180.0 - 98.0
+
+
+def test_a_stage_without_a_driver_waits_as_long_as_its_job_says() -> None:
+    watch = DriverWatch(0.0, keep_s=600.0)
+    assert not watch.look(ORPHAN_FLOOR_S)
+    assert watch.look(ORPHAN_FLOOR_S + 1.0), "it begins to wait"
+    assert not watch.look(ORPHAN_FLOOR_S + 2.0)
+    assert watch.waits
+    assert watch.heard(300.0), "which ends the wait"
+    assert not watch.heard(301.0)
+    assert not watch.waits
+    assert watch.look(700.0)
+    with pytest.raises(NodeLost, match="the driver has been silent for 3699 s"):
+        watch.look(4000.0)

@@ -8,6 +8,7 @@ import torch
 from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.initial_weights import make_weights
+from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.executor import ComputeFinished, InlineExecutor
 from ravnest.stage.process import assemble, batch_source
@@ -25,7 +26,7 @@ class Bench:
     def __init__(self, name, timeline=False, executor=None, **changes):
         torch.set_num_threads(1)
         self.now_s = 0.0
-        self.job = tiny_job(**changes)
+        self.job = tiny_job(**{"wait_for_driver_minutes": 0, **changes})
         setups, _ = setups_of(self.job, parts=(3,))
         self.setup = replace(setups[name], timeline=timeline)
         self.network = InProcessNetwork(now=self.now)
@@ -329,3 +330,29 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_names_the_cluster():
     first.add_correction(first.names, torch.full_like(first.flat(), float("nan")))
     with pytest.raises(RunFailed, match="the loss of micro-batch 0 of c0 is nan: diverged"):
         run.run()
+
+
+def test_without_a_driver_a_first_stage_finishes_its_window_and_goes_on_with_another_one():
+    bench = Bench("c0.s0", wait_for_driver_minutes=5, update_every=1, max_staleness=1)
+    bench.say(m.DRIVER, m.Go())
+    bench.turn(5)
+    assert len(bench.heard("c0.s1")) == 2
+    seconds(bench, SILENCE_FLOOR_S + 2)
+    for micro_batch in (0, 1):
+        bench.say("c0.s1", *bench.gradient(micro_batch))
+    bench.turn(5)
+    assert bench.heard("c0.s1") == [], "it begins nothing new"
+    bench.heard(m.DRIVER)
+    bench.peers[m.DRIVER].epoch = 1
+    at = bench.peers[m.DRIVER].address
+    bench.say(m.DRIVER, em.TakeOver(term=1, host=at.host, pipeline_port=at.pipeline_port, bulk_port=at.bulk_port))
+    bench.turn(5)
+    position = next(each.message for each in bench.heard(m.DRIVER) if isinstance(each.message, em.StagePosition))
+    assert (position.term, position.version, position.committed, position.drains) == (1, 2, 0, False)
+    assert len(bench.heard("c0.s1")) == 2
+    bench.peers[m.DRIVER].epoch = 0
+    bench.say(m.DRIVER, m.Stop())  # of the driver before
+    bench.turn(5)
+    assert not bench.stage.stopped
+    with pytest.raises(NodeLost, match="the driver has been silent"):
+        seconds(bench, 300 + 2 * SILENCE_FLOOR_S)

@@ -1,7 +1,5 @@
 """Stages as Ray's actors, with stand-ins for Ray and for the process of a stage."""
 
-import signal
-import threading
 from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,11 +9,11 @@ import pytest
 from cluster_planner import Plan
 from ravnest.driver.ray import stage_actors
 from ravnest.driver.ray.session import RayNode
-from ravnest.driver.ray.stage_actors import RayCluster, StageActor, StageOutcome, notice_on_sigterm
+from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.errors import InvalidInput, NodeLost
-from ravnest.stage import process
 from ravnest.stage.messages import START_DEADLINE_S
-from ravnest.stage.orphan import LEAVE_S, Leash
+from ravnest.stage.own_process import StageOutcome, told
+from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 from tests.support.local import setups_of, tiny_job
 
@@ -56,54 +54,7 @@ def test_a_planned_node_that_ray_does_not_have_is_named(monkeypatch: pytest.Monk
     assert caught.value.key == "nodes.tower.address"
 
 
-class Process:
-    """A stage's process that fails with `error`, where it is to."""
-
-    error: Exception | None = None
-    address = PeerAddress("127.0.0.1", 5000, 5001)
-    samples = (240, 10)
-
-    def __init__(self, setup: Any, host: str) -> None: ...
-
-    def give_notice(self) -> None: ...
-
-    def run(self, peers: Any) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-class Watched(Leash):
-    """A leash that remembers how long it was, and ends nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lengths: list[float | None] = []
-
-    def allow(self, seconds: float) -> None:
-        self.lengths.append(seconds)
-
-    def release(self) -> None:
-        self.lengths.append(None)
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(None, None), (RuntimeError("out of\nmemory"), "out of memory"), (ValueError(), "ValueError")],
-)
-def test_a_failure_of_a_stage_is_its_outcome_in_one_line(
-    error: Exception | None, said: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "StageProcess", Process)
-    monkeypatch.setattr(Process, "error", error)
-    setups, _ = setups_of(tiny_job(), parts=(1,))
-    leash = Watched()
-    actor = StageActor(next(iter(setups.values())), "127.0.0.1", leash=leash)
-    assert actor.prepare().samples == (240, 10)
-    outcome = actor.run({})
-    assert outcome.error == said
-    assert outcome == StageOutcome() or (outcome.details or "").startswith("Traceback")
-    # Ray may not hear that nobody wants the process any more: it ends by itself before it runs, and after.
-    assert leash.lengths == [START_DEADLINE_S, START_DEADLINE_S, None, LEAVE_S]
+AT = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), "here", 1, 2)
 
 
 class Starting:
@@ -115,8 +66,9 @@ class Starting:
     def __init__(self, ready_after: int | None, pauses: Container[int] = ()) -> None:
         self.ready_after, self.pauses = ready_after, pauses
         self.waits, self.clock_s = 0, 0.0
-        self.kill = self.get = lambda call: call
-        self.exceptions = SimpleNamespace(RayTaskError=ValueError, RayActorError=OSError)
+        self.kill = lambda actor: actor
+        self.get = lambda call: ("said", told(AT))
+        self.exceptions = SimpleNamespace(RayError=OSError, OutOfMemoryError=MemoryError)
 
     def remote(self, actor: object) -> Any:
         ready = SimpleNamespace(remote=lambda *_: object())
@@ -152,27 +104,6 @@ def test_stages_that_are_not_ready_in_time_are_named(monkeypatch: pytest.MonkeyP
     assert ray.clock_s < 3600.0 + 2 * START_DEADLINE_S
 
 
-def test_a_sigterm_gives_notice_and_ends_nothing_while_the_stage_runs() -> None:
-    before, notices = signal.getsignal(signal.SIGTERM), []
-    with notice_on_sigterm(lambda: notices.append(1)):
-        signal.raise_signal(signal.SIGTERM)
-    assert notices == [1]
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_in_another_thread_no_handler_is_set() -> None:
-    before, inside = signal.getsignal(signal.SIGTERM), []
-
-    def run() -> None:
-        with notice_on_sigterm(lambda: None):
-            inside.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(10.0)
-    assert inside == [before]
-
-
 class Calls:
     """Stands in for Ray while stages begin anew: `outcomes` has what each call of a stage has come to by now."""
 
@@ -181,20 +112,25 @@ class Calls:
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Any] = {}
-        self.killed: list[str] = []
-        self.exceptions = SimpleNamespace(RayError=self.RayError)
+        self.ended: list[str] = []
+        self.exceptions = SimpleNamespace(RayError=self.RayError, OutOfMemoryError=MemoryError)
 
     def remote(self, actor: object) -> Any:
-        def made(setup: Any, *_: object) -> Any:
-            def call(kind: str) -> Any:
-                return SimpleNamespace(remote=lambda *_: f"{setup.name} {kind}")
+        def made(stage: str, order: bytes) -> Any:
 
-            return SimpleNamespace(name=setup.name, prepare=call("prepare"), run=call("run"))
+            def call(kind: str) -> Any:
+                return SimpleNamespace(remote=lambda *_: f"{stage} {kind}")
+
+            def end() -> str:
+                self.ended.append(stage)
+                return f"{stage} end {len(self.ended)}"
+
+            end_call = SimpleNamespace(remote=end)
+            return SimpleNamespace(name=stage, prepare=call("prepare"), run=call("run"), end=end_call)
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made))
 
-    def kill(self, actor: Any) -> None:
-        self.killed.append(actor.name)
+    def kill(self, actor: Any) -> None: ...
 
     def wait(self, calls: list[str], **_: object) -> tuple[list[str], list[str]]:
         return [call for call in calls if call in self.outcomes], []
@@ -219,12 +155,42 @@ def test_stages_that_begin_anew_are_told_of_once_and_their_old_processes_no_more
     lost = {name: setup for name, setup in setups.items() if setup.cluster == "c0"}
     assert made.alive(plan) == {node.name for node in plan.fleet.nodes}
     made.begin(plan, lost)
-    assert ray.killed == ["c0.s0", "c0.s1"]
-    ray.outcomes = {"c0.s0 run": StageOutcome(), "c0.s0 prepare": "an address", "c0.s1 prepare": Calls.RayError("torn")}
+    assert ray.ended == ["c0.s0", "c0.s1"]
+    ray.outcomes = {
+        "c0.s0 run": ("said", told(StageOutcome())),
+        "c0.s0 prepare": ("said", told(AT)),
+        "c0.s1 prepare": Calls.RayError("torn"),
+    }
     assert made.ended() == [], "the process that was lost is nobody's any more"
-    assert made.prepared(["c0.s0", "c0.s1"]) == {"c0.s0": "an address", "c0.s1": "torn"}
+    assert made.prepared(["c0.s0", "c0.s1"]) == {"c0.s0": AT, "c0.s1": "torn"}
     assert made.prepared(["c0.s0", "c0.s1"]) == {}
     made.enter({}, ["c0.s0"])
-    assert [end.stage for end in made.ended()] == ["c0.s0"]
+    assert [(end.stage, end.outcome) for end in made.ended()] == [("c0.s0", StageOutcome())]
     made.end(["c0.s0", "c0.s1"])
-    assert ray.killed == ["c0.s0", "c0.s1"] * 2
+    assert ray.ended == ["c0.s0", "c0.s1"] * 2
+
+
+def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session)
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, {})
+    made.start({})
+    ray.outcomes = {"c0.s0 run": ("died", "killed"), "c0.s1 run": Calls.RayError("gone"), "c1.s0 run": MemoryError()}
+    ends = {end.stage: end for end in made.ended()}
+    assert (ends["c0.s0"].reason, ends["c0.s0"].unheard) == ("killed", False)
+    assert (ends["c0.s1"].reason, ends["c0.s1"].unheard) == ("gone", True)
+    assert "free memory" in ends["c1.s0"].reason
+    assert made.ended() == []
+
+
+def test_a_machine_without_memory_is_named_while_stages_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session)
+    setups, plan = setups_of(tiny_job(), parts=(1,))
+    made.place(plan, setups, {})
+    ray.outcomes = {"c0.s0 prepare": MemoryError()}
+    with pytest.raises(NodeLost, match=r"c0\.s0 could not start: Ray has ended its actor to free memory.*memory_gb"):
+        made.prepare(START_DEADLINE_S)

@@ -1,0 +1,74 @@
+"""The processes of stages that another driver has started, on this machine: which have ended, and how to end one.
+
+In: what that driver knew of each. Out: their ends. Of a process on another machine only its messages tell; there is no
+actor of Ray that watches it.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import psutil
+
+from ravnest.stage.setup import StageAddress
+
+_SAME_S = 1.0
+"""Two processes of one id began further apart than this."""
+
+
+class Adopted:
+    """The stages' processes of one run that its driver has not started itself."""
+
+    def __init__(self, stages: Mapping[str, StageAddress]) -> None:
+        """`stages`: by name, those of this and of other machines."""
+        here = socket.gethostname()
+        self._processes = {stage: _process(at) for stage, at in stages.items() if at.hostname == here}
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages of this machine whose ends were not told yet."""
+        return list(self._processes)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of those that live on this machine."""
+        return [each.pid for each in self._processes.values() if each is not None and _lives(each)]
+
+    def is_gone(self, stage: str) -> bool:
+        """Whether the stage's process was on this machine and has ended."""
+        if stage not in self._processes:
+            return False
+        process = self._processes[stage]
+        return process is None or not _lives(process)
+
+    def take_ended(self) -> list[str]:
+        """The stages whose processes have ended since the last call, each once."""
+        gone = [stage for stage in self._processes if self.is_gone(stage)]
+        for stage in gone:
+            del self._processes[stage]
+        return gone
+
+    def end(self, stages: Iterable[str]) -> None:
+        """End these processes at once, with all that they have started. They are not told of any more."""
+        for stage in stages:
+            process = self._processes.pop(stage, None)
+            if process is not None and _lives(process):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+
+
+def _process(at: StageAddress) -> psutil.Process | None:
+    try:
+        process = psutil.Process(at.pid)
+        return process if abs(process.create_time() - at.began_s) < _SAME_S else None
+    except psutil.Error:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

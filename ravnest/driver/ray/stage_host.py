@@ -1,0 +1,95 @@
+"""The actor of one stage: it starts the stage's process, and tells what the process says and how it ended.
+
+A worker of Ray dies with its Ray: when the driver is killed, when the head is lost, when Ray takes memory back. What a
+stage holds must not. So a stage is a process of its own, in a session of its own, and the actor only starts it, hears
+it and ends it. A shell lies between the two, because Ray kills the children of its workers with them, but not theirs.
+The stage itself decides what becomes of it without its actor (ravnest/stage/own_process.py).
+
+In: the stage's name, and bytes for its process. Out: bytes of the process. Ray's authenticated channel carries both,
+and the actor opens neither. Ray's workers import this module, which needs neither torch nor the rest of ravnest: an
+actor takes no more memory than Ray itself does.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from ravnest.stage.line import Line
+
+PROGRAM = "ravnest.stage.own_process"
+"""The module that a stage's process runs."""
+
+Reply = tuple[Literal["said"], bytes] | tuple[Literal["died"], str]
+"""What the process has answered, or how it ended, in words."""
+
+_LAUNCH = '"$@"; exit $?'
+_REAP_S = 5.0
+
+
+class StageActor:
+    """One stage of one cluster, in a process of its own. `end` may be called while `run` waits."""
+
+    def __init__(self, name: str, order: bytes) -> None:
+        """`order`: what the process is to be, for own_process.py."""
+        self._name = name
+        self._order = order
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def prepare(self) -> Reply:
+        """Start the process. It answers with its StageAddress once it listens, or with the error that kept it."""
+        here, theirs = socket.socketpair()
+        places = [entry or str(Path.cwd()) for entry in sys.path]
+        command = ["/bin/sh", "-c", _LAUNCH, "stage", sys.executable, "-m", PROGRAM, self._name, str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+                start_new_session=True,
+            )
+        self._line = Line(here)
+        return self._asked(self._order)
+
+    def run(self, peers: bytes) -> Reply:
+        """Let the stage enter its loop. `peers` are their addresses. It answers with its StageOutcome at its end."""
+        return self._asked(peers)
+
+    def end(self) -> None:
+        """End the process at once, whatever it does, with all that it has started."""
+        if self._process is not None and not self._ended:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _asked(self, request: bytes) -> Reply:
+        try:
+            self._line.send(request)
+            return "said", self._line.receive()
+        except (EOFError, OSError):
+            return "died", self._how()
+
+    def _how(self) -> str:
+        assert self._process is not None
+        try:
+            code = self._process.wait(_REAP_S)
+        except subprocess.TimeoutExpired:
+            return "its process hears its actor no more"
+        self._ended = True
+        return ended_how(code)
+
+
+def ended_how(code: int) -> str:
+    """How a process ended, in words, by the exit code that a shell gives it."""
+    number = code - 128 if code > 128 else -code if code < 0 else 0
+    if number == signal.SIGKILL:
+        return "its process was killed (SIGKILL), as the system does where a machine runs out of memory"
+    if number:
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(number).name}"
+    return f"its process ended with exit code {code}"

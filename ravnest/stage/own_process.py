@@ -1,0 +1,185 @@
+"""The program of a stage's process: `python -m ravnest.stage.own_process NAME DESCRIPTOR`.
+
+Its starter, the stage's actor (ravnest/driver/ray/stage_host.py), speaks to it over a line: first comes what the stage
+is to be, then the addresses of its peers; the answers are its own address, and in the end a StageOutcome.
+
+What the stage is to be holds the user's job and the model's graph. It is pickled by the driver, goes through Ray's
+authenticated channel, as all arguments of Ray's calls do, and comes from the process that has started this one. Nothing
+else is ever unpickled: the answers, which the driver opens, are JSON.
+
+When the starter is gone, a stage that does not train yet ends. One that trains goes on: its driver may live, or another
+driver may take the run over. How long it waits for one is orphan.py's. In: the descriptor. Out: a stage at work.
+"""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ravnest.stage.line import Line
+from ravnest.stage.messages import START_DEADLINE_S
+from ravnest.stage.orphan import LEAVE_S, Leash
+from ravnest.stage.process import StageProcess, began_s
+from ravnest.stage.setup import StageAddress, StageSetup, UserCode
+from ring_allreduce.transport import PeerAddress
+
+
+@dataclass(frozen=True)
+class StageOrder:
+    """What a process is to be."""
+
+    setup: StageSetup
+    host: str
+    """The address at which other stages reach this machine."""
+    shipped: str | None = None
+    """Where Ray has brought the job's code, the name of the job file in this process's working folder; None where the
+    job lies at the same place as for the driver."""
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """How a stage ended. `error` is one line and `details` the traceback; both are None without an error."""
+
+    error: str | None = None
+    details: str | None = None
+
+
+def packed(order: StageOrder) -> bytes:
+    """The order as bytes, for Ray's channel alone."""
+    return pickle.dumps(order)
+
+
+def told(said: StageAddress | StageOutcome | Exception | Mapping[str, PeerAddress]) -> bytes:
+    """A message of the line, which `heard` opens where it is no list of peers."""
+    match said:
+        case StageAddress():
+            return json.dumps({"at": asdict(said)}).encode()
+        case StageOutcome():
+            return json.dumps({"outcome": asdict(said)}).encode()
+        case InvalidInput():
+            wrong = {"text": str(said), "message": said.message, "key": said.key, "path": said.path, "hint": said.hint}
+            return json.dumps({"wrong": wrong}).encode()
+        case Exception():
+            return json.dumps({"failed": " ".join(str(said).split()) or type(said).__name__}).encode()
+        case _:
+            return json.dumps({peer: asdict(at) for peer, at in said.items()}).encode()
+
+
+def heard(message: bytes) -> StageAddress | StageOutcome | RavnestError:
+    """What a stage's process has said. Raises RunFailed for what none says."""
+    try:
+        said = json.loads(message)
+        match said:
+            case {"at": dict() as at}:
+                samples = None if at["samples"] is None else (int(at["samples"][0]), int(at["samples"][1]))
+                return StageAddress(**(at | {"peer": PeerAddress(**at["peer"]), "samples": samples}))
+            case {"outcome": dict() as outcome}:
+                return StageOutcome(**outcome)
+            case {"wrong": dict() as wrong}:
+                error = InvalidInput(wrong["message"], path=wrong["path"], key=wrong["key"], hint=wrong["hint"])
+                error.args = (wrong["text"],)
+                return error
+            case {"failed": str() as text}:
+                return RunFailed(text)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise RunFailed(f"a stage's process says {message[:100]!r}, which is nothing that one says") from error
+    raise RunFailed(f"a stage's process says {message[:100]!r}, which is nothing that one says")
+
+
+def serve(
+    line: Line,
+    leash: Leash,
+    make: Callable[[StageSetup, str], StageProcess] = StageProcess,
+    end: Callable[[], Any] = lambda: os._exit(1),
+) -> None:
+    """Be the stage that the starter orders, until its end.
+
+    Arguments:
+        leash: ends the process where nothing is heard while it starts and leaves.
+        make: makes the stage's process from its setup and the address of this machine.
+        end: ends the process at once, when the starter is gone and the stage does not train yet.
+    """
+    leash.allow(START_DEADLINE_S)
+    order: StageOrder = pickle.loads(line.receive())
+    try:
+        stage = make(*_unpacked(order))
+    except Exception as error:  # noqa: BLE001 - every error is the driver's to tell
+        line.send(told(error))
+        return
+    leash.allow(START_DEADLINE_S)  # the others may take longer
+    cores = len(os.sched_getaffinity(0))
+    address = StageAddress(stage.address, socket.gethostname(), os.getpid(), cores, stage.samples, began_s())
+    line.send(told(address))
+    peers = {peer: PeerAddress(**at) for peer, at in json.loads(line.receive()).items()}
+    leash.release()  # a stage that runs has deadlines of its own
+    threading.Thread(target=_watch, args=(line, stage, end), name="starter", daemon=True).start()
+    outcome = _run(stage, peers)
+    leash.allow(LEAVE_S)
+    with suppress(OSError):  # the starter is gone
+        line.send(told(outcome))
+
+
+def _unpacked(order: StageOrder) -> tuple[StageSetup, str]:
+    setup = order.setup
+    if order.shipped is not None:
+        here = Path.cwd()
+        setup = replace(setup, code=UserCode(str(here / order.shipped), (str(here),)))
+    sys.path[:0] = [path for path in setup.code.search_dirs if path not in sys.path]
+    return setup, order.host
+
+
+def _run(stage: StageProcess, peers: Mapping[str, PeerAddress]) -> StageOutcome:
+    try:
+        with notice_on_sigterm(stage.give_notice):
+            stage.run(peers)
+    except BaseException as error:  # noqa: BLE001 - every error is reported to the driver
+        line = " ".join(str(error).split()) or type(error).__name__
+        return StageOutcome(line, traceback.format_exc())
+    return StageOutcome()
+
+
+def _watch(line: Line, stage: StageProcess, end: Callable[[], Any]) -> None:
+    """Wait until the starter is gone. What has not begun to train holds nothing that anybody could go on from."""
+    with suppress(EOFError, OSError):
+        while True:
+            line.receive()
+    if not stage.trains:
+        end()
+
+
+@contextmanager
+def notice_on_sigterm(notice: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, SIGTERM gives notice and ends nothing. Only a main thread may set that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> None:
+    """Serve the starter at the other end of the descriptor that is named on the command line."""
+    descriptor = int(sys.argv[2])
+    os.set_inheritable(descriptor, False)
+    with suppress(EOFError, ConnectionError):  # the starter was gone before the stage had begun
+        serve(Line(socket.socket(fileno=descriptor)), Leash())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a thread of the user's code does not keep the process
+
+
+if __name__ == "__main__":
+    main()
