@@ -130,13 +130,18 @@ class Report:
         self.folder.mkdir(parents=True, exist_ok=True)
         document = json.dumps(self.document, indent=1, allow_nan=False)
         _replace(self.folder / "result.json", lambda path: path.write_text(document + "\n", encoding="utf-8"))
-        _replace(self.folder / "result.png", lambda path: _draw(self._stored, path))
+        if panels := self._panels:
+            _replace(self.folder / "result.png", lambda path: _draw(panels, path))
         _replace(self.folder / "RESULT.md", lambda path: path.write_text(self._markdown(), encoding="utf-8"))
 
     @property
     def document(self) -> dict[str, Any]:
         """All that is known, as plain data."""
         return {"title": self._title, "parts": self._stored}
+
+    @property
+    def _panels(self) -> list[Mapping[str, Any]]:
+        return [panel for part in self._stored.values() for panel in part["panels"]]
 
     def _kept(self) -> dict[str, dict[str, Any]]:
         path = self.folder / "result.json"
@@ -147,7 +152,7 @@ class Report:
 
     def _markdown(self) -> str:
         lines = [f"# {self._title}", "", "<!-- Written by a program from result.json; never edited by hand. -->", ""]
-        lines += [self._intro, "", "![](result.png)", "", "## Claims", ""]
+        lines += [self._intro, "", *(["![](result.png)", ""] if self._panels else []), "## Claims", ""]
         claims = [(name, claim) for name, part in self._stored.items() for claim in part["claims"]]
         rows = [
             [name, f"**{c['name']}**: {c['statement']}", c["target"], c["measured"], verdict(c["held"])]
@@ -208,10 +213,9 @@ def _cell(cell: Cell) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell).replace("|", "\\|")
 
 
-def _draw(parts: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    panels = [panel for part in parts.values() for panel in part["panels"]]
-    across = min(3, max(1, len(panels)))
-    down = max(1, -(-len(panels) // across))
+def _draw(panels: Sequence[Mapping[str, Any]], path: Path) -> None:
+    across = min(3, len(panels))
+    down = -(-len(panels) // across)
     figure = Figure(figsize=(6.2 * across, 4.3 * down), layout="constrained")
     FigureCanvasAgg(figure)
     for place, panel in enumerate(panels):

@@ -49,6 +49,12 @@ def test_all_three_files_hold_what_was_recorded(tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["RESULT.md", "result.json", "result.png"]
 
 
+def test_without_anything_to_draw_there_is_no_picture(tmp_path):
+    record(Report(tmp_path, "An experiment", ""), replace(part("speed"), panels=[]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["RESULT.md", "result.json"]
+    assert "result.png" not in (tmp_path / "RESULT.md").read_text()
+
+
 def test_a_figure_that_is_not_finite_is_written_in_words(tmp_path):
     report = Report(tmp_path, "An experiment", "")
     record(report, replace(part("speed"), tables=[Table("figures", ["n"], [[math.inf], [1.0]])]))
