@@ -2,7 +2,7 @@
 
 `RoundOwner` decides, as in a real run; members.py has the stages' side. A lost cluster leaves the rings in the next
 epoch (decision 65). One that joins follows the rounds without weight. Ring members send its stages the anchor, and it
-trains once all of them hold it (decisions 70 and 80).
+trains once all of them hold it (decisions 70 and 79).
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ tensors, weights rest in safetensors (design §8, §11.5)."""
 
 BASELINES: Mapping[str, tuple[str, ...]] = {
     "torch.distributed": ("experiments/allreduce/gloo.py",),  # gloo's all_reduce, on numbers that are our own
-    "pickle": ("ravnest/stage/own_process.py",),  # an argument of Ray, one process further (decision 83)
+    "pickle": ("ravnest/stage/own_process.py",),  # an argument of Ray, one process further (decision 81)
 }
 """What of it somebody must use all the same → the only files that may."""
 
