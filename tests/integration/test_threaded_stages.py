@@ -191,7 +191,7 @@ def test_two_clusters_train_evaluate_and_average_within_the_bound(case: str) -> 
 
 
 def test_a_stage_that_loses_its_driver_leaves_no_thread_that_computes() -> None:
-    driver = Driver(tiny_job(stop={"samples": 10**6}, average_every=10**6), (1,))
+    driver = Driver(tiny_job(stop={"samples": 10**6}, average_every=10**6, wait_for_driver_minutes=0), (1,))
     (stage,) = driver.stages.values()
     try:
         driver.follow(until_updates=3)
