@@ -8,6 +8,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import take_requests
 from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
@@ -177,9 +179,9 @@ class _Anew:
 
 
 def _restarted(
-    restarts: Restarts, prepared: Prepared, address: str | None, reason: str, observer: report.Observer
+    restarts: Restarts, prepared: Prepared, address: str | None, reason: str, watched: "_Watched"
 ) -> _Anew | None:
-    """How the run begins again whose last cluster is lost, which the observer is told; None where it does not."""
+    """How the run begins again whose last cluster is lost, which is told and written down; None where it does not."""
     checkpoint = latest_checkpoint(prepared)
     wait_s = restarts.after(checkpoint)
     if checkpoint is None or wait_s is None:
@@ -187,9 +189,12 @@ def _restarted(
     try:
         plan = plan_among(prepared.plan, nodes_alive(prepared.plan, address, prepared.folder.ray_log))
     except RavnestError as error:
-        observer.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
+        watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
         return None
-    observer.on(report.RestartedEvent(reason, checkpoint, wait_s, planned_anew=plan is not prepared.plan))
+    event = report.RestartedEvent(reason, checkpoint, wait_s, planned_anew=plan is not prepared.plan)
+    with suppress(InvalidInput), MetricsWriter(prepared.folder.metrics) as metrics:  # a full disk stops no run
+        metrics.write(report.kind_of(event), watched.trained_s, **report.as_plain(event))
+    watched.on(event)
     return _Anew(plan, wait_s)
 
 
@@ -260,6 +265,11 @@ class _Watched:
         before = isinstance(event, report.PhaseEvent) and event.name in report.PHASES_BEFORE_TRAINING
         if before and take_requests(self._folder, ("stop", "stop_now")):
             raise Interrupted("ended before training, as it was asked to")
+
+    @property
+    def trained_s(self) -> float:
+        """For how long the run has trained since it last began."""
+        return self._this_s
 
     def left_of(self, limit: report.RunLimit, prepared: Prepared, speed: float) -> report.RunLimit:
         """What is left of the limit, and of the job's minutes, after what was trained before the run began again."""

@@ -15,6 +15,7 @@ from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.preparation import writer_opener
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import Job
@@ -185,6 +186,11 @@ def test_a_run_without_clusters_begins_again_from_its_last_checkpoint_for_the_re
         ("the last one is gone", "checkpoint-000002", False),
     ]
     assert sum(sessions.waits) == pytest.approx(sum(event.wait_s for event in restarted(observer)))
+    written = [each for each in read_metrics(folder.metrics) if each["kind"] == "restarted"]
+    assert [(each["at_s"], each["checkpoint"]) for each in written] == [
+        (30.0, "checkpoint-000001"),
+        (40.0, "checkpoint-000002"),
+    ]
 
 
 def test_a_run_whose_nodes_are_gone_goes_on_by_a_plan_for_the_others(
