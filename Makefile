@@ -1,6 +1,6 @@
 # make demo   plan and train the home example, from nothing
 # make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
-# make test   all tests: at most ten minutes on two cores
+# make test   all tests: a quarter of an hour on two cores
 # make fuzz   mutated frames, messages and files against their readers: a minute or two (Linux)
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, docs, tests: what CI runs
