@@ -206,8 +206,6 @@ def train(
                 hours = HourWatch(plan.fleet.nodes) if imitate is None else None
                 arrivals = NodeArrivals(replacements, record)
                 handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
-                rings = RunRings(plan, setups, peers)
-                donors = StateDonors(rings, endpoint, record.restored, record.notice)
                 loop = DriverLoop(
                     StageLinks(endpoint, outbox, ray),
                     control,
