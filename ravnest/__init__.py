@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RunLimit,
         RunResult,
         StageRestoredEvent,
+        StageSuspectedEvent,
         TakenOverEvent,
     )
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
@@ -60,7 +61,7 @@ _NAMES = {
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
-    "RunLimit RunResult StageRestoredEvent TakenOverEvent",
+    "RunLimit RunResult StageRestoredEvent StageSuspectedEvent TakenOverEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -122,6 +123,7 @@ __all__ = [
     "Spare",
     "Stage",
     "StageRestoredEvent",
+    "StageSuspectedEvent",
     "Stall",
     "StallRate",
     "TakenOverEvent",

@@ -136,6 +136,8 @@ class DriverLoop:
         if self._control.phase is not ins.RunPhase.DONE:
             for stage, reason in self._watch.silent(awake_s, excused=self._collector.busy):
                 self._lose(stage, reason)
+            for each in self._watch.suspicions():
+                self._record.suspected(each, self._watch.node(each.stage))
         if self._recovery is not None and self._control.phase is ins.RunPhase.TRAINING:
             self._recover(self._recovery, awake_s)
         if (self._stop_asked or self._stop_wanted()) and not self._stopping:
@@ -264,16 +266,8 @@ class DriverLoop:
                 self._record.updated(delivery.sender, message)
                 if self._recovery is not None:
                     self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
-            case m.RoundMerged():
-                self._record.merged(delivery.sender, message)
-            case m.WindowTuned():
-                self._record.window_tuned(delivery.sender, message)
-            case m.BackwardSplit():
-                self._record.backward_split(delivery.sender, message)
-            case m.MemoryPeaks():
-                self._record.held(delivery.sender, message)
-            case m.ImitationLateness():
-                self._record.imitated[delivery.sender] = message
+            case m.RoundMerged() | m.WindowTuned() | m.BackwardSplit() | m.MemoryPeaks() | m.ImitationLateness():
+                self._record.reported(delivery.sender, message)
             case m.StrangersRefused():
                 self._record.strangers(delivery.sender, message.connections)
             case m.EvaluationFinished():
@@ -310,7 +304,8 @@ class DriverLoop:
                 case ins.ReformRings():
                     self._reform(instruction)
                 case ins.RecordClusterLost():
-                    self._record.cluster_lost(instruction, self._watch.node(instruction.stage))
+                    silent_s = self._watch.silent_s(instruction.stage, self._times()[1])
+                    self._record.cluster_lost(instruction, self._watch.node(instruction.stage), silent_s)
                     self._forget(instruction.cluster)
                     if self._recovery is not None:
                         epoch, awake_s = self._control.rounds.epoch, self._times()[1]

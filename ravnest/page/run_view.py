@@ -32,6 +32,7 @@ _TONES = {
     "not_saved": "bad",
     "restarted": "bad",
     "notice": "note",
+    "suspected": "note",
     "replanned": "note",
     "shared_out": "note",
     "replaced": "good",

@@ -7,10 +7,12 @@ the other computes.
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import torch
@@ -29,7 +31,7 @@ from ravnest.stage.compute import StageCompute
 from ravnest.stage.device import stage_device
 from ravnest.stage.executor import Executor, ThreadExecutor
 from ravnest.stage.joining import ArrivingState, HeldStage, JoiningStage
-from ravnest.stage.messages import ALIVE_EVERY_S, STATE_DEADLINE_S, STOOD_STILL_S
+from ravnest.stage.messages import ALIVE_EVERY_S, START_DEADLINE_S, STATE_DEADLINE_S, STOOD_STILL_S
 from ravnest.stage.reports import Timeline
 from ravnest.stage.rings import StageRings
 from ravnest.stage.rounds import StageRounds
@@ -48,6 +50,7 @@ from ring_allreduce.transport import Endpoint, Lane, PeerAddress, TransportLimit
 _POLL_S = 0.25
 _CLOSE_S = 5.0
 _QUEUE_SPARE_MESSAGES = 256
+T = TypeVar("T")
 
 
 class StageProcess:
@@ -103,7 +106,8 @@ class StageProcess:
                 self._rest(executor)
                 executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))
                 leaving.callback(executor.close, _CLOSE_S)
-                stage = stand_by(self._setup, stopped, executor, self._source)
+                stand = partial(stand_by, self._setup, stopped, executor, self._source)
+                stage = living(self._endpoint, stand, 0, threads)
                 self._work(stage)
 
     def _begin(self, executor: Executor) -> StageRuntime | JoiningStage:
@@ -112,7 +116,8 @@ class StageProcess:
         made = make_initial(self._setup, self._endpoint)
         begin, weights, optimizer = receive_state(self._endpoint)
         weights |= made
-        runtime = assemble(self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
+        make = partial(assemble, self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
+        runtime = living(self._endpoint, make, begin.tensors, self._setup.machine.threads)
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, _started())
         return runtime
 
@@ -167,6 +172,29 @@ def make_initial(setup: StageSetup, endpoint: Endpoint, now: Callable[[], float]
             endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=steps))
 
     return {name: tensor for each in setup.initial for name, tensor in each.make(setup.job.seed, step_done).items()}
+
+
+def living(
+    endpoint: Endpoint,
+    work: Callable[[], T],
+    reported: int,
+    threads: int,
+    waited: Callable[[Future[T], float], bool] = lambda done, seconds: bool(wait([done], seconds).done),
+) -> T:
+    """Do some `work` that may take long, and return its result. Meanwhile the driver hears that the stage lives.
+
+    Until START_DEADLINE_S has passed this counts as progress, of which the stage has `reported` so much already.
+
+    Arguments:
+        threads: torch's threads of the work.
+        waited: waits so many seconds for the end of the work, and says whether it has ended.
+    """
+    with ThreadPoolExecutor(1, "long step", torch.set_num_threads, (threads,)) as aside:
+        done, signs = aside.submit(work), 0
+        while not waited(done, ALIVE_EVERY_S):
+            signs = min(signs + 1, round(START_DEADLINE_S / ALIVE_EVERY_S))
+            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=reported + signs))
+        return done.result()
 
 
 def receive_state(
@@ -248,7 +276,13 @@ def joining(
     def train(held: HeldStage, merged: int, contributed: int) -> StageRuntime:
         return _trains(setup, endpoint, executor, held, now, merged, contributed)
 
-    return JoiningStage(setup, endpoint, partial(_held, setup, source), train, _started, now, kept)
+    def build(
+        state: Mapping[str, Tensor], optimizer: Mapping[tuple[str, str], Tensor], version: int, rings: StageRings
+    ) -> HeldStage:
+        work = partial(_held, setup, source, state, optimizer, version, rings)
+        return living(endpoint, work, len(state) + len(optimizer), setup.machine.threads)
+
+    return JoiningStage(setup, endpoint, build, train, _started, now, kept)
 
 
 def began_s() -> float:

@@ -28,6 +28,8 @@ from tests.support.terminal import CTRL_Z, Terminal
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
 LONG: dict[str, object] = {"stop": {"samples": 500_000}, "optimizer": {"name": "adamw", "lr": 1e-3}}
 LONG["wait_for_driver_minutes"] = 1.0
+AT_ONCE_S = 5.0
+"""The death of a process is noticed within this time, which is less than any silence that costs a stage."""
 NOTICED_S = 60.0
 """A loss is noticed long before: this only tells a driver that notices from one that does not."""
 
@@ -101,6 +103,38 @@ def paused(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         process.kill()
 
 
+FROZEN_S = 2.0 * SILENCE_FLOOR_S
+"""Longer than any deadline of a run that is this regular."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def suspended(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Running]]:
+    """A run whose processes stand still three times for FROZEN_S: all of them, as when a laptop is closed, then its
+    stages alone, then its driver alone. Each time it trains on before the next. That takes its time while other tests
+    run."""
+    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("suspended") / "run"))
+    running.until_update(5)
+    stages, driver = running.stages(), psutil.Process(running.process.pid)
+
+    def stood_still() -> Running:
+        for frozen in ([driver, *running.family()], stages, [driver]):
+            for each in frozen:
+                each.suspend()
+            time.sleep(FROZEN_S)
+            for each in frozen:
+                each.resume()
+            last = max(one["update"] for one in read_metrics(running.folder / "r/metrics.jsonl") if "update" in one)
+            running.until_update(last + 100)  # so many updates of a stage take rounds of all of them
+        running.send(signal.SIGTERM)
+        return running
+
+    watcher = ThreadPoolExecutor(1)
+    yield watcher.submit(stood_still)
+    if running.process.poll() is None:
+        running.process.kill()
+    watcher.shutdown()
+
+
 def test_a_folder_that_a_run_has_is_refused_to_a_second_one(paused: tuple[Terminal, float]) -> None:
     terminal, _ = paused
     owner = next(each.pid for each in terminal.family() if each.cmdline()[1:4] == ["-m", "ravnest", "run"])
@@ -138,6 +172,8 @@ def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_lea
     killed_s = time.monotonic()
     running.until("has left the run")
     assert time.monotonic() - killed_s < NOTICED_S
+    (lost,) = [one for one in read_metrics(running.folder / "r/metrics.jsonl") if one["kind"] == "lost"]
+    assert lost["silent_s"] < AT_ONCE_S, lost
     running.until("trains again")
     running.until("checkpoint of round")  # one that was begun without that cluster may be written only now
     running.until("checkpoint of round")
@@ -284,6 +320,18 @@ def test_a_pause_of_everything_is_nobodys_death_and_a_closed_terminal_leaves_a_c
     assert json.loads((run / "summary.json").read_text())["stopped_early"] is True
     assert (run / "weights.safetensors").is_file()
     assert not (run / ".lock").exists()
+
+
+def test_who_stands_still_for_longer_than_any_deadline_together_is_not_called_dead(suspended: Future[Running]) -> None:
+    running = suspended.result(timeout=3 * (FROZEN_S + DEADLINE_S))
+    assert running.end() == 130, running.output
+    told = read_metrics(running.folder / "r/metrics.jsonl")
+    kinds = {str(one["kind"]) for one in told}
+    assert not kinds & {"lost", "restarted", "taken_over", "replaced"}, running.output
+    assert "suspected" in kinds, "of the stages that stood still alone"
+    assert "stood still for" in running.output
+    updates = [(one["cluster"], one["stage"], one["update"]) for one in told if one["kind"] == "update"]
+    assert len(updates) == len(set(updates)), "no update was made twice"
 
 
 def test_stages_that_hear_no_driver_end_by_themselves(unheard: list[psutil.Process]) -> None:

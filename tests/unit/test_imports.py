@@ -99,7 +99,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     ),
     "transformers": ("ravnest/splitting/model_source.py",),
     "psutil": (
-        "ravnest/driver/ray/adopted.py",
+        "ravnest/driver/ray/processes_here.py",
         "ravnest/driver/ray/guard.py",
         "ravnest/driver/ray/local_ray.py",
         "ravnest/free_memory.py",

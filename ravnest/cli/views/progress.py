@@ -43,6 +43,7 @@ from ravnest.driver.observe.report import (
     RoundCommittedEvent,
     RunEvent,
     StageRestoredEvent,
+    StageSuspectedEvent,
     TakenOverEvent,
 )
 from ravnest.formatting import duration, loss_text, size
@@ -113,6 +114,12 @@ def event_line(event: RunEvent) -> str | None:
             return f"checkpoint of round {number}: {path}"
         case CheckpointRefusedEvent(number, reason):
             return f"{reason}: there is no checkpoint of round {number}, and training goes on; make room"
+        case StageSuspectedEvent(stage, node, silent_s, _, heard_again=True):
+            return f"{stage} on {node} is heard again, after {silent_s:.0f} s"
+        case StageSuspectedEvent(stage, node, silent_s, deadline_s):
+            return (
+                f"{stage} on {node} has been silent for {silent_s:.0f} s; after {deadline_s:.0f} s it counts as lost"
+            )
         case ClusterLostEvent(with_notice=True):
             return f"{event.cluster} has left the run with nothing lost, and {_go_on(event.left)}: {event.reason}"
         case ClusterLostEvent():

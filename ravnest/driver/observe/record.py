@@ -15,6 +15,7 @@ from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.recent_rate import RecentRate
 from ravnest.driver.observe.stage_times import StageTimes
+from ravnest.driver.stage_watch import Suspicion
 from ravnest.driver.standing import Standing
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_place
@@ -31,6 +32,8 @@ _PHASE_NAMES = {
     ins.RunPhase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
     ins.RunPhase.DONE: ("saving", ""),
 }
+
+Report = m.RoundMerged | m.WindowTuned | m.BackwardSplit | m.MemoryPeaks | m.ImitationLateness
 
 
 @dataclass
@@ -197,6 +200,20 @@ class RunRecord:
         for address, count in connections.items():
             self._emit(report.NoticeEvent(f"{where} has {strangers_in_words(address, count)}"))
 
+    def reported(self, stage: str, message: Report) -> None:
+        """A stage reports what it has done or found, by which nothing else is decided."""
+        match message:
+            case m.RoundMerged():
+                self.merged(stage, message)
+            case m.WindowTuned():
+                self.window_tuned(stage, message)
+            case m.BackwardSplit():
+                self.backward_split(stage, message)
+            case m.MemoryPeaks():
+                self.held(stage, message)
+            case m.ImitationLateness():
+                self.imitated[stage] = message
+
     def held(self, stage: str, message: m.MemoryPeaks) -> None:
         """The tensors of a stage take more memory than ever before."""
         self.tensor_bytes[stage] = message.tensor_bytes
@@ -245,10 +262,15 @@ class RunRecord:
             self.rounds_s.append(seconds)
         self._emit(report.RoundCommittedEvent(self._rounds_before + done.round, done.samples, seconds))
 
-    def cluster_lost(self, lost: ins.RecordClusterLost, node: str) -> None:
-        """A cluster has left the run, with its stage on `node`."""
+    def suspected(self, found: Suspicion, node: str) -> None:
+        """A stage on `node` has been silent for a while, or is heard again."""
+        event = report.StageSuspectedEvent(found.stage, node, found.silent_s, found.deadline_s, found.heard_again)
+        self._emit(event)
+
+    def cluster_lost(self, lost: ins.RecordClusterLost, node: str, silent_s: float | None = None) -> None:
+        """A cluster has left the run, with its stage on `node`, of which nothing had been heard for `silent_s`."""
         what = lost.cluster, lost.stage, node, lost.reason, lost.samples, lost.left
-        self._emit(report.ClusterLostEvent(*what, with_notice=lost.with_notice))
+        self._emit(report.ClusterLostEvent(*what, with_notice=lost.with_notice, silent_s=silent_s))
 
     def cluster_replaced(self, replaced: Replaced, round_: int, plan: Plan) -> None:
         """A lost cluster trains again, after this round of the session; `plan` has its stages as they are now."""

@@ -138,12 +138,27 @@ class CheckpointRefusedEvent:
 
 
 @dataclass(frozen=True)
+class StageSuspectedEvent:
+    """Nothing has been heard of a `stage` on `node` for `silent_s`; it is taken for lost after `deadline_s`.
+
+    `heard_again` takes that back: it was silent for so long, and lives.
+    """
+
+    stage: str
+    node: str
+    silent_s: float
+    deadline_s: float
+    heard_again: bool = False
+
+
+@dataclass(frozen=True)
 class ClusterLostEvent:
     """A cluster has left the run, because its `stage` on `node` was lost. The others go on without it.
 
     At most `samples` are lost with it: those that it had trained on and that were in no committed round. Of a round
     under way that is whole somewhere they count after all. `left` names the clusters that go on. A cluster that left
-    `with_notice` was asked to, and has lost nothing.
+    `with_notice` was asked to, and has lost nothing. `silent_s`: how long nothing had been heard of the stage, None
+    where it never was.
     """
 
     cluster: str
@@ -153,6 +168,7 @@ class ClusterLostEvent:
     samples: int
     left: tuple[str, ...]
     with_notice: bool = False
+    silent_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +248,7 @@ RunEvent = (
     | RoundCommittedEvent
     | CheckpointWrittenEvent
     | CheckpointRefusedEvent
+    | StageSuspectedEvent
     | ClusterLostEvent
     | ClusterReplacedEvent
     | TakenOverEvent
@@ -300,6 +317,7 @@ _KINDS = {
     RoundCommittedEvent: "round",
     CheckpointWrittenEvent: "checkpoint",
     CheckpointRefusedEvent: "not_saved",
+    StageSuspectedEvent: "suspected",
     ClusterLostEvent: "lost",
     ClusterReplacedEvent: "replaced",
     TakenOverEvent: "taken_over",

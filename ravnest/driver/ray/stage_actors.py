@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster_planner import Plan
-from ravnest.driver.ray.adopted import Adopted
 from ravnest.driver.ray.code_shipping import JobCode
+from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
@@ -27,6 +27,9 @@ from ring_allreduce.transport import PeerAddress
 
 _END_S = 5.0
 """How long an actor may take to end its stage, before it is killed itself."""
+
+SAYS_HOW_S = 2.0
+"""How long an actor may take to say how its process has ended, where the driver sees on its own machine that it has."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,30 @@ class RayCluster:
     It is a context manager: leaving it kills all actors and closes the session.
     """
 
-    def __init__(self, address: str | None, code: JobCode | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        code: JobCode | None = None,
+        log: Path | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Join the Ray cluster at `address`, whose nodes get the job's `code`; None starts Ray on this machine.
 
-        What Ray says is appended to the file `log`. Raises RunFailed or InvalidInput.
+        What Ray says is appended to the file `log`; `now` is the clock, in seconds. Raises RunFailed or InvalidInput.
         """
+        self._now = now
         self._session = RaySession(address, code, log)
         self._ray = self._session.ray
         self._actors: dict[str, Any] = {}
         self._running: dict[Any, str] = {}
         self._preparing: dict[Any, str] = {}
         """By call that is to make a stage listen, of those that begin anew: the stage."""
-        self.adopted = Adopted({})
+        self.adopted = ProcessesHere({})
         """The stages' processes that another driver has started."""
+        self._here = ProcessesHere({})
+        """Those that this driver has started."""
+        self._gone_s: dict[str, float] = {}
+        """By stage whose process here has ended, and whose actor has not said how yet: when that was seen."""
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -121,12 +135,12 @@ class RayCluster:
 
     def adopt(self, stages: Mapping[str, StageAddress]) -> None:
         """These stages of the run are at work already: another driver has started them."""
-        self.adopted = Adopted(stages)
+        self.adopted = ProcessesHere(stages)
 
     def release(self) -> None:
         """Let all stages live on: they are another driver's now."""
         self._actors.clear()
-        self.adopted = Adopted({})
+        self.adopted = ProcessesHere({})
 
     def alive(self, plan: Plan) -> set[str]:
         """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
@@ -155,6 +169,7 @@ class RayCluster:
             except self._ray.exceptions.RayError as error:
                 said = one_line(getattr(error, "cause", None) or error)
             found[stage] = said if isinstance(said, StageAddress | str) else one_line(said)
+        self._here.add({stage: at for stage, at in found.items() if isinstance(at, StageAddress)})
         return found
 
     def enter(self, peers: Mapping[str, PeerAddress], stages: list[str]) -> None:
@@ -165,6 +180,7 @@ class RayCluster:
     def end(self, stages: list[str]) -> None:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
         self.adopted.end(stages)
+        self._here.forget(stages)
         for stage in stages:
             actor = self._actors.pop(stage, None)
             if actor is not None:
@@ -205,6 +221,7 @@ class RayCluster:
         if late:
             names = ", ".join(sorted(calls[call] for call in late))
             raise NodeLost(f"not ready after {timeout_s:.0f} s: {names}")
+        self._here.add(addresses)
         return addresses
 
     def start(self, peers: Mapping[str, PeerAddress]) -> None:
@@ -213,7 +230,11 @@ class RayCluster:
         self.enter(peers, list(self._actors))
 
     def ended(self, timeout_s: float = 0.0) -> list[StageEnded]:
-        """The stages whose processes have ended since the last call, each once. Waits up to `timeout_s` for one."""
+        """The stages whose processes have ended since the last call, each once. Waits up to `timeout_s` for one.
+
+        Their actors tell. Where one on this machine has ended and its actor does not say how, the operating system
+        counts: Ray may be slow, or stand still.
+        """
         self._let_go()
         ends = [StageEnded(stage, None, "its process has ended") for stage in self.adopted.take_ended()]
         if not self._running:
@@ -230,7 +251,18 @@ class RayCluster:
             else:
                 died = isinstance(said, str)
                 ends.append(StageEnded(stage, None, said) if died else StageEnded(stage, said))
-        return ends
+        self._here.forget([end.stage for end in ends])
+        return ends + self._untold()
+
+    def _untold(self) -> list[StageEnded]:
+        """The ends that are seen here, and of which no actor has told for SAYS_HOW_S."""
+        running, now_s = set(self._running.values()), self._now()
+        gone = [stage for stage in self._here.gone() if stage in running]
+        self._gone_s = {stage: self._gone_s.get(stage, now_s) for stage in gone}
+        untold = [stage for stage, since_s in self._gone_s.items() if now_s - since_s >= SAYS_HOW_S]
+        self._running = {call: stage for call, stage in self._running.items() if stage not in untold}
+        self._here.forget(untold)
+        return [StageEnded(stage, None, "its process has ended") for stage in untold]
 
     def _let_go(self) -> None:
         """Kill the actors whose stages have been ended."""

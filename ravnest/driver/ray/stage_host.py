@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +40,6 @@ class StageActor:
         self._name = name
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
 
     def prepare(self) -> Reply:
         """Start the process. It answers with its StageAddress once it listens, or with the error that kept it."""
@@ -55,6 +55,8 @@ class StageActor:
                 start_new_session=True,
             )
         self._line = Line(here)
+        self._reaper = threading.Thread(target=self._reap, args=(self._process, here), name="reaper", daemon=True)
+        self._reaper.start()
         return self._asked(self._order)
 
     def run(self, peers: bytes) -> Reply:
@@ -63,9 +65,23 @@ class StageActor:
 
     def end(self) -> None:
         """End the process at once, whatever it does, with all that it has started."""
-        if self._process is not None and not self._ended:
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _reap(self, process: "subprocess.Popen[bytes]", line: socket.socket) -> None:
+        """Wait for the end of the process. Then end what it has started, and let the actor hear of the end.
+
+        What the process has said before is still read. A child that it has forked would hold the other end of the line
+        for as long as it lived. Where the shell itself was killed the stage may live, and nothing is done.
+        """
+        end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id stays its own until it is reaped
+        if end is not None and end.si_code == os.CLD_EXITED:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RD)
+        process.wait()
 
     def _asked(self, request: bytes) -> Reply:
         try:
@@ -76,12 +92,9 @@ class StageActor:
 
     def _how(self) -> str:
         assert self._process is not None
-        try:
-            code = self._process.wait(_REAP_S)
-        except subprocess.TimeoutExpired:
-            return "its process hears its actor no more"
-        self._ended = True
-        return ended_how(code)
+        self._reaper.join(_REAP_S)
+        code = self._process.returncode
+        return "its process hears its actor no more" if code is None else ended_how(code)
 
 
 def ended_how(code: int) -> str:

@@ -21,13 +21,14 @@ from ravnest.driver.observe.report import (
     CheckpointWrittenEvent,
     ClusterLostEvent,
     NoticeEvent,
+    StageSuspectedEvent,
 )
 from ravnest.driver.preparation import needed, states_for, writer_opener
 from ravnest.driver.ray.stage_actors import StageEnded, StageOutcome
 from ravnest.driver.resuming import ResumedRun
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.session import run_control
-from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.stage_watch import NOBODY_HEARD_S, StageWatch
 from ravnest.errors import NodeLost, NotWritten, RunFailed
 from ravnest.stage import messages as m
 from ravnest.stage.executor import InlineExecutor
@@ -159,6 +160,7 @@ def test_a_stage_that_dies_takes_its_cluster_out_of_the_run(bench):
     bench.turn(after_s=1.0)
     (event,) = lost(bench)
     assert (event.cluster, event.stage, event.node, event.left) == ("c0", "c0.s1", "laptop", ("c1",))
+    assert event.silent_s == 1.0
     assert event.reason == "stage c0.s1 on node 'laptop' died: its process was killed"
     assert bench.heard("c0.s0") == [m.Stop()]
     (told,) = bench.heard("c1.s0")
@@ -167,6 +169,20 @@ def test_a_stage_that_dies_takes_its_cluster_out_of_the_run(bench):
     bench.news.ends.append(StageEnded("c0.s0", StageOutcome()))
     bench.turn(after_s=1.0)
     assert len(lost(bench)) == 1, "it left because it was told to"
+
+
+def test_a_stage_that_falls_silent_is_suspected_before_it_is_lost(bench):
+    bench.start()
+    for second in range(30):
+        for stage in STAGES[1:] if second < 25 else STAGES:
+            bench.say(stage, m.Alive())
+        bench.turn(after_s=0.5)
+    suspected = [event for event in bench.events if isinstance(event, StageSuspectedEvent)]
+    assert [(each.stage, each.node, each.heard_again) for each in suspected] == [
+        ("c0.s0", "desk", False),
+        ("c0.s0", "desk", True),
+    ]
+    assert lost(bench) == []
 
 
 def test_the_last_cluster_that_loses_a_stage_ends_the_run_and_names_it(bench):
@@ -226,8 +242,18 @@ def test_a_pause_of_everything_is_nobody_s_silence(bench):
 def test_who_stays_silent_after_a_pause_is_lost_by_its_own_deadline(bench):
     bench.start()
     bench.turn(after_s=7200.0)
-    with pytest.raises(NodeLost, match=r"has been silent for 2\d s"):
-        seconds(bench, 60)
+    for _ in range(30):
+        bench.say("c1.s0", m.Alive())
+        bench.turn(after_s=1.0)
+    (event,) = lost(bench)
+    assert event.reason.startswith("stage c0.s0 on node 'desk' has been silent for 2")
+
+
+def test_a_run_that_hears_nobody_waits_for_longer_than_any_deadline_and_then_ends(bench):
+    bench.start()
+    seconds(bench, int(NOBODY_HEARD_S) - 1)
+    with pytest.raises(NodeLost, match=r"has been silent for 12\d s"):
+        seconds(bench, 10)
 
 
 def test_a_pause_is_no_minute_of_training(tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.driver.stage_watch import UNWATCHED_S, StageWatch
+from ravnest.driver.stage_watch import NOBODY_HEARD_S, UNWATCHED_S, StageWatch, Suspicion
 from ravnest.errors import NodeLost
 from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S
@@ -29,8 +29,50 @@ def test_a_silent_stage_is_lost_only_past_its_deadline():
 
 def test_a_stage_that_never_spoke_is_lost_too():
     watch = StageWatch(NODES, 100.0)
-    assert watch.silent(100.0 + SILENCE_FLOOR_S) == []
-    assert [stage for stage, _ in watch.silent(100.1 + SILENCE_FLOOR_S)] == list(NODES)
+    everyone_alive(watch, 100, 100 + int(SILENCE_FLOOR_S), stages=("c0.s0",))
+    assert [stage for stage, _ in watch.silent(100.1 + SILENCE_FLOOR_S)] == ["c0.s1"]
+
+
+def test_where_nobody_is_heard_nobody_is_given_up_at_once():
+    watch = StageWatch(NODES, 0.0)
+    everyone_alive(watch, 0, 10)
+    for now_s in range(10, 9 + int(NOBODY_HEARD_S)):
+        assert watch.silent(float(now_s)) == []
+    assert sorted(stage for stage, _ in watch.silent(9.0 + NOBODY_HEARD_S)) == list(NODES)
+
+
+def test_whoever_is_heard_first_gives_the_others_a_whole_deadline():
+    watch = StageWatch(NODES, 0.0)
+    everyone_alive(watch, 0, 10)
+    assert watch.silent(50.0) == []
+    watch.heard("c0.s0", 50.5, progress=True)
+    everyone_alive(watch, 51, 51 + int(SILENCE_FLOOR_S), stages=("c0.s0",))
+    assert [stage for stage, _ in watch.silent(51.0 + SILENCE_FLOOR_S)] == ["c0.s1"]
+
+
+def test_a_stage_is_suspected_at_half_its_deadline_and_cleared_when_it_is_heard():
+    watch = StageWatch(NODES, 0.0)
+    everyone_alive(watch, 0, 10)
+    everyone_alive(watch, 10, 20, stages=("c0.s0",))
+    assert watch.suspicions() == []
+    everyone_alive(watch, 20, 24, stages=("c0.s0",))
+    assert watch.suspicions() == [Suspicion("c0.s1", 14.0, SILENCE_FLOOR_S)]
+    assert watch.suspicions() == [], "each is told once"
+    watch.heard("c0.s1", 25.0, progress=False)
+    assert watch.suspicions() == [Suspicion("c0.s1", 16.0, SILENCE_FLOOR_S, heard_again=True)]
+    everyone_alive(watch, 25, 40)
+    assert watch.suspicions() == []
+
+
+def test_after_a_silence_of_all_each_that_is_heard_is_cleared_with_its_true_silence():
+    watch = StageWatch(NODES, 0.0)
+    assert watch.silent(40.0) == []
+    assert [each.stage for each in watch.suspicions()] == list(NODES)
+    watch.heard("c0.s1", 41.0, progress=False)
+    watch.heard("c0.s0", 42.0, progress=False)
+    cleared = [(each.stage, each.silent_s, each.heard_again) for each in watch.suspicions()]
+    assert cleared == [("c0.s1", 41.0, True), ("c0.s0", 42.0, True)]
+    assert watch.silent(42.0) == []
 
 
 def test_a_stall_names_the_stage_that_stopped_first():
@@ -67,9 +109,10 @@ def test_a_slow_run_is_allowed_its_usual_pace():
 def test_a_stage_that_comes_later_is_watched_from_then_on():
     watch = StageWatch({"c0.s0": "desk"}, 0.0)
     watch.add("c0.s1", "tower", 1000.0)
-    watch.heard("c0.s0", 1000.0, progress=True)
+    watch.heard("c0.s0", 1000.0 + SILENCE_FLOOR_S, progress=True)
     assert watch.silent(1000.0 + SILENCE_FLOOR_S) == []
     assert watch.node("c0.s1") == "tower"
+    watch.heard("c0.s0", 1001.0 + SILENCE_FLOOR_S, progress=True)
     lost = dict(watch.silent(1001.0 + SILENCE_FLOOR_S))
     assert "stage c0.s1 on node 'tower' has been silent" in lost["c0.s1"]
 

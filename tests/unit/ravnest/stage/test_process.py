@@ -1,5 +1,7 @@
 import subprocess
 import sys
+import threading
+from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import process
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.process import StageProcess, assemble, batch_source, receive_state
+from ravnest.stage.process import StageProcess, assemble, batch_source, living, receive_state
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import JOB_FILE, setups_of, tiny_job
 
@@ -213,3 +215,31 @@ def test_a_stage_that_has_trained_has_imported_neither_torchs_compiler_nor_symbo
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_long_step_is_done_aside_while_the_driver_hears_that_the_stage_lives_and_gets_on():
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint("c0.s0", m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    may_end, waits = threading.Event(), []
+
+    def waited(done, seconds):
+        waits.append(seconds)
+        if len(waits) == 4:
+            may_end.set()
+            return bool(futures.wait([done]).done)
+        return False
+
+    def work():
+        assert may_end.wait(60)
+        return threading.current_thread()
+
+    assert living(endpoint, work, 7, 1, waited) is not threading.current_thread()
+    assert waits == [m.ALIVE_EVERY_S] * 4
+    assert [each.message.finished for each in driver.poll(0.0)] == [8, 9, 10]
+
+
+def test_what_a_long_step_raises_is_raised():
+    endpoint = InProcessNetwork().endpoint("c0.s0", m.codec())
+    with pytest.raises(ZeroDivisionError):
+        living(endpoint, lambda: 1 // 0, 0, 1)

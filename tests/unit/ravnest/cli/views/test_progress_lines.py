@@ -18,6 +18,7 @@ from ravnest.driver.observe.report import (
     RestartedEvent,
     RoundCommittedEvent,
     RunEvent,
+    StageSuspectedEvent,
 )
 
 
@@ -57,6 +58,8 @@ def test_each_event_reads_as_one_line(progress: ProgressEvent) -> None:
 
 def test_what_becomes_of_lost_clusters_is_told() -> None:
     assert lines_of(
+        StageSuspectedEvent("c1.s0", "tower", 10.2, 20.0),
+        StageSuspectedEvent("c1.s0", "tower", 14.7, 20.0, heard_again=True),
         ClusterLostEvent("c1", "c1.s0", "tower", "stage c1.s0 on node 'tower' died", 1200, ("c0", "c2")),
         ClusterLostEvent("c1", "c1.s0", "tower", "tower leaves", 0, ("c0",), with_notice=True),
         ReplacementFailedEvent("c1", "its processes were not ready after 180 s", 4.0),
@@ -64,6 +67,8 @@ def test_what_becomes_of_lost_clusters_is_told() -> None:
         ReplacementFailedEvent("c1", "it was started 5 times within 10 min", None),
         RestartedEvent("stage c0.s0 on node 'desk' died", "checkpoint-000004", 2.0, planned_anew=True),
     ) == [
+        "c1.s0 on tower has been silent for 10 s; after 20 s it counts as lost",
+        "c1.s0 on tower is heard again, after 15 s",
         "c1 has left the run with 1,200 samples that were not averaged yet, and c0, c2 go on: stage c1.s0 on node"
         " 'tower' died",
         "c1 has left the run with nothing lost, and c0 goes on: tower leaves",

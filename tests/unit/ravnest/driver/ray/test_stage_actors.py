@@ -1,6 +1,7 @@
 """Stages as Ray's actors, with stand-ins for Ray and for the process of a stage."""
 
-from collections.abc import Container
+import socket
+from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 from cluster_planner import Plan
 from ravnest.driver.ray import stage_actors
 from ravnest.driver.ray.session import RayNode
-from ravnest.driver.ray.stage_actors import RayCluster
+from ravnest.driver.ray.stage_actors import SAYS_HOW_S, RayCluster
 from ravnest.errors import InvalidInput, NodeLost
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.own_process import StageOutcome, told
@@ -34,9 +35,9 @@ class Session:
         return self.listed
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, session: Session) -> RayCluster:
+def cluster(monkeypatch: pytest.MonkeyPatch, session: Session, now: Callable[[], float] = lambda: 0.0) -> RayCluster:
     monkeypatch.setattr(stage_actors, "RaySession", lambda address, code, log: session)
-    return RayCluster(None if session.is_local else "192.0.2.99:6379")
+    return RayCluster(None if session.is_local else "192.0.2.99:6379", now=now)
 
 
 def test_the_stages_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
@@ -183,6 +184,31 @@ def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(mon
     assert (ends["c0.s1"].reason, ends["c0.s1"].unheard) == ("gone", True)
     assert "free memory" in ends["c1.s0"].reason
     assert made.ended() == []
+
+
+GONE = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), socket.gethostname(), 2**30, 2)
+"""Of a process of this machine that has ended."""
+
+
+def test_the_end_of_a_process_here_is_told_where_its_actor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray, clock = Session(local=True), Calls(), [0.0]
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, lambda: clock[0])
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, {})
+    ray.outcomes = {f"{stage} prepare": ("said", told(AT if stage == "c1.s0" else GONE)) for stage in setups}
+    made.prepare(START_DEADLINE_S)
+    made.start({})
+    assert made.ended() == [], "their actors may tell more"
+    ray.outcomes = {"c0.s1 run": ("said", told(StageOutcome("it failed")))}
+    clock[0] = SAYS_HOW_S
+    assert [(end.stage, end.outcome, end.reason) for end in made.ended()] == [
+        ("c0.s1", StageOutcome("it failed"), ""),
+        ("c0.s0", None, "its process has ended"),
+    ]
+    ray.outcomes = {"c0.s0 run": ("died", "killed")}
+    clock[0] = 10.0
+    assert made.ended() == [], "each is told once"
 
 
 def test_a_machine_without_memory_is_named_while_stages_start(monkeypatch: pytest.MonkeyPatch) -> None:

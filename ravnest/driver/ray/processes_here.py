@@ -1,7 +1,8 @@
-"""The processes of stages that another driver has started, on this machine: which have ended, and how to end one.
+"""Processes of stages on the driver's own machine: which have ended, and how to end one.
 
-In: what that driver knew of each. Out: their ends. Of a process on another machine only its messages tell; there is no
-actor of Ray that watches it.
+In: where each stage listens, with its process's id and beginning. Out: their ends, as the operating system tells them,
+without Ray. Processes on other machines are left out: of those that this driver has started Ray's actors tell, and of
+those that another driver has started their messages alone.
 """
 
 import os
@@ -18,13 +19,18 @@ _SAME_S = 1.0
 """Two processes of one id began further apart than this."""
 
 
-class Adopted:
-    """The stages' processes of one run that its driver has not started itself."""
+class ProcessesHere:
+    """The processes of some stages of one run, as far as they are on this machine."""
 
     def __init__(self, stages: Mapping[str, StageAddress]) -> None:
         """`stages`: by name, those of this and of other machines."""
+        self._processes: dict[str, psutil.Process | None] = {}
+        self.add(stages)
+
+    def add(self, stages: Mapping[str, StageAddress]) -> None:
+        """Watch these too. A stage that is known already has another process now."""
         here = socket.gethostname()
-        self._processes = {stage: _process(at) for stage, at in stages.items() if at.hostname == here}
+        self._processes |= {stage: _process(at) for stage, at in stages.items() if at.hostname == here}
 
     @property
     def stages(self) -> list[str]:
@@ -43,12 +49,20 @@ class Adopted:
         process = self._processes[stage]
         return process is None or not _lives(process)
 
+    def gone(self) -> list[str]:
+        """The stages whose processes were on this machine and have ended."""
+        return [stage for stage in self._processes if self.is_gone(stage)]
+
     def take_ended(self) -> list[str]:
-        """The stages whose processes have ended since the last call, each once."""
-        gone = [stage for stage in self._processes if self.is_gone(stage)]
-        for stage in gone:
-            del self._processes[stage]
+        """The same, each once."""
+        gone = self.gone()
+        self.forget(gone)
         return gone
+
+    def forget(self, stages: Iterable[str]) -> None:
+        """Watch these no more, and let them live."""
+        for stage in stages:
+            self._processes.pop(stage, None)
 
     def end(self, stages: Iterable[str]) -> None:
         """End these processes at once, with all that they have started. They are not told of any more."""

@@ -1,4 +1,4 @@
-"""Processes of stages that another driver has started, with stand-ins for them."""
+"""Processes of stages on the driver's machine, with stand-ins for them."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import socket
 import psutil
 import pytest
 
-from ravnest.driver.ray.adopted import Adopted
+from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 
@@ -39,7 +39,7 @@ def place(pid: int, hostname: str | None = None, began_s: float = 100.0) -> Stag
 def test_ends_of_this_machine_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "Process", Process)
     stages = {"a": place(1), "b": place(404), "c": place(3, began_s=7.0), "d": place(4, hostname="elsewhere")}
-    adopted = Adopted(stages)
+    adopted = ProcessesHere(stages)
     assert [stage for stage in stages if adopted.is_gone(stage)] == ["b", "c"]
     assert adopted.ids == [1]
     assert adopted.take_ended() == ["b", "c"]
@@ -48,12 +48,22 @@ def test_ends_of_this_machine_are_told_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert adopted.take_ended() == ["a"]
 
 
+def test_a_stage_that_begins_anew_is_told_of_by_its_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "Process", Process)
+    here = ProcessesHere({"a": place(404)})
+    assert here.gone() == ["a"]
+    here.add({"a": place(1), "b": place(404)})
+    assert here.gone() == ["b"]
+    here.forget(["b", "z"])
+    assert here.gone() == []
+
+
 def test_one_that_is_ended_is_told_of_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "Process", Process)
     killed: list[int] = []
     monkeypatch.setattr(os, "getpgid", lambda pid: pid + 1000)
     monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(group))
-    adopted = Adopted({"a": place(1), "b": place(404)})
+    adopted = ProcessesHere({"a": place(1), "b": place(404)})
     adopted.end(["a", "b", "z"])
     assert killed == [1001]
     assert adopted.take_ended() == []
