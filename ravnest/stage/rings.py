@@ -83,6 +83,8 @@ class StageRings:
         self._saves: set[int] = set()
         self.on_ring_finished: Callable[[int, int], None] | None = None
         """Is called with each (round, ring) whose average is here."""
+        self.tell: Callable[[Message], None] = lambda message: endpoint.send(m.DRIVER, Lane.PIPELINE, message)
+        """Tells the driver. A stage that trains has its own way, in order with all else that it tells."""
 
     @property
     def segments(self) -> Mapping[int, SegmentSetup]:
@@ -188,12 +190,12 @@ class StageRings:
                     merges.append(order.round)
                 case ReportFinished():
                     ring = int(order.ring)
-                    self._tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch))
+                    self.tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch))
                     if self.on_ring_finished is not None:
                         self.on_ring_finished(order.round, ring)
                 case ReportHeld():
                     holding = tuple((int(ring), number) for ring, number in order.holding)
-                    self._tell(em.RoundsHeld(epoch=order.epoch, holding=holding))
+                    self.tell(em.RoundsHeld(epoch=order.epoch, holding=holding))
                 case RestartRound():
                     self._results.pop(order.round, None)
                     self._reducer.restart(order.round)
@@ -206,9 +208,6 @@ class StageRings:
                         if (spec.name, order.round) not in here:
                             self._reducer.accept(order.round, spec.name, order.holder)
         return merges
-
-    def _tell(self, message: Message) -> None:
-        self._endpoint.send(m.DRIVER, Lane.PIPELINE, message)
 
     def pump(self) -> list[int]:
         """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now."""

@@ -83,6 +83,7 @@ class StageRuntime:
         self._tasks = ComputeTasks(compute, rounds, self.machine, self._crossings, setup, endpoint.stats.lateness, now)
         tell, ledger, strangers = self._sends.tell, self.machine.ledger, endpoint.stats.strangers
         self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late, strangers)
+        rounds.rings.tell = tell
         rounds.rings.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._measure_averaging()

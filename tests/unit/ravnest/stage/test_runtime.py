@@ -13,7 +13,7 @@ from ravnest.stage import messages as m
 from ravnest.stage.executor import ComputeFinished, InlineExecutor
 from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.reports import COMPUTE, NETWORK
-from ring_allreduce import ContributionRefused
+from ring_allreduce import ContributionRefused, PeerStalled
 from ring_allreduce.ring import Chunk
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
@@ -295,6 +295,29 @@ def test_a_driver_that_falls_silent_is_lost():
     seconds(bench, SILENCE_FLOOR_S)
     with pytest.raises(NodeLost, match="the driver has been silent for 21 s"):
         bench.turn(after_s=1.0)
+
+
+def test_what_a_driver_that_stands_still_does_not_take_waits_in_order(monkeypatch):
+    bench = Bench("c0.s2")
+    endpoint = bench.peers["c0.s2"]
+    send = endpoint.send
+
+    def stalls(peer, lane, message, tensors=()):
+        if peer == m.DRIVER:
+            raise PeerStalled(peer, lane.value, 268)
+        send(peer, lane, message, tensors)
+
+    monkeypatch.setattr(endpoint, "send", stalls)
+    bench.say(m.DRIVER, m.RoundOpenedMessage(round=1))
+    for micro_batch in range(bench.job.update_every):
+        bench.say("c0.s1", *bench.activation(micro_batch))
+    bench.turn(20)
+    assert bench.heard(m.DRIVER, but=()) == []
+    monkeypatch.undo()
+    bench.turn()
+    told = [type(each.message) for each in bench.heard(m.DRIVER)]
+    wanted = [m.Updated, m.ContributionFinishedMessage, m.RingFinishedMessage]
+    assert [each for each in told if each in wanted] == wanted
 
 
 def test_a_pause_of_this_stage_is_not_the_driver_s_silence():
