@@ -7,6 +7,7 @@ from ring_allreduce.transport.emulation.links import EmulatedDownlink, EmulatedU
 from ring_allreduce.transport.endpoint import Delivery, Endpoint, PeerAddress, TransportLimits
 from ring_allreduce.transport.envelope import TOKEN_BYTES
 from ring_allreduce.transport.in_process import InProcessEndpoint, InProcessNetwork
+from ring_allreduce.transport.lines import LineClosed, LineEvent, LineOpened, Lines, LineSaid
 from ring_allreduce.transport.message import (
     MOST_COUNT,
     ClockSeconds,
@@ -58,6 +59,11 @@ __all__ = [
     "Keys",
     "Lane",
     "Lateness",
+    "LineClosed",
+    "LineEvent",
+    "LineOpened",
+    "LineSaid",
+    "Lines",
     "LinkShape",
     "Message",
     "Name",

@@ -62,7 +62,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "pictures",
         "plan_pictures",
         "job",
-        "stage planning",
+        "stage planning collaboration",
         "driver",
         "results rehearsal profiling",
         "page",
@@ -89,7 +89,11 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "examples/digits/data.py",
         "experiments/convergence/data.py",
     ),
-    "scipy": ("ring_timing/shares.py", "experiments/convergence/fitting.py"),
+    "scipy": (
+        "ring_timing/shares.py",
+        "ravnest/collaboration/averaging_plan.py",
+        "experiments/convergence/fitting.py",
+    ),
     "threadpoolctl": ("cluster_planner/search/starting_groups.py",),
     "networkx": ("cluster_planner/inputs/links.py",),
     "safetensors": (
@@ -121,6 +125,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "cryptography": ("ravnest/dht/identity.py",),
     "numpy": (
         "cluster_planner/",
+        "ravnest/collaboration/averaging_plan.py",
         "ravnest/planning/model_checks.py",  # whether a forward draws from its generator
         "ravnest/training/draws.py",
         "ravnest/training/sampler.py",

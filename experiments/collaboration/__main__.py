@@ -1,0 +1,28 @@
+"""`python -m experiments.collaboration [--quick] [--only PART…] [--json]`: measure, judge, and write RESULT.md."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from experiments.collaboration import worlds
+from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import Part
+
+TITLE = "Collaborative training"
+INTRO = (
+    "How fast do volunteers with unequal links average, and what comes of their large batches? What each part does is "
+    "in docs/experiments/collaboration.md."
+)
+
+PARTS: Mapping[str, Callable[..., Part]] = {"worlds": worlds.measure}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: see run_parts."""
+    asked = parser_for("collaboration", __doc__, list(PARTS)).parse_args(arguments)
+    parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
+    return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

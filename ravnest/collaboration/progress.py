@@ -1,0 +1,85 @@
+"""How full the batch is, from reports that come now and then: what is asked of a peer is never an answer. Pure.
+
+A peer says how many samples it has, how fast it makes them, and how many one micro-batch holds. Between two reports its
+count is extrapolated, in whole micro-batches: so the moment at which the batch is full is known without a round trip.
+Of the micro-batches that are being computed then, only those that are still needed are waited for, and those that
+finish first; the others may be finished too where they make the batch hardly larger.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MOST_OVER = 0.05
+"""Micro-batches under way are waited for, instead of being thrown away, up to this part of a batch beyond it."""
+
+TRUSTED_REPORTS = 3.0
+"""A peer that is silent is taken to go on for so many times the interval of its reports, and no further."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a peer said of the step that is under way, and when it came."""
+
+    samples: int
+    """Whole micro-batches that it has added up and not sent."""
+    samples_per_s: float
+    micro_batch: int
+    at_s: float
+    every_s: float
+    """It reports at least so often."""
+
+    def whole(self, now_s: float) -> int:
+        """Its samples by now, as extrapolated, in whole micro-batches."""
+        seconds = min(max(0.0, now_s - self.at_s), TRUSTED_REPORTS * self.every_s)
+        return self.samples + self.micro_batch * math.floor(seconds * self.samples_per_s / self.micro_batch)
+
+    def trusted(self, now_s: float) -> bool:
+        """Whether it was heard so lately that its next micro-batch is counted on."""
+        return now_s - self.at_s <= TRUSTED_REPORTS * self.every_s
+
+    def next_s(self, now_s: float) -> float:
+        """When the micro-batch under way is expected to be whole."""
+        if self.samples_per_s <= 0:
+            return math.inf
+        made = (self.whole(now_s) - self.samples) // self.micro_batch
+        return self.at_s + (made + 1) * self.micro_batch / self.samples_per_s
+
+
+def expected(reports: Mapping[str, Report], now_s: float) -> int:
+    """The samples that all have together, with the micro-batches under way."""
+    return sum(
+        report.whole(now_s) + (report.micro_batch if report.samples_per_s > 0 and report.trusted(now_s) else 0)
+        for report in reports.values()
+    )
+
+
+def full_at_s(reports: Mapping[str, Report], needed: float, now_s: float, horizon_s: float) -> float | None:
+    """When `needed` samples are reached, with those under way; None where that is more than `horizon_s` ahead."""
+    if expected(reports, now_s) >= needed:
+        return now_s
+    low_s, high_s = now_s, now_s + horizon_s
+    if expected(reports, high_s) < needed:
+        return None
+    while high_s - low_s > 1e-4 * max(1.0, horizon_s):
+        middle_s = (low_s + high_s) / 2
+        if expected(reports, middle_s) >= needed:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return high_s
+
+
+def quotas(reports: Mapping[str, Report], needed: float, now_s: float) -> dict[str, int]:
+    """At how many samples each peer is to stop and send, so that together they have `needed` soon and hardly more."""
+    stops = {peer: report.whole(now_s) for peer, report in reports.items()}
+    missing = needed - sum(stops.values())
+    room = MOST_OVER * needed
+    for peer in sorted(reports, key=lambda one: (reports[one].next_s(now_s), one)):
+        report = reports[peer]
+        if report.samples_per_s <= 0 or not report.trusted(now_s):
+            continue
+        if missing > 0 or report.micro_batch - missing <= room:
+            stops[peer] += report.micro_batch
+            missing -= report.micro_batch
+    return stops

@@ -1,0 +1,36 @@
+import pytest
+
+from ravnest.collaboration.progress import MOST_OVER, Report, expected, full_at_s, quotas
+
+
+def report(samples: int = 0, rate: float = 10.0, micro: int = 10, at_s: float = 0.0) -> Report:
+    return Report(samples, rate, micro, at_s, every_s=10.0)
+
+
+def test_a_count_grows_by_whole_micro_batches_between_reports() -> None:
+    assert [report(30).whole(at) for at in (0.0, 0.9, 1.0, 2.5)] == [30, 30, 40, 50]
+
+
+def test_a_silent_peer_is_not_taken_to_go_on_for_ever() -> None:
+    assert report().whole(1e6) == 300
+    assert not report().trusted(31.0)
+    assert expected({"a": report()}, 1e6) == 300
+
+
+def test_the_moment_at_which_the_batch_is_full_counts_what_is_under_way() -> None:
+    reports = {"a": report(), "b": report(rate=5.0)}
+    moment = full_at_s(reports, 50, 0.0, 60.0)
+    assert moment == pytest.approx(2.0, abs=0.01)  # a: 20 and 10 under way; b: 10 and 10 under way
+    assert full_at_s(reports, 10_000, 0.0, 60.0) is None
+
+
+def test_peers_stop_when_together_they_have_enough_and_hardly_more() -> None:
+    reports = {f"p{place}": report(100, at_s=-0.1 * place) for place in range(8)}
+    stops = quotas(reports, 805.0, 0.0)
+    assert 805 <= sum(stops.values()) <= 805 + 10 + MOST_OVER * 805
+    assert stops["p7"] == 110  # its micro-batch ends first
+    assert stops["p0"] == 100
+
+
+def test_a_peer_without_a_rate_is_not_waited_for() -> None:
+    assert quotas({"a": report(20, rate=0.0)}, 100.0, 0.0) == {"a": 20}

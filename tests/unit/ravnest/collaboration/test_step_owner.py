@@ -1,0 +1,181 @@
+import random
+
+import pytest
+
+from ravnest.collaboration.step_owner import (
+    FIRST_PATIENCE_S,
+    CollectOn,
+    CommitStep,
+    ContributionCame,
+    ContributionRefused,
+    Instruction,
+    OpenStep,
+    PeerBecameReady,
+    PeerLeft,
+    ProgressCame,
+    PutOut,
+    StepOwner,
+    TimePassed,
+)
+
+
+def progress(peer: str, samples: int, rate: float = 10.0, step: int = 0) -> ProgressCame:
+    return ProgressCame(peer, step, samples, rate, 10, 10.0)
+
+
+def owner_of(*peers: str, target: int = 100) -> StepOwner:
+    owner = StepOwner(target)
+    for peer in peers:
+        assert owner.handle(PeerBecameReady(peer, 0), 0.0) == []
+    return owner
+
+
+def test_a_step_opens_when_the_batch_is_full_and_is_committed_when_all_has_come() -> None:
+    owner = owner_of("a", "b")
+    assert owner.handle(progress("a", 40), 1.0) == []
+    (opened,) = owner.handle(progress("b", 50), 1.0)
+    assert opened == OpenStep(0, {"a": 50, "b": 50})
+    assert owner.handle(ContributionCame("a", 0, 50), 2.0) == []
+    assert owner.handle(ContributionCame("b", 0, 50), 3.0) == [CommitStep(0, {"a": 50, "b": 50})]
+    assert owner.step == 1
+    assert not owner.open
+
+
+def test_a_step_opens_by_the_clock_without_another_report() -> None:
+    owner = owner_of("a")
+    assert owner.handle(progress("a", 0), 0.0) == []
+    due_s = owner.next_due_s(0.0)
+    assert due_s is not None
+    assert 8.9 < due_s < 9.1
+    assert owner.handle(TimePassed(), due_s + 0.02) == [OpenStep(0, {"a": 100})]
+
+
+def test_a_peer_that_vanishes_costs_its_own_part() -> None:
+    owner = owner_of("a", "b")
+    owner.handle(progress("a", 50), 0.0)
+    owner.handle(progress("b", 50), 0.0)
+    owner.handle(ContributionCame("a", 0, 50), 1.0)
+    assert owner.handle(PeerLeft("b"), 2.0) == [CollectOn(0)]
+    assert owner.needed == 50
+    assert owner.handle(progress("a", 40), 3.0) == [OpenStep(0, {"a": 50})]
+    assert owner.handle(ContributionCame("a", 0, 50), 4.0) == [CommitStep(0, {"a": 100})]
+
+
+def test_a_late_peer_is_not_waited_for_beyond_patience() -> None:
+    owner = owner_of("a", "b")
+    owner.handle(progress("a", 100), 0.0)
+    owner.handle(progress("b", 0), 0.0)
+    assert owner.open
+    owner = owner_of("a", "b", target=110)
+    owner.handle(progress("b", 10), 0.0)
+    owner.handle(progress("a", 90), 0.0)
+    assert owner.handle(ContributionCame("a", 0, 110), 1.0) == []
+    assert owner.handle(TimePassed(), 1.5) == []
+    assert owner.next_due_s(1.5) == owner.patience_s
+    assert owner.handle(TimePassed(), owner.patience_s) == [CommitStep(0, {"a": 110})]
+    assert owner.handle(ContributionCame("b", 0, 10), 130.0) == []  # too late: nothing happens
+    assert owner.needed == 110
+
+
+def test_patience_follows_what_contributions_took() -> None:
+    owner = owner_of("a")
+    assert owner.patience_s == FIRST_PATIENCE_S
+    owner.handle(progress("a", 100), 0.0)
+    owner.handle(ContributionCame("a", 0, 100), 3.0)
+    assert owner.patience_s == 12.0
+
+
+def test_a_peer_that_lies_again_and_again_is_put_out() -> None:
+    owner = owner_of("a", "liar")
+    found: list[Instruction] = []
+    for at in range(3):
+        found += owner.handle(ContributionRefused("liar", "NaN"), float(at))
+    assert found == [PutOut("liar", "NaN")]
+    assert owner.peers == {"a"}
+
+
+def test_what_is_said_about_another_step_changes_nothing() -> None:
+    owner = owner_of("a")
+    assert owner.handle(progress("a", 1000, step=7), 0.0) == []
+    assert owner.handle(ContributionCame("a", 7, 1000), 0.0) == []
+    assert owner.handle(PeerBecameReady("b", 7), 0.0) == []
+    assert owner.needed == 100
+    assert owner.peers == {"a"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_step_has_its_batch_and_ends_whatever_happens_to_the_peers(seed: int) -> None:
+    """Peers join, compute, send late or never, lie and vanish, in any order: whoever stays gets every step."""
+    draw = random.Random(seed)
+    target, owner, now_s = 200, StepOwner(200), 0.0
+    made: dict[str, int] = {}
+    stops: dict[str, int] = {}
+    commits: list[CommitStep] = []
+    idle: set[str] = set()
+
+    def carry_out(instructions: list[Instruction]) -> None:
+        for one in instructions:
+            match one:
+                case OpenStep():
+                    assert one.step == owner.step
+                    stops.update({peer: stop for peer, stop in one.stops.items() if peer in made})
+                case CollectOn():
+                    stops.clear()
+                    idle.clear()
+                case CommitStep():
+                    assert sum(one.samples.values()) >= target
+                    assert one.step == len(commits)
+                    commits.append(one)
+                    stops.clear()
+                    idle.clear()
+                    made.update(dict.fromkeys(made, 0))
+                    for peer in list(made):
+                        carry_out(owner.handle(progress(peer, 0, step=owner.step), now_s))
+                case PutOut():
+                    made.pop(one.peer, None)
+
+    for turn in range(600):
+        now_s += draw.uniform(0.0, 2.0)
+        kind = draw.random()
+        if (kind < 0.05 or not made) and len(made) < 6:
+            name = f"p{turn}"
+            made[name] = 0
+            carry_out(owner.handle(PeerBecameReady(name, owner.step), now_s))
+            if owner.open:
+                idle.add(name)
+        elif kind < 0.10 and len(made) > 1:
+            gone = draw.choice(sorted(made))
+            made.pop(gone)
+            stops.pop(gone, None)
+            carry_out(owner.handle(PeerLeft(gone), now_s))
+        elif kind < 0.13:
+            carry_out(owner.handle(ContributionRefused(draw.choice(sorted(made)), "NaN"), now_s))
+        elif kind < 0.2:
+            carry_out(owner.handle(TimePassed(), now_s))
+        else:
+            peer = draw.choice(sorted(made))
+            if peer in idle:
+                continue
+            made[peer] += 10
+            if peer in stops and made[peer] >= stops[peer]:
+                samples, made[peer] = made[peer], 0
+                idle.add(peer)
+                carry_out(owner.handle(ContributionCame(peer, owner.step, samples), now_s))
+            elif not owner.open:
+                carry_out(owner.handle(progress(peer, made[peer], step=owner.step), now_s))
+    # From here on nobody is lost: the step under way, and one more, come to their end.
+    before = len(commits)
+    for _ in range(400):
+        now_s += 1.0
+        carry_out(owner.handle(TimePassed(), now_s))
+        for peer in sorted(made):
+            if peer in idle:
+                continue
+            made[peer] += 10
+            if peer in stops and made[peer] >= stops[peer]:
+                samples, made[peer] = made[peer], 0
+                idle.add(peer)
+                carry_out(owner.handle(ContributionCame(peer, owner.step, samples), now_s))
+            elif not owner.open:
+                carry_out(owner.handle(progress(peer, made[peer], step=owner.step), now_s))
+    assert not made or len(commits) >= before + 2
