@@ -35,7 +35,7 @@ from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.remembering import beginning, changing, state_of
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.run_store import Remembering, RunStore, TakenOver, addresses_in
-from ravnest.driver.session_keys import further_clusters, kept_keys, possible_stages, run_keys
+from ravnest.driver.session_keys import kept_keys, possible_stages, run_keys
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.stage_setups import stage_setups
@@ -47,7 +47,7 @@ from ravnest.driver.taking_over import NothingToTakeOver, ask
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements
+from ravnest.recovery import HourWatch, Replacements, further_clusters
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageAddress, StageSetup

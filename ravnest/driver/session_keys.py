@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cluster_planner import Plan
 from ravnest.driver.run_store import DriverState
 from ravnest.pipeline import stage_name
-from ravnest.recovery import ADDED
+from ravnest.recovery import further_clusters
 from ring_allreduce.transport import KeyPair, Keys
 
 
@@ -16,11 +16,6 @@ def possible_stages(plan: Plan) -> list[str]:
     """The names of all stages that a run of the plan can have: a cluster may get one for each segment."""
     clusters = [*(cluster.name for cluster in plan.clusters), *further_clusters(plan)]
     return [stage_name(cluster, index) for cluster in clusters for index in range(len(plan.rings))]
-
-
-def further_clusters(plan: Plan) -> list[str]:
-    """The names that clusters may get which the plan does not have."""
-    return [name for name in ADDED if name not in {cluster.name for cluster in plan.clusters}]
 
 
 def run_keys(names: Sequence[str]) -> dict[str, Keys]:

@@ -6,15 +6,14 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.hours import HourChange, HourWatch
-from ravnest.recovery.joiners import ADDED, with_nodes
+from ravnest.recovery.joiners import further_clusters, with_nodes
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.replanning import Replanning
-from ravnest.recovery.restarting import Restarts, plan_among, plan_for
+from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, plan_among, plan_for
 from ravnest.recovery.slowness import NodeSlow, Slowness
 
 __all__ = [
-    "ADDED",
     "Donors",
     "Giver",
     "HourChange",
@@ -35,6 +34,9 @@ __all__ = [
     "Slowness",
     "StartCluster",
     "TryFailed",
+    "can_begin",
+    "further_clusters",
+    "look_for_nodes_s",
     "place",
     "plan_among",
     "plan_for",

@@ -20,6 +20,11 @@ MOST_NODES = 4096
 """The most nodes that a plan may come to have."""
 
 
+def further_clusters(plan: Plan) -> list[str]:
+    """Return the names that clusters may get which the plan does not have."""
+    return [name for name in ADDED if name not in {cluster.name for cluster in plan.clusters}]
+
+
 def with_nodes(plan: Plan, came: Fleet, which: Collection[str]) -> Plan:
     """Return the plan with these nodes of a fleet, each a spare. Nodes that the plan has already keep its figures.
 

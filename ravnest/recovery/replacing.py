@@ -131,11 +131,14 @@ class Replacements:
         """The plan, with the stages as they are now."""
         self._first = {cluster.name: cluster for cluster in plan.clusters}
         self._idle = {spare.node for spare in plan.spares}
-        """The nodes of which the plan has no better use than to leave them out, as long as nobody is lost."""
+        """The nodes of which the plan has no better use than to leave them out, as long as nobody is lost. It has said
+        nothing of those that were not there."""
         self._start_s = start_s
         self._away: dict[str, _Away] = {}
         self._left: set[str] = set()
         """The nodes that left with notice. Nothing is started there before they are back."""
+        self._left_look_s = 0.0
+        """When it is looked next whether one of them is switched off by now, or was and is there again."""
         self._before: dict[str, list[float]] = {}
         self._slow: dict[str, float] = {}
         self._moving: dict[str, Improvement] = {}
@@ -164,6 +167,7 @@ class Replacements:
     def node_back(self, node: str, now_s: float) -> None:
         """A node that had left is back: a cluster that waits for it is tried at once."""
         self._left.discard(node)
+        self._idle.discard(node)
         self._look_s = now_s + LOOK_AGAIN_S
         for away in self._away.values():
             if away.waits:
@@ -187,12 +191,15 @@ class Replacements:
         """Whether a try is due, or one has taken too long: then `tick` has something to do."""
         if self._look_s is not None and now_s >= self._look_s:
             return True
+        if self._left and now_s >= self._left_look_s:
+            return True
         return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
 
     def tick(self, alive: Collection[str], now_s: float, rest_s: float = math.inf) -> list[Order]:
         """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`."""
         orders: list[Order] = []
         self._left &= set(alive)  # one that was switched off, and is there again, is back
+        self._left_look_s = now_s + LOOK_AGAIN_S
         for name, away in list(self._away.items()):
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
@@ -203,26 +210,34 @@ class Replacements:
         return orders
 
     def _improve(self, alive: Collection[str], now_s: float, rest_s: float) -> list[Order]:
-        """Plan one of the clusters that train anew, where that pays. All others have to train meanwhile."""
+        """Make a further cluster of spare nodes, or plan one of those that train anew, where that pays.
+
+        Nobody leaves for a further one: it is begun while others are started, as soon as it is known what they need.
+        One is planned anew while all others train.
+        """
         self._look_s = now_s + LOOK_AGAIN_S
-        if any(not away.waits or not away.told for away in self._away.values()) or now_s < self._moved_s + LEAVES_S:
+        away = self._away.values()
+        if any(each.waits and not each.told for each in away):
             return []
-        self._moving.clear()
+        if now_s >= self._moved_s + LEAVES_S:
+            self._moving.clear()
         training = [each.name for each in self.plan.clusters if each.name not in self._away]
-        used = {stage.node for name in training for stage in self.plan.cluster(name).stages}
-        spare = set(alive) - used - self._idle
+        spare = set(self._nodes_for("", alive).spare) - self._idle
+        settled = not self._moving and all(each.waits for each in away)
+        found = improvement(self.plan, training, spare, self._slow, rest_s) if settled and len(training) > 1 else None
         name = next((each for each in self._further if each not in self._first), None)
-        more = None if name is None else addition(self.plan, name, training, spare, rest_s)
-        found = improvement(self.plan, training, spare, self._slow, rest_s) if len(training) > 1 else None
+        others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
+        more = None if name is None else addition(self.plan, name, others, spare, rest_s)
         if more is not None and (found is None or more.more_per_s >= found.more_per_s):
             self._first[more.made.name] = more.made
             self._away[more.made.name] = _Away(now_s, 0, now_s, better=more)
             return []
-        if found is None:
+        if found is not None:
+            self._moving[found.made.name], self._moved_s = found, now_s
+            return [MoveCluster(found.made.name, found.reason)]
+        if settled:
             self._look_s = None
-            return []
-        self._moving[found.made.name], self._moved_s = found, now_s
-        return [MoveCluster(found.made.name, found.reason)]
+        return []
 
     def listening(self, cluster: str, now_s: float) -> None:
         """The processes of a cluster listen, and it joins the run. How soon a round is saved for it is the run's."""

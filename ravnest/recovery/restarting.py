@@ -2,7 +2,8 @@
 
 In: the plan, the nodes that are alive, and the checkpoint of each beginning. Out: how long to wait, the plan to go on
 with, or that it is over. Pure. A run begins again at most so many times in a row without a new checkpoint: what ends it
-each time before that would end it for ever.
+each time before that would end it for ever. Where the nodes that are alive cannot train the model it waits for others,
+for a day at most: machines at home come and go by the time of day, and a run that waits takes nobody's time.
 """
 
 from collections.abc import Collection
@@ -17,6 +18,12 @@ FIRST_WAIT_S = 2.0
 LONGEST_WAIT_S = 120.0
 """The wait before each beginning doubles in a row, up to this."""
 
+NODES_WAIT_S = 24 * 3600.0
+"""So long a run waits for nodes where those that are alive cannot train the model, and then ends."""
+
+LOOK_FOR_NODES_S = 10.0
+"""How often it is looked meanwhile which nodes are alive."""
+
 _GONE = "was not there when the run was planned anew"
 
 
@@ -28,12 +35,11 @@ class Restarts:
         self._in_a_row = 0
 
     def after(self, checkpoint: str | None) -> float | None:
-        """The run has lost its last cluster, and `checkpoint` is its latest; None: there is none.
+        """The run has lost its last cluster, and `checkpoint` is its latest; None: there is none, and it begins again
+        from nothing.
 
         Returns the seconds to wait before it begins again; None where it does not.
         """
-        if checkpoint is None:
-            return None
         self._in_a_row = self._in_a_row + 1 if checkpoint == self._checkpoint else 1
         self._checkpoint = checkpoint
         if self._in_a_row > MOST_IN_A_ROW:
@@ -41,10 +47,26 @@ class Restarts:
         return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._in_a_row - 1))
 
 
+def look_for_nodes_s(waited_s: float) -> float | None:
+    """Return in how many seconds a run looks again for nodes which has waited for so long that some come; None where
+    it does not wait any longer.
+    """
+    return LOOK_FOR_NODES_S if waited_s + LOOK_FOR_NODES_S <= NODES_WAIT_S else None
+
+
 def plan_among(plan: Plan, alive: Collection[str]) -> Plan:
-    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are."""
-    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
-    return plan if nodes <= set(alive) else plan_for(plan, alive)
+    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are.
+
+    A new one also where two clusters name one node: one of them was away, and had given it to the other
+    (replacing.py). Raises NoFeasiblePlan as `plan_for` does.
+    """
+    return plan if can_begin(plan, alive) else plan_for(plan, alive)
+
+
+def can_begin(plan: Plan, alive: Collection[str]) -> bool:
+    """Say whether all clusters of the plan can be started on the nodes that are `alive`, each node with one stage."""
+    nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    return set(nodes) <= set(alive) and len(set(nodes)) == len(nodes)
 
 
 def plan_for(plan: Plan, alive: Collection[str]) -> Plan:

@@ -47,9 +47,10 @@ def read(
         for name, times in last.updated_s.items()
     }
     stages = tuple(
-        _stage(last, stage_name(cluster.name, index), stage.node, steady_s)
+        _stage(last, who, stage.node, steady_s)
         for cluster in last.plan.clusters
         for index, stage in enumerate(cluster.stages)
+        if (who := stage_name(cluster.name, index)) in last.at_drain  # one that was to be started may never have been
     )
     # A run without clusters commits no more.
     rounds_s = tuple(

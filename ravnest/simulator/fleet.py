@@ -167,6 +167,8 @@ def fleet_of_plan(
         return _divided(plan, members, ring.elements, node_of)
 
     def other_link(a: str, b: str) -> LinkShape:
+        if a not in node_of or b not in node_of:
+            return INSTANT  # one of them is lost: what is on its way to it reaches nobody
         return _link(plan, node_of[a], node_of[b], jitter_s)
 
     most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0

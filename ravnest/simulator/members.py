@@ -41,8 +41,8 @@ class RoundsDriver(Protocol):
         """Give the owner of the rounds an event."""
         ...
 
-    def divide_again(self, ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
-        """Return the ring among other members."""
+    def ring(self, name: str, epoch: int) -> VirtualRing:
+        """Return a ring as it is in an epoch."""
         ...
 
     def holds(self, who: str) -> None:
@@ -114,9 +114,9 @@ class RoundsMember:
                         part.machines.pop(number, None)
                     if self.follows_to is None:
                         self.stage.tell(ev.MergeArrived(number))
-                case rounds.ReformRings(_, rings):
+                case rounds.ReformRings(epoch):
                     for name, part in parts.items():
-                        part.reform(self.rounds.divide_again(part.ring, rings[name]))
+                        part.reform(self.rounds.ring(name, epoch))
                 case rounds.ReportHeld(epoch, holding):
                     self.rounds.control(self.rounds.own, rounds.MemberHeld(epoch, who, holding))
                 case rounds.RestartRound(number):

@@ -51,6 +51,8 @@ class VirtualRounds:
             clusters={who: stage.cluster for who, stage in stages.items()},
         )
         self._rings = rings
+        self._formed: dict[int, dict[str, VirtualRing]] = {}
+        """By epoch: the rings as they were formed again. A stage may hear of an epoch when a later one has begun."""
         self._parts: dict[str, dict[str, RingPart]] = {name: {} for name in rings}
         self._members: dict[str, RoundsMember] = {}
         for who, stage in stages.items():
@@ -96,6 +98,8 @@ class VirtualRounds:
         if cluster not in self._clusters:
             return
         self._drained_updates[cluster] = updates
+        # The report of its last update may come later than this one, and without samples no last round is opened.
+        self.trained((cluster, updates * self._fleet.update_every * self._fleet.micro_batch))
         self._finish_rounds(cluster)
         self._when_all_drained()
         self._let_go()
@@ -154,8 +158,9 @@ class VirtualRounds:
                 self._carry_out(rounds.RoundRequested())
 
     def join(self, cluster: str, stages: Sequence[RunningStage], fleet: VirtualFleet) -> None:
-        """The processes of a lost cluster are there again: they follow the rounds from now on. `fleet`: as it is now,
-        with the rings that there were."""
+        """The processes of a cluster that was lost, or is new, are there: they follow the rounds from now on. `fleet`:
+        as it is now, with the rings that there were."""
+        self.averaged.setdefault(cluster, 0)
         self._fleet = fleet
         self._rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
         self._clusters[cluster] = tuple(stages)
@@ -251,7 +256,10 @@ class VirtualRounds:
                     self._send_anchor(number)
                     if self.on_commit is not None:
                         self.on_commit(number)
-                case rounds.Reform():
+                case rounds.Reform(epoch, members):
+                    self._formed[epoch] = {
+                        name: self._fleet.divide_again(ring, members[name]) for name, ring in self._rings.items()
+                    }
                     self._tell_members(instruction)
                 case rounds.Resume():
                     self._forget_contributions(instruction.kept)
@@ -301,6 +309,6 @@ class VirtualRounds:
             self._contributions.setdefault(number, {})[stage.cluster] = samples
         self._members[stage.who].contribute(number, samples)
 
-    def divide_again(self, ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
-        """Return the ring among those of its members that are left."""
-        return self._fleet.divide_again(ring, members)
+    def ring(self, name: str, epoch: int) -> VirtualRing:
+        """Return a ring as it is in an epoch."""
+        return self._formed[epoch][name]

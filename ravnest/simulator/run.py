@@ -35,14 +35,14 @@ class VirtualRun:
         fleet: VirtualFleet,
         *,
         traced: bool = True,
-        slowness: Mapping[str, Slowness] | None = None,
+        slowness: Callable[[str], Slowness | None] | None = None,
         seed: int = 0,
         start_s: float = 0.0,
     ) -> None:
         """
         Arguments:
             traced: keep every computation and message, which takes most of the time of a run.
-            slowness: by stage name; without it every computation takes as long as stated.
+            slowness: gives that of a stage, by its name; without it every computation takes as long as stated.
             seed: of the links' jitter.
             start_s: the moment at which the run begins.
         """
@@ -51,7 +51,9 @@ class VirtualRun:
         self._fleet = fleet
         self._trace = VirtualTrace(self.clock) if traced else None
         self._world = SimulatedWorld(self.clock, self.network, self._trace)
-        self._slowness = slowness or {}
+        self._slowness_of = slowness
+        self._slowness: dict[str, Slowness | None] = {}
+        """By stage name: it goes on where others take the place of a lost stage."""
         self.stages: dict[str, RunningStage] = {}
         """By name: the stages that are in the run, and of a lost cluster those that were."""
         self._past: dict[str, list[RunningStage]] = {}
@@ -135,10 +137,12 @@ class VirtualRun:
                 self._count(name, self.rounds.averaged[name])
 
     def join(self, cluster: str, fleet: VirtualFleet | None = None) -> None:
-        """The processes of a lost cluster listen again: it follows the rounds, and trains when it holds the anchor.
+        """The processes of a cluster that was lost, or is new, listen: it follows the rounds, and trains when it holds
+        the anchor.
 
         `fleet`: as it is now, where the cluster's stages are on other nodes than before. Its rings are the same.
         """
+        self.samples.setdefault(cluster, 0)
         if fleet is not None:
             self._fleet = fleet
         [virtual] = [each for each in self._fleet.clusters if each.name == cluster]
@@ -165,7 +169,10 @@ class VirtualRun:
 
     def _start(self, cluster: VirtualCluster, *, joins: bool) -> list[RunningStage]:
         names = cluster.stage_names()
-        made = [self._stage(cluster, index, self._slowness.get(who), joins=joins) for index, who in enumerate(names)]
+        for who in names:
+            if who not in self._slowness:
+                self._slowness[who] = None if self._slowness_of is None else self._slowness_of(who)
+        made = [self._stage(cluster, index, self._slowness[who], joins=joins) for index, who in enumerate(names)]
         for stage in made:
             if stage.who in self.stages:
                 self._past.setdefault(stage.who, []).append(self.stages[stage.who])

@@ -11,12 +11,13 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cluster_planner import Cluster, NoFeasiblePlan, Plan, Stage, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster
+from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster, further_clusters
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
@@ -96,13 +97,11 @@ class Session:
         self.fleet = fleet_of_plan(
             plan, tuned=True, jitter_s=scenario.link_jitter_s, control_latency_s=scenario.control_latency_s
         )
-        slowness = None
-        if scenario.compute_jitter:
-            variation = scenario.compute_jitter
-            names = (who for cluster in self.fleet.clusters for who in cluster.stage_names())
-            slowness = {who: computing_slowness(seed, who, variation) for who in names}
-        self.run = VirtualRun(self.fleet, traced=False, slowness=slowness, seed=seed, start_s=start_s)
-        self._replacements = Replacements(plan, start_s=START_LIMIT_S)
+        slowness = partial(computing_slowness, seed, variation=scenario.compute_jitter)
+        self.run = VirtualRun(
+            self.fleet, traced=False, slowness=slowness if scenario.compute_jitter else None, seed=seed, start_s=start_s
+        )
+        self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan))
         self._placed = plan
         """The plan that the present fleet was made from."""
         for node in () if hours is None else hours.away:
@@ -329,6 +328,7 @@ class Session:
         jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
         self.fleet = fleet_of_plan(self._placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
         self._machine_of |= {stage.node: self.fleet.node_of[who] for who, stage in _places(clusters)}
+        self.updated_s.setdefault(cluster, array("d"))
         run.join(cluster, self.fleet)
         self._replacements.listening(cluster, now_s)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from cluster_planner import NoFeasiblePlan, Plan
 from ravnest.errors import InvalidInput
-from ravnest.recovery import HourWatch, Restarts, plan_for
-from ravnest.recovery.restarting import FIRST_WAIT_S
+from ravnest.recovery import HourWatch, Restarts, can_begin, plan_for
+from ravnest.recovery.restarting import FIRST_WAIT_S, NODES_WAIT_S
 from ravnest.simulator.figures import read
 from ravnest.simulator.presence import Presence, absent_at_first
 from ravnest.simulator.scenario import Scenario
@@ -172,7 +172,7 @@ class _Simulation:
         """Return the plan with which a run goes on whose last cluster was lost, and when; None: it does not."""
         ends_s = float("inf") if seconds is None else seconds
         looked_s, at_s = lost_s, lost_s + wait_s
-        while at_s < ends_s:
+        while at_s < min(ends_s, lost_s + NODES_WAIT_S):
             self._advance(looked_s, at_s)
             new, looked_s = self._among(plan), at_s
             if new is None:  # until somebody comes
@@ -202,7 +202,7 @@ class _Simulation:
         away = frozenset() if self._hours is None else self._hours.away
         try:
             alive = self._presence.alive(self._presence.now_s) - away
-            return plan if _nodes(plan) <= alive else self._planner(plan, alive)
+            return plan if can_begin(plan, alive) else self._planner(plan, alive)
         except NoFeasiblePlan:
             return None
 

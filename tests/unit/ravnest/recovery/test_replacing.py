@@ -151,6 +151,22 @@ def test_a_node_that_left_and_was_switched_off_in_between_is_back_by_itself():
     assert isinstance(order, StartCluster)
 
 
+def test_that_a_node_which_left_was_switched_off_is_noticed_while_nobody_is_away():
+    plan = plan_of()
+    node = plan.cluster("c1").stages[0].node
+    machine = Replacements(plan, start_s=START_S)
+    machine.node_left(node)
+    assert machine.due(100.0)
+    machine.tick(everyone(plan), 100.0)
+    assert not machine.due(101.0)
+    assert machine.due(100.0 + LOOK_AGAIN_S)
+    machine.tick(everyone(plan) - {node}, 100.0 + LOOK_AGAIN_S)
+    assert not machine.due(1000.0), "it is off, so that it will be back when it is there again"
+    machine.lost("c1", 0, 1000.0)
+    (order,) = machine.tick(everyone(plan), 1000.0 + FIRST_WAIT_S)
+    assert isinstance(order, StartCluster)
+
+
 def small(plan, *names):
     """The plan with too little memory in these nodes for more than half of the model."""
     whole = SpanCosts(plan.costs, plan.workload).memory_bytes(0, len(plan.costs.units), 1)

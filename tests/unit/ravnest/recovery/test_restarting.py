@@ -3,7 +3,15 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import NoFeasiblePlan, validate
-from ravnest.recovery.restarting import FIRST_WAIT_S, LONGEST_WAIT_S, MOST_IN_A_ROW, Restarts, plan_among
+from ravnest.recovery.restarting import (
+    FIRST_WAIT_S,
+    LONGEST_WAIT_S,
+    MOST_IN_A_ROW,
+    NODES_WAIT_S,
+    Restarts,
+    look_for_nodes_s,
+    plan_among,
+)
 from tests.support.local import setups_of, tiny_job
 
 
@@ -17,16 +25,13 @@ def names(plan):
     return {node.name for node in plan.fleet.nodes}
 
 
-def test_without_a_checkpoint_there_is_nothing_to_begin_from():
-    assert Restarts().after(None) is None
-
-
-def test_a_run_that_comes_to_no_other_checkpoint_begins_again_so_often_and_later_each_time():
+@pytest.mark.parametrize("checkpoint", [None, "checkpoint-000003"])
+def test_a_run_that_comes_to_no_other_checkpoint_begins_again_so_often_and_later_each_time(checkpoint):
     restarts = Restarts()
-    waits = [restarts.after("checkpoint-000003") for _ in range(MOST_IN_A_ROW)]
+    waits = [restarts.after(checkpoint) for _ in range(MOST_IN_A_ROW)]
     assert waits == [FIRST_WAIT_S * 2**i for i in range(MOST_IN_A_ROW)]
     assert max(waits) <= LONGEST_WAIT_S
-    assert restarts.after("checkpoint-000003") is None
+    assert restarts.after(checkpoint) is None
 
 
 def test_a_run_that_does_begins_again_whenever_it_has_to():
@@ -46,6 +51,25 @@ def test_without_a_node_the_others_get_a_plan_of_their_own(plan):
     assert {spare.node: spare.reason for spare in new.spares}[gone] == "was not there when the run was planned anew"
     assert new.fleet == plan.fleet, "the node can stand in for another when it is back"
     assert (new.job, new.costs, new.data) == (plan.job, plan.costs, plan.data)
+
+
+def test_a_plan_in_which_two_clusters_name_one_node_is_made_anew(plan):
+    (a, b), other = plan.clusters[0].stages, plan.clusters[1]
+    doubled = replace(
+        plan,
+        clusters=(plan.clusters[0], replace(other, stages=(replace(other.stages[0], node=a.node), *other.stages[1:]))),
+    )
+    new = plan_among(doubled, names(plan))
+    validate(new)
+    assert b.node in {stage.node for cluster in new.clusters for stage in cluster.stages}
+
+
+def test_a_run_waits_for_nodes_and_not_for_ever():
+    waited_s = 0.0
+    while (again_s := look_for_nodes_s(waited_s)) is not None:
+        assert again_s > 0
+        waited_s += again_s
+    assert 0.9 * NODES_WAIT_S < waited_s <= NODES_WAIT_S
 
 
 def test_one_node_alone_trains_if_it_can_hold_the_model(plan):

@@ -1,5 +1,7 @@
 """A stage that joins a simulated run: what it follows, when it holds the anchor, and when it trains."""
 
+from dataclasses import replace
+
 from ravnest.pipeline import events as ev
 from ravnest.simulator.fleet import INSTANT, VirtualCluster, VirtualFleet, VirtualRing, VirtualStage
 from ravnest.simulator.run import VirtualRun
@@ -8,19 +10,29 @@ STAGE = VirtualStage(forward_s=0.01, backward_s=0.02)
 RING = VirtualRing(("c0.s0", "c1.s0"), 1000, 1000, 4.0, direct=True)
 
 
-def run_of_two() -> VirtualRun:
-    """Two clusters of one stage each, which average every 20 samples."""
-    clusters = tuple(VirtualCluster(name, 1, (STAGE,)) for name in ("c0", "c1"))
-    fleet = VirtualFleet(
-        clusters=clusters,
+def fleet_of(*names: str) -> VirtualFleet:
+    """Clusters of one stage each, which average every 20 samples. It knows no other stage than theirs."""
+    members = tuple(f"{name}.s0" for name in names)
+
+    def divide_again(ring: VirtualRing, of: tuple[str, ...]) -> VirtualRing:
+        assert set(of) <= set(members)
+        return replace(ring, members=of)
+
+    return VirtualFleet(
+        clusters=tuple(VirtualCluster(name, 1, (STAGE,)) for name in names),
         update_every=1,
         max_staleness=1,
-        rings=(RING,),
+        rings=(replace(RING, members=members),),
         average_every=20,
         default_link=INSTANT,
         control_latency_s=0.001,
+        divide_again=divide_again,
     )
-    return VirtualRun(fleet)
+
+
+def run_of_two() -> VirtualRun:
+    """Two clusters of one stage each, which average every 20 samples."""
+    return VirtualRun(fleet_of("c0", "c1"))
 
 
 def test_a_cluster_follows_without_weight_until_it_holds_the_anchor_and_then_trains() -> None:
@@ -59,3 +71,17 @@ def test_a_newcomer_that_the_run_does_not_wait_for_leaves_at_its_end() -> None:
     assert run.stages["c1.s0"].dead
     assert run.rounds.following == []
     assert run.rounds.averaged["c1"] == run.samples["c1"]
+
+
+def test_an_epoch_that_is_heard_of_late_has_the_rings_that_it_began_with() -> None:
+    """c2 joins, c1 is lost and c3 joins in one moment: who hears of c2 then is in a fleet that has no c1."""
+    run = VirtualRun(fleet_of("c0", "c1", "c2", "c3"))
+    doing = [(1.0, lambda _, who=who: run.lose(who, "gone"), None) for who in ("c2.s0", "c3.s0")]
+    doing += [
+        (2.0, lambda _: run.join("c2", fleet_of("c0", "c1", "c2")), None),
+        (2.0, lambda _: run.lose("c1.s0", "gone"), None),
+        (2.0, lambda _: run.join("c3", fleet_of("c0", "c2", "c3")), None),
+    ]
+    run.run(stop_s=4.0, doing=doing)
+    assert run.rounds.training == ["c0", "c2", "c3"]
+    assert run.rounds.averaged == run.samples

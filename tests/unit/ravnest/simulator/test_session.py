@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster_planner import Node, Plan, Spare, hours_from
@@ -51,7 +51,7 @@ def test_where_no_spare_is_large_enough_the_cluster_is_cut_anew_for_the_nodes_it
     }
 
 
-@pytest.mark.parametrize(("comes_s", "taken"), [(40.0, True), (120.0, False)])
+@pytest.mark.parametrize(("comes_s", "taken"), [(45.0, True), (120.0, False)])
 def test_a_spare_that_joins_is_taken_by_whoever_is_lost_later(comes_s: float, taken: bool) -> None:
     scenario = Scenario(deaths=(Death(FIRST, 50.0, 1.0),), joins=(Join("spare", comes_s),), restart_s=5.0)
     [lost] = simulate(SPARED, scenario, seconds=200.0).clusters_lost
@@ -118,9 +118,28 @@ def test_hours_are_acted_out_by_the_clock() -> None:
 
 def test_a_trace_brings_and_takes_nodes() -> None:
     trace = [NodeChange(0.0, name, "back") for name in HOME.fleet.names]
-    trace += [NodeChange(20.0, "spare", "back"), NodeChange(50.0, FIRST, "gone", 1.0)]
+    trace += [NodeChange(45.0, "spare", "back"), NodeChange(50.0, FIRST, "gone", 1.0)]
     [lost] = simulate(SPARED, Scenario(trace=tuple(trace), restart_s=5.0), seconds=200.0).clusters_lost
     assert "spare" in lost.nodes
+
+
+def test_nodes_that_come_and_hold_the_model_together_are_a_further_cluster() -> None:
+    """As in a real run: nobody leaves for it, and it trains from the anchor of today."""
+    new = [replace(node, name=f"new{index}") for index, node in enumerate(HOME.fleet.nodes[:2])]
+    plan = replace(
+        HOME,
+        fleet=replace(HOME.fleet, nodes=(*HOME.fleet.nodes, *new)),
+        spares=(*HOME.spares, *(Spare(node.name, "") for node in new)),
+    )
+    joins = tuple(Join(node.name, 40.0) for node in new)
+    jittery = Scenario(joins=joins, restart_s=5.0, compute_jitter=0.1)
+    result = simulate(plan, jittery, seconds=200.0)
+    assert result.clusters_lost == ()
+    assert {stage.node for stage in result.stages if stage.name.startswith("joined0.")} <= {"new0", "new1"}
+    assert result.clusters["joined0"] > 0
+    assert all(stage.late_s for stage in result.stages)
+    assert result.samples == pytest.approx(kept(result))
+    assert result.samples > 1.1 * simulate(plan, Scenario(trace=()), seconds=200.0).samples
 
 
 def test_a_trace_without_enough_nodes_at_the_start_is_refused() -> None:
@@ -150,6 +169,11 @@ CHANGES = st.one_of(
 
 
 @settings(max_examples=25, deadline=None)
+@example(
+    [Death("n0", 0.0, 5.0, 3.0), Death("n0", 52.6, 5.0), *(Death(name, 53.0, 0.0) for name in ("n2", "n3", "n4"))],
+    0.0,
+    0,
+)  # it begins again, and drains with its first update
 @given(st.lists(CHANGES, max_size=7), st.sampled_from([0.0, 1.0, 6.0]), st.integers(0, 9))
 def test_every_history_ends_and_no_sample_counts_twice(
     changes: list[Death | Leave | Join], restart_s: float, seed: int
@@ -171,15 +195,18 @@ def test_every_history_ends_and_no_sample_counts_twice(
 
 
 def test_a_run_is_planned_anew_for_nodes_that_came_where_somebody_does_so() -> None:
-    nodes = [name for name in HOME.fleet.names if name != FIRST]
-    trace = (*(NodeChange(0.0, name, "back") for name in nodes), NodeChange(60.0, FIRST, "back"))
-    left = simulate(HOME, Scenario(trace=trace, restart_s=5.0), seconds=300.0)
-    assert FIRST not in {stage.node for stage in left.stages}
-    result = simulate(HOME, Scenario(trace=trace, restart_s=5.0, plans_anew=True), seconds=300.0)
+    """The only cluster that trains does not leave for the node that comes, which is too small for one of its own."""
+    small = tuple(replace(node, memory_bytes=105 * 10**6) for node in HOME.fleet.nodes)
+    plan = replace(HOME, fleet=replace(HOME.fleet, nodes=small))
+    there, (comes, *_) = plan.fleet.names[:2], plan.fleet.names[2:]
+    trace = (*(NodeChange(0.0, name, "back") for name in there), NodeChange(60.0, comes, "back"))
+    left = simulate(plan, Scenario(trace=trace, restart_s=5.0), seconds=300.0)
+    assert comes not in {stage.node for stage in left.stages}
+    result = simulate(plan, Scenario(trace=trace, restart_s=5.0, plans_anew=True), seconds=300.0)
     [again] = result.begun_anew
     assert again.on_purpose
     assert again.samples == 0
     assert again.lost_s > 60.0
-    assert FIRST in {stage.node for stage in result.stages}
+    assert comes in {stage.node for stage in result.stages}
     assert result.samples == pytest.approx(kept(result))
     assert result.samples > left.samples

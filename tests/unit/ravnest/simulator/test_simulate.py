@@ -119,10 +119,19 @@ def test_the_anchor_takes_the_time_of_the_links() -> None:
 
 
 def test_the_run_ends_with_its_last_cluster() -> None:
-    gone = tuple(Death(cluster.stages[0].node, 20.0 + 10.0 * i) for i, cluster in enumerate(PLAN.clusters))
+    """And where nobody will ever be there again."""
+    gone = tuple(Death(node, 20.0) for node in NODES)
     result = simulate(PLAN, Scenario(deaths=gone), seconds=1000.0)
     assert len(result.clusters_lost) == len(PLAN.clusters)
     assert result.end_s == result.clusters_lost[-1].lost_s
+
+
+def test_a_run_that_has_no_checkpoint_yet_begins_again_from_nothing() -> None:
+    gone = tuple(Death(cluster.stages[0].node, 2.0 + i, 1.0, 0.0) for i, cluster in enumerate(PLAN.clusters))
+    result = simulate(PLAN, Scenario(deaths=gone), seconds=60.0)
+    [again] = result.begun_anew
+    assert again.samples == 0
+    assert result.samples > 0
 
 
 @settings(max_examples=25)

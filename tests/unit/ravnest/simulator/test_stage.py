@@ -10,7 +10,7 @@ FLEET = VirtualFleet(clusters=(VirtualCluster("c0", 4, (STAGE, STAGE)),), update
 
 
 def test_slowness_lengthens_every_computation_and_is_counted() -> None:
-    run = VirtualRun(FLEET, slowness={"c0.s1": lambda: 1.5})
+    run = VirtualRun(FLEET, slowness={"c0.s1": lambda: 1.5}.get)
     result = run.run(stop_samples=8)
     slow, usual = run.stages["c0.s1"], run.stages["c0.s0"]
     computed = [event for event in result.trace if event.who == "c0.s1" and event.kind == "compute"]
