@@ -159,12 +159,12 @@ def _stage_to(stage: nouns.Stage) -> dict[str, object]:
 def _node(entry: schema.NodeEntry) -> Node:
     return Node(
         name=entry.name,
-        flops_per_s=flops_per_s_of_gflops(entry.gflops),
-        memory_bytes=bytes_of_gb(entry.memory_gb),
+        flops_per_s=flops_per_s_of_gflops(entry.stated_gflops),
+        memory_bytes=bytes_of_gb(entry.stated_memory_gb),
         up_bytes_per_s=bytes_per_s_of_mbps(entry.up_mbps),
         down_bytes_per_s=bytes_per_s_of_mbps(entry.down_mbps),
         host=entry.host,
-        device=entry.device,
+        device=entry.stated_device,
         address=entry.address,
         region=entry.region,
         mtbf_s=None if entry.mtbf_hours is None else seconds_of_hours(entry.mtbf_hours),

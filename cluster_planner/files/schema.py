@@ -12,9 +12,11 @@ None of it is refused: one day machines may be that large.
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from cluster_planner.files import schema
+from cluster_planner.files.known_hardware import hardware_named
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import hours_from
 from cluster_planner.inputs.model_costs import ActivationCheckpointing, Schedule, Tied
@@ -83,6 +85,16 @@ def _cluster(text: str) -> str:
     return text
 
 
+def _hardware(text: str) -> str:
+    return hardware_named(text).name
+
+
+def _or_of_hardware(value: float | None, info: ValidationInfo) -> float | None:
+    if value is None and info.data.get("hardware", "wrong") is None:
+        raise PydanticCustomError("missing", "required where no hardware is named")
+    return value
+
+
 Measured = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
 Latency = Annotated[float, Field(ge=0), AfterValidator(_in_range)]
 
@@ -100,17 +112,33 @@ class NodeDataEntry(Strict):
 
 class NodeEntry(Strict):
     name: Text
-    gflops: Measured
-    memory_gb: Measured
+    hardware: Annotated[Text, AfterValidator(_hardware)] | None = None
+    gflops: Annotated[Measured | None, Field(validate_default=True), AfterValidator(_or_of_hardware)] = None
+    memory_gb: Annotated[Measured | None, Field(validate_default=True), AfterValidator(_or_of_hardware)] = None
     up_mbps: Measured
     down_mbps: Measured
     host: Text | None = None
-    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    device: Annotated[str, AfterValidator(_device)] | None = None
     address: Text | None = None
     region: Text | None = None
     mtbf_hours: Measured | None = None
     hours: Annotated[str, AfterValidator(_hours)] | None = None
     data: NodeDataEntry | None = None
+
+    @property
+    def stated_gflops(self) -> float:
+        """Its speed, or what is assumed of its hardware, of which then a name is given."""
+        return self.gflops if self.gflops is not None else hardware_named(self.hardware or "").gflops
+
+    @property
+    def stated_memory_gb(self) -> float:
+        """Its memory, likewise."""
+        return self.memory_gb if self.memory_gb is not None else hardware_named(self.hardware or "").memory_gb
+
+    @property
+    def stated_device(self) -> str:
+        """Its device, likewise; cpu where it names no hardware."""
+        return self.device or ("cpu" if self.hardware is None else hardware_named(self.hardware).device)
 
 
 class LinkEntry(Strict):
@@ -264,13 +292,22 @@ def remarks(entry: schema.FleetFile) -> list[str]:
     said = []
     for i, node in enumerate(entry.nodes):
         for key, value, most, unit in (
-            ("gflops", node.gflops, MOST_GFLOPS, "GFLOP/s"),
-            ("memory_gb", node.memory_gb, MOST_MEMORY_GB, "GB"),
+            ("gflops", node.stated_gflops, MOST_GFLOPS, "GFLOP/s"),
+            ("memory_gb", node.stated_memory_gb, MOST_MEMORY_GB, "GB"),
             ("up_mbps", node.up_mbps, MOST_MBPS, "Mbit/s"),
             ("down_mbps", node.down_mbps, MOST_MBPS, "Mbit/s"),
         ):
             if value > most:
                 said.append(f"nodes[{i}].{key}: {value:,.10g} {unit} of {node.name} is more than any machine has")
+        said += [
+            f"nodes[{i}].{key}: {value:,.4g} {unit} of {node.name} is assumed from its hardware, {node.hardware}; "
+            "`ravnest profile` measures it"
+            for key, given, value, unit in (
+                ("gflops", node.gflops, node.stated_gflops, "GFLOP/s"),
+                ("memory_gb", node.memory_gb, node.stated_memory_gb, "GB"),
+            )
+            if given is None
+        ]
     for kind, links in (("links", entry.links), ("regions", entry.regions)):
         said += [
             f"{kind}[{i}].mbps: {link.mbps:,.10g} Mbit/s between {' and '.join(link.between)} is more than any link has"
@@ -281,7 +318,7 @@ def remarks(entry: schema.FleetFile) -> list[str]:
     for i, cap in enumerate(entry.constraints.cap):
         node = named[cap.node]
         for key, capped, has in (
-            ("memory_gb", cap.memory_gb, node.memory_gb),
+            ("memory_gb", cap.memory_gb, node.stated_memory_gb),
             ("up_mbps", cap.up_mbps, node.up_mbps),
         ):
             if capped is not None and capped > has:

@@ -23,6 +23,7 @@ from ravnest.cli.doctor import doctor
 from ravnest.cli.evaluate import evaluate
 from ravnest.cli.explain import explain
 from ravnest.cli.export import export
+from ravnest.cli.init import init
 from ravnest.cli.logs import logs
 from ravnest.cli.nodes import join, leave
 from ravnest.cli.plan import plan
@@ -104,6 +105,7 @@ app = typer.Typer(
     help="Train PyTorch models on the unequal machines you have, joined by home internet.",
     epilog="Example: ravnest plan examples/home/nodes.yaml && ravnest run",
 )
+app.command(cls=Command, epilog="Example: ravnest init first --kind text --machines desk,attic")(init)
 app.command(cls=Command, epilog="Example: ravnest plan examples/home/nodes.yaml -o plan.yaml")(plan)
 app.command(cls=Command, epilog="Example: ravnest simulate plan.yaml --hours 24 --jitter 0.1")(simulate)
 app.command(cls=Command, epilog="Example: ravnest run plan.yaml --out runs/first")(run)

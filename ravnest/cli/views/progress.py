@@ -117,9 +117,7 @@ def event_line(event: RunEvent) -> str | None:
         case StageSuspectedEvent(stage, node, silent_s, _, heard_again=True):
             return f"{stage} on {node} is heard again, after {silent_s:.0f} s"
         case StageSuspectedEvent(stage, node, silent_s, deadline_s):
-            return (
-                f"{stage} on {node} has been silent for {silent_s:.0f} s; after {deadline_s:.0f} s it counts as lost"
-            )
+            return f"{stage} on {node} has been silent for {silent_s:.0f} s; after {deadline_s:.0f} s it counts as lost"
         case ClusterLostEvent(with_notice=True):
             return f"{event.cluster} has left the run with nothing lost, and {_go_on(event.left)}: {event.reason}"
         case ClusterLostEvent():

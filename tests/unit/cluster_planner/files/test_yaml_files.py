@@ -85,7 +85,7 @@ def test_a_fleet_is_read_in_si_units(nodes_yaml: Callable[[str], Path]) -> None:
     ("old", "new", "message"),
     [
         ("gflops: 4200", "gflop: 4200", "nodes[0].gflop: is not a known key; did you mean 'gflops'?"),
-        ("host: attic", "zzz: attic", "nodes[0].zzz: is not a known key; known keys are name, gflops"),
+        ("host: attic", "zzz: attic", "nodes[0].zzz: is not a known key; known keys are name, hardware, gflops"),
         ("up_mbps: 40", "up_mbps: -40", "nodes[0].up_mbps: must be above 0, not -40"),
         ("up_mbps: 40", "up_mbps: 0", "nodes[0].up_mbps: must be above 0, not 0"),
         ("up_mbps: 40", "up_mbps: .nan", "nodes[0].up_mbps: must be a finite number, not nan"),

@@ -1,0 +1,121 @@
+"""Writes the first files of a job into a folder.
+
+In: `Answers`. Out: four files, and no file is replaced. model.py and data.py are those of one of `KINDS`, as they lie
+beside this module; job.yaml and nodes.yaml are made from the answers, with a comment for each line that a user changes
+first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ravnest.errors import InvalidInput
+
+_HERE = Path(__file__).parent
+_JOB = """\
+# {about}
+model: {{factory: "model:make"{model}}}
+data: {{factory: "data:make"}}
+loss: {loss}
+{metrics}micro_batch: {micro_batch}          # samples that a stage computes at once
+update_every: 4          # micro-batches of one optimizer step
+optimizer: {{name: adamw, lr: {lr}, schedule: {{name: constant, warmup_updates: 10}}}}
+max_staleness: 1         # how old a gradient may be, in optimizer steps
+average_every: {average_every}      # samples of all machines between two averagings
+stop: {{minutes: {minutes:g}}}
+evaluate_every: {evaluate_every}
+seed: 0
+# All keys: `ravnest explain optimizer`, and docs/file-formats.md.
+"""
+_NODES = """\
+# The machines. `hardware` stands for figures that nobody has measured yet: `ravnest profile --job job.yaml --merge`
+# writes gflops and memory_gb in its place. up_mbps and down_mbps are what a machine sends and receives at home.
+nodes:
+{nodes}"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is to be learned, and how job.yaml says it."""
+
+    about: str
+    job: Mapping[str, object]
+
+
+KINDS: Mapping[str, Kind] = {
+    "text": Kind(
+        "A small GPT learns to go on with a text, character by character.",
+        {"model": ", args: {layers: 4, width: 96}", "loss": "cross_entropy", "metrics": "", "micro_batch": 4,
+         "lr": "2.0e-3", "average_every": 1024, "evaluate_every": 4096},
+    ),
+    "images": Kind(
+        "A convolutional network learns to name pictures.",
+        {"model": ", args: {width: 24}", "loss": "cross_entropy", "metrics": "metrics: [accuracy]\n",
+         "micro_batch": 16, "lr": "3.0e-3", "average_every": 1024, "evaluate_every": 4096},
+    ),
+    "numbers": Kind(
+        "A perceptron learns a number from a row of numbers.",
+        {"model": ", args: {width: 256}", "loss": "mse", "metrics": "", "micro_batch": 16, "lr": "3.0e-3",
+         "average_every": 1024, "evaluate_every": 4096},
+    ),
+}  # fmt: skip
+"""By name: what `ravnest init` can begin with."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What `ravnest init` asks. `hardware` has one name for each machine, or one for all of them."""
+
+    kind: str
+    machines: Sequence[str]
+    hardware: Sequence[str]
+    mbps: float
+    """What each machine sends and receives, in Mbit/s."""
+    minutes: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidInput(f"must be {' or '.join(KINDS)}, not {self.kind!r}", key="kind")
+        if not self.machines or len(set(self.machines)) < len(self.machines) or not all(self.machines):
+            raise InvalidInput("expected names, each once, separated by commas", key="machines")
+        if len(self.hardware) not in (1, len(self.machines)):
+            raise InvalidInput(
+                f"expected one name for all, or one for each of the {len(self.machines)} machines, "
+                f"not {len(self.hardware)}",
+                key="hardware",
+            )
+        for key in ("mbps", "minutes"):
+            if not 0 < getattr(self, key) < 1e6:
+                raise InvalidInput(f"expected a number above 0, not {getattr(self, key):g}", key=key)
+
+
+def write_first_files(folder: Path, answers: Answers) -> list[Path]:
+    """Write the files, and return where they are. Raises InvalidInput where one is there already."""
+    kind = KINDS[answers.kind]
+    hardware = answers.hardware if len(answers.hardware) > 1 else [*answers.hardware] * len(answers.machines)
+    rate = f"up_mbps: {answers.mbps:g}, down_mbps: {answers.mbps:g}"
+    rows = "".join(
+        f"  - {{name: {json.dumps(name)}, hardware: {json.dumps(has)}, {rate}}}\n"
+        for name, has in zip(answers.machines, hardware, strict=True)
+    )
+    texts = {
+        "job.yaml": _JOB.format(about=kind.about, minutes=answers.minutes, **kind.job),
+        "nodes.yaml": _NODES.format(nodes=rows),
+        **{f"{name}.py": (_HERE / answers.kind / f"{name}.txt").read_text(encoding="utf-8") for name in _OF_KIND},
+    }
+    there = [name for name in texts if (folder / name).exists()]
+    if there:
+        raise InvalidInput(f"{there[0]} is there already", path=str(folder), hint="name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(folder)) from None
+    return [folder / name for name in texts]
+
+
+_OF_KIND = ("model", "data")

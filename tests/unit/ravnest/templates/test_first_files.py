@@ -1,0 +1,81 @@
+"""What `ravnest init` writes plans and trains as it is; nothing of the user's is replaced."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from cluster_planner import load_fleet
+from ravnest.errors import InvalidInput
+from ravnest.job.config import load_job
+from ravnest.templates import KINDS, Answers, write_first_files
+from tests.unit.examples.test_training import trained
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_one_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each job's folder has modules of these names."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("model", "data"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in ("model", "data"):
+        sys.modules.pop(name, None)
+
+
+def answers(**changes: object) -> Answers:
+    given: dict[str, object] = {
+        "kind": "text",
+        "machines": ["desk", "attic"],
+        "hardware": ["laptop"],
+        "mbps": 40.0,
+        "minutes": 5.0,
+    }
+    return Answers(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_trains_in_clusters_of_two_stages_and_of_one_and_its_loss_falls(kind: str, tmp_path: Path) -> None:
+    write_first_files(tmp_path, answers(kind=kind))
+    _, _, result = trained(str(tmp_path), (2, 1), stop={"samples": 1500}, average_every=96)
+    assert set(result.losses) == {"c0", "c1"}
+    for losses in result.losses.values():
+        assert fmean(losses[-6:]) < 0.95 * fmean(losses[:6])
+
+
+def test_the_files_say_what_was_answered(tmp_path: Path) -> None:
+    made = write_first_files(tmp_path / "new" / "one", answers(hardware=["rtx 3060", "desktop"], minutes=7.5))
+    assert [path.name for path in made] == ["job.yaml", "nodes.yaml", "model.py", "data.py"]
+    fleet = load_fleet(made[1])
+    assert [(node.name, node.device) for node in fleet.nodes] == [("desk", "cuda"), ("attic", "cpu")]
+    assert [node.up_bytes_per_s for node in fleet.nodes] == [5e6, 5e6]
+    assert load_job(made[0]).stop.minutes == 7.5
+
+
+def test_no_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("mine")
+    with pytest.raises(InvalidInput, match=r"model\.py is there already"):
+        write_first_files(tmp_path, answers())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        write_first_files(tmp_path / "file" / "job", answers())
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"kind": "music"}, "kind"),
+        ({"machines": ["a", "a"]}, "machines"),
+        ({"machines": [""]}, "machines"),
+        ({"hardware": ["laptop"] * 3}, "hardware"),
+        ({"mbps": 0.0}, "mbps"),
+        ({"minutes": float("nan")}, "minutes"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_named(changes: dict[str, object], key: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        answers(**changes)
+    assert raised.value.key == key
