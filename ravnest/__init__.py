@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         StageRestoredEvent,
         StageSuspectedEvent,
         TakenOverEvent,
+        WaitsForNodesEvent,
     )
     from ravnest.errors import Interrupted, InvalidInput, ModelNotSplittable, NodeLost, RavnestError, RunFailed
     from ravnest.files import load_fleet, load_job, load_plan, save_fleet, save_plan
@@ -61,7 +62,8 @@ _NAMES = {
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
-    "RunLimit RunResult StageRestoredEvent StageSuspectedEvent TakenOverEvent",
+    "RunLimit RunResult StageRestoredEvent StageSuspectedEvent TakenOverEvent "
+    "WaitsForNodesEvent",
     "ravnest.errors": "Interrupted InvalidInput ModelNotSplittable NodeLost RavnestError RunFailed",
     "ravnest.files": "load_fleet load_job load_plan save_fleet save_plan",
     "ravnest.job.config": "Job",
@@ -127,6 +129,7 @@ __all__ = [
     "Stall",
     "StallRate",
     "TakenOverEvent",
+    "WaitsForNodesEvent",
     "doctor",
     "evaluate",
     "explain_plan",

@@ -2,6 +2,7 @@
 
     RavnestError                 the base of every error that is raised on purpose
     ├── InvalidInput             a file, key or argument that the user can mend (exit code 2)
+    │   ├── NodeNotThere         a node of the plan that the Ray cluster does not have
     │   ├── ModelNotSplittable   a model that cannot be captured, cut or reproduced exactly
     │   └── NoFeasiblePlan       a fleet that cannot run the model (cluster_planner)
     ├── Interrupted              the user stopped a run that had nothing to save yet (exit code 130)
@@ -24,6 +25,7 @@ __all__ = [
     "InvalidInput",
     "ModelNotSplittable",
     "NodeLost",
+    "NodeNotThere",
     "NotWritten",
     "RavnestError",
     "RunFailed",
@@ -34,6 +36,10 @@ __all__ = [
 
 class ModelNotSplittable(InvalidInput):
     """The model cannot be exported, cut, or reproduced exactly by its stages."""
+
+
+class NodeNotThere(InvalidInput):
+    """A node of the plan is not in the Ray cluster. The message names it."""
 
 
 class Interrupted(RavnestError):

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.churn import faults_a_minute, joins, traces
+from experiments.churn import faults_a_minute, injected_faults, joins, traces
+from experiments.churn.faulted.judging import WANTED
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -17,6 +18,7 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
     "joins": joins.measure,
+    "faults": injected_faults.measure,
     "g4dn_fast": partial(traces.rented_part, "g4dn", 10.0),
     "p3_fast": partial(traces.rented_part, "p3", 10.0),
     "g4dn": partial(traces.rented_part, "g4dn", 1.0),
@@ -27,8 +29,11 @@ PARTS: Mapping[str, Callable[..., Part]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
-    asked = parser_for("churn", __doc__, list(PARTS)).parse_args(arguments)
+    parser = parser_for("churn", __doc__, list(PARTS))
+    parser.add_argument("--faults", type=int, default=WANTED, help="how many more faults the part of that name injects")
+    asked = parser.parse_args(arguments)
     parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
+    parts["faults"] = partial(injected_faults.measure, quick=asked.quick, faults=asked.faults)
     return run_parts("churn", asked, parts, title=TITLE, intro=INTRO)
 
 

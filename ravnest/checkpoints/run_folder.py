@@ -128,15 +128,15 @@ class RunFolder:
         """Whether the last to train here was a rehearsal."""
         return (self.path / _REHEARSAL).is_file()
 
-    def begin(self, plan_path: Path, *, rehearsal: bool = False) -> None:
+    def begin(self, plan_path: Path, *, rehearsal: bool = False, again: bool = False) -> None:
         """Make the folder, copy the plan into it, and mark it as that of a rehearsal or of a run. What a run without a
-        checkpoint left in it is removed.
+        checkpoint left in it is removed, unless it is this one, which begins `again`.
 
         Raises InvalidInput where something cannot be written.
         """
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            if not self.has_checkpoint:
+            if not again and not self.has_checkpoint:
                 for left in [self.metrics, self.ray_log, self.driver, *self.path.glob(_LOGS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):

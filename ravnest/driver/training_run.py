@@ -6,33 +6,30 @@ to go on. The three steps stand in preparation.py, session.py and outcome.py.
 
 import shlex
 import tempfile
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cluster_planner import Plan, load_plan, save_plan
 from ravnest.checkpoints.run_folder import RunFolder, owned_folder
+from ravnest.driver.beginning_again import begun_again
 from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import take_requests
 from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
-from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.driver.run_store import DriverState, load_state, plan_beside, plan_sum
 from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, reached
-from ravnest.errors import Interrupted, InvalidInput, NodeLost, RavnestError, RunFailed
-from ravnest.recovery.restarting import Restarts, plan_among
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RavnestError, RunFailed
+from ravnest.recovery import Restarts
 from ravnest.stage.device import require_device
 
-_LOOK_S = 0.25
 _LEAST_S = 1.0
 """A run that begins again trains for at least so long, however little was left of its time."""
 
@@ -53,7 +50,8 @@ def run(
 ) -> report.RunResult:
     """Train as the plan says and return what came of it.
 
-    Where no cluster is left that trains, the run begins again by itself from its last checkpoint (restarting.py).
+    Where no cluster is left that trains, or a stage is lost before they do, the run begins again by itself, from its
+    last checkpoint or from the start (beginning_again.py).
 
     In the main thread, Ctrl-C, SIGTERM and SIGHUP end the run with a checkpoint (see `StopOnInterrupt`). In another
     thread no handlers are set, because Python does not allow it.
@@ -91,7 +89,7 @@ def run(
     ):
         take_requests(folder.path)  # of a session before this one
         taking = _to_take_over(folder, plan_path or folder.plan, address, tell) if resume else None
-        restarts, watched = Restarts(), _Watched(observer, folder.path)
+        restarts, watched, begun = Restarts(), _Watched(observer, folder.path), False
         while True:
             prepared = prepare(
                 plan if taking is None else taking[1],
@@ -103,7 +101,7 @@ def run(
                 observer=watched,
             )
             if taking is None:
-                _begin(prepared, plan_path, rehearsal=imitate is not None)
+                _begin(prepared, plan_path, rehearsal=imitate is not None, again=begun)
             nodes.start(folder.path)
             try:
                 record, control = train(
@@ -116,29 +114,38 @@ def run(
                     observer=watched,
                     interrupt=interrupt,
                 )
-            except (InvalidInput, Interrupted):
-                raise
             except NothingToTakeOver as error:
                 tell(f"{error}: resuming from the last checkpoint")
                 taking = None
                 interrupt.gracefully = False
                 continue
             except RavnestError as error:
+                gone = isinstance(error, NodeNotThere) and begun  # it was there when the run was planned
+                if isinstance(error, InvalidInput | Interrupted) and not gone:
+                    raise
                 kind = type(error) if isinstance(error, RunFailed) else RunFailed
                 advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
                 log = prepared.folder.ray_log
                 said = f"what Ray said is in {log}" if log.is_file() and log.stat().st_size > 0 else None
                 failure = kind("; ".join(filter(None, (str(error), said, advice))))
-                if not isinstance(error, NodeLost) or not watched.training or interrupt.wanted:
+                if not isinstance(error, NodeLost | NodeNotThere) or interrupt.wanted:
                     raise failure from error
-                anew = _restarted(restarts, prepared, address, str(error), watched)
-                if anew is None or not _waited(anew.wait_s, interrupt):
+                wanted = partial(_wants_end, interrupt, folder.path)
+                anew = begun_again(restarts, prepared, prepared.plan, address, str(error), watched, wanted)
+                if anew is None:
                     raise failure from error
                 plan, plan_path = anew.plan, (plan_path if anew.plan is prepared.plan else None)
-                resume, other_data, taking = True, False, None
+                resume, other_data, taking, begun = anew.resumes, anew.resumes, None, True
                 interrupt.gracefully = False
                 continue
             return finish(prepared, record, control, encrypted=encrypt)
+
+
+def _wants_end(interrupt: StopOnInterrupt, folder: Path) -> bool:
+    """Whether the user wants a run to end that does not train now."""
+    if take_requests(folder, ("stop", "stop_now")):
+        raise Interrupted("ended before it began again, as it was asked to; --resume goes on from the last checkpoint")
+    return interrupt.wanted
 
 
 def _to_take_over(
@@ -170,52 +177,6 @@ def _why_not(state: DriverState, plan_path: Path, address: str | None) -> str | 
     return None
 
 
-@dataclass(frozen=True)
-class _Anew:
-    """How a run begins again."""
-
-    plan: Plan
-    wait_s: float
-
-
-def _restarted(
-    restarts: Restarts, prepared: Prepared, address: str | None, reason: str, watched: "_Watched"
-) -> _Anew | None:
-    """How the run begins again whose last cluster is lost, which is told and written down; None where it does not."""
-    checkpoint = latest_checkpoint(prepared)
-    wait_s = restarts.after(checkpoint)
-    if checkpoint is None or wait_s is None:
-        return None
-    try:
-        plan = plan_among(prepared.plan, nodes_alive(prepared.plan, address, prepared.folder.ray_log))
-    except RavnestError as error:
-        watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
-        return None
-    event = report.RestartedEvent(reason, checkpoint, wait_s, planned_anew=plan is not prepared.plan)
-    with suppress(InvalidInput), MetricsWriter(prepared.folder.metrics) as metrics:  # a full disk stops no run
-        metrics.write(report.kind_of(event), watched.trained_s, **report.as_plain(event))
-    watched.on(event)
-    return _Anew(plan, wait_s)
-
-
-def latest_checkpoint(prepared: Prepared) -> str | None:
-    """The name of the checkpoint that a resume would go on from; None where there is none that fits."""
-    if not prepared.folder.has_checkpoint:
-        return None
-    try:
-        return ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint.folder.name
-    except InvalidInput:
-        return None
-
-
-def _waited(seconds: float, interrupt: StopOnInterrupt) -> bool:
-    """Wait; False as soon as the user wants the run to end."""
-    while seconds > 0 and not interrupt.wanted:
-        time.sleep(min(_LOOK_S, seconds))
-        seconds -= _LOOK_S
-    return not interrupt.wanted
-
-
 def require_devices(plan: Plan, imitate: Imitation | None) -> None:
     """Raises InvalidInput, which names the node, where a stage of `plan` needs a device that this machine lacks."""
     for cluster in plan.clusters:
@@ -231,15 +192,15 @@ def require_devices(plan: Plan, imitate: Imitation | None) -> None:
                 ) from None
 
 
-def _begin(prepared: Prepared, plan_path: Path | None, *, rehearsal: bool) -> None:
+def _begin(prepared: Prepared, plan_path: Path | None, *, rehearsal: bool, again: bool) -> None:
     """Make the run's folder and write the plan into it."""
     if plan_path is not None:
-        prepared.folder.begin(plan_path, rehearsal=rehearsal)
+        prepared.folder.begin(plan_path, rehearsal=rehearsal, again=again)
         return
     with tempfile.TemporaryDirectory(prefix="ravnest-plan-") as folder:
         written = Path(folder) / "plan.yaml"
         save_plan(prepared.plan, written)
-        prepared.folder.begin(written, rehearsal=rehearsal)
+        prepared.folder.begin(written, rehearsal=rehearsal, again=again)
 
 
 class _Watched:

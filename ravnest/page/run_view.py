@@ -31,6 +31,7 @@ _TONES = {
     "not_replaced": "bad",
     "not_saved": "bad",
     "restarted": "bad",
+    "waits": "bad",
     "notice": "note",
     "suspected": "note",
     "replanned": "note",

@@ -45,6 +45,7 @@ from ravnest.driver.observe.report import (
     StageRestoredEvent,
     StageSuspectedEvent,
     TakenOverEvent,
+    WaitsForNodesEvent,
 )
 from ravnest.formatting import duration, loss_text, size
 
@@ -170,7 +171,10 @@ def event_line(event: RunEvent) -> str | None:
             return f"{cluster} could not be started anew: {reason}; {then}"
         case RestartedEvent():
             how = ", planned anew for the nodes that are left" if event.planned_anew else ""
-            return f"{event.reason}; begins again from {event.checkpoint} in {event.wait_s:.0f} s{how}"
+            begins = f"from {event.checkpoint}" if event.checkpoint else "from the start"
+            return f"{event.reason}; begins again {begins} in {event.wait_s:.0f} s{how}"
+        case WaitsForNodesEvent(reason, at_most_s):
+            return f"{reason}; waits for nodes, for {duration(at_most_s)} at most"
         case NoticeEvent(text):
             return text
         case RoundCommittedEvent():

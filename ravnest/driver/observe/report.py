@@ -225,13 +225,22 @@ class ReplacementFailedEvent:
 class RestartedEvent:
     """No cluster was left that trained, for this `reason`: the run begins again in `wait_s` seconds, from `checkpoint`.
 
-    `planned_anew` says that nodes are gone, and the run goes on by another plan for those that are left.
+    An empty `checkpoint`: there is none yet, and it begins from the start. `planned_anew` says that nodes are gone, and
+    the run goes on by another plan for those that are left.
     """
 
     reason: str
     checkpoint: str
     wait_s: float
     planned_anew: bool
+
+
+@dataclass(frozen=True)
+class WaitsForNodesEvent:
+    """The run is to begin again and cannot, for this `reason`: it waits for nodes, for `at_most_s` seconds."""
+
+    reason: str
+    at_most_s: float
 
 
 @dataclass(frozen=True)
@@ -259,6 +268,7 @@ RunEvent = (
     | StageRestoredEvent
     | ReplacementFailedEvent
     | RestartedEvent
+    | WaitsForNodesEvent
     | NoticeEvent
 )
 
@@ -328,6 +338,7 @@ _KINDS = {
     StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",
     RestartedEvent: "restarted",
+    WaitsForNodesEvent: "waits",
     NoticeEvent: "notice",
 }
 

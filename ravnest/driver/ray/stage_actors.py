@@ -17,7 +17,7 @@ from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
-from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.errors import InvalidInput, NodeLost, NodeNotThere, RunFailed
 from ravnest.job.config import data_of_node
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ravnest.stage.own_process import StageOrder, StageOutcome, heard, packed, told
@@ -318,7 +318,7 @@ def _ray_node(plan: Plan, name: str, alive: Sequence[RayNode]) -> RayNode:
     found = next((node for node in alive if node.is_of(name, wanted)), None)
     if found is None:
         here = ", ".join(sorted(node.address for node in alive))
-        raise InvalidInput(
+        raise NodeNotThere(
             f"no live Ray node is {name!r} (address {wanted or 'not given'}); Ray has {here}. Start it there with"
             f" `ray start --address … --resources '{{\"{RESOURCE_PREFIX}{name}\": 1}}'`",
             key=f"nodes.{name}.address",

@@ -9,6 +9,7 @@ import torch
 
 from cluster_planner import Plan
 from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver import beginning_again
 from ravnest.driver import instructions as ins
 from ravnest.driver import training_run as driver
 from ravnest.driver.checkpoint_collector import parts_of_plan
@@ -17,7 +18,7 @@ from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.preparation import writer_opener
-from ravnest.errors import Interrupted, InvalidInput, NodeLost, RunFailed
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed
 from ravnest.job.config import Job
 from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
@@ -70,6 +71,7 @@ def failed(
 
     monkeypatch.setattr(driver, "prepare", lambda *_, **__: prepared)
     monkeypatch.setattr(driver, "train", train)
+    monkeypatch.setattr(driver, "begun_again", lambda *_: None)
     observer = Recorded()
     with pytest.raises(RunFailed) as caught:
         driver.run(plan, folder.plan, observer=observer)
@@ -149,8 +151,13 @@ class Sessions:
         monkeypatch.setattr(driver, "prepare", self.prepare)
         monkeypatch.setattr(driver, "train", self.train)
         monkeypatch.setattr(driver, "finish", lambda *_, **__: "finished")
-        monkeypatch.setattr(driver, "nodes_alive", lambda *_: self.alive)
-        monkeypatch.setattr(driver.time, "sleep", self.waits.append)
+        self.error: Exception = NodeLost("the last one is gone")
+        self.trains = True
+        monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: self.alive)
+        monkeypatch.setattr(beginning_again.time, "sleep", self.waited)
+
+    def waited(self, seconds: float) -> None:
+        self.waits.append(seconds)
 
     def prepare(self, plan: Plan, plan_path: Path, *_: object, resume: bool, **__: object) -> Any:
         self.plans.append(plan)
@@ -159,13 +166,14 @@ class Sessions:
 
     def train(self, prepared: Any, *_: object, observer: report.Observer, limit: report.RunLimit, **__: object) -> Any:
         self.limits.append(limit)
-        observer.on(report.PhaseEvent("training"))
+        if self.trains or not self.left:
+            observer.on(report.PhaseEvent("training"))
         if not self.left:
             return None, None
         observer.on(report.ProgressEvent(self.left.pop(0), 0, None, ()))
         if self.saves:
             checkpoint(self.folder, prepared.plan, self.job)
-        raise NodeLost("the last one is gone")
+        raise self.error
 
 
 def restarted(observer: Recorded) -> list[report.RestartedEvent]:
@@ -217,15 +225,75 @@ def test_a_run_that_comes_to_no_other_checkpoint_ends_after_some_tries(
     assert len(restarted(observer)) == len(sessions.plans) - 1 == MOST_IN_A_ROW
 
 
-def test_a_run_that_nothing_can_be_planned_for_ends(
+def test_a_run_without_a_checkpoint_begins_again_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0, 1.0]), Recorded()
+    sessions.saves = sessions.trains = False
+    assert str(driver.run(plan, folder.plan, observer=observer)) == "finished"
+    assert sessions.resumed == [False] * 3
+    assert [event.checkpoint for event in restarted(observer)] == ["", ""]
+    assert [one["kind"] for one in read_metrics(folder.metrics)] == ["restarted"] * 2, "what was written stays"
+
+
+def test_a_node_that_goes_while_a_run_begins_again_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0, 1.0]), Recorded()
+    gone, train = plan.clusters[0].stages[0].node, sessions.train
+
+    def lost_then_not_there(*arguments: object, **named: Any) -> Any:
+        if len(sessions.limits) == 1:
+            sessions.error = NodeNotThere(f"no live Ray node is {gone!r}")
+            sessions.alive.discard(gone)
+        return train(*arguments, **named)
+
+    monkeypatch.setattr(driver, "train", lost_then_not_there)
+    assert str(driver.run(plan, folder.plan, observer=observer)) == "finished"
+    assert [event.planned_anew for event in restarted(observer)] == [False, True]
+    nodes = {stage.node for cluster in sessions.plans[2].clusters for stage in cluster.stages}
+    assert gone not in nodes
+
+
+def test_a_node_that_is_not_there_at_the_first_start_is_the_users_to_mend(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions = Sessions(monkeypatch, plan, job, folder, [1.0])
+    sessions.error = NodeNotThere("no live Ray node is 'desk'")
+    with pytest.raises(NodeNotThere):
+        driver.run(plan, folder.plan, observer=Recorded())
+    assert len(sessions.plans) == 1
+
+
+def test_a_run_that_nothing_can_be_planned_for_waits_for_nodes(
     monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
 ) -> None:
     sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0]), Recorded()
+    everybody, waited = set(sessions.alive), sessions.waited
     sessions.alive.clear()
-    with pytest.raises(NodeLost, match="the last one is gone; go on from"):
-        driver.run(plan, folder.plan, observer=observer)
-    (notice,) = [event.text for event in observer.events if isinstance(event, report.NoticeEvent)]
-    assert notice.startswith("the run cannot begin again: nodes: no node of the plan is there")
+
+    def waits(seconds: float) -> None:
+        waited(seconds)
+        if sum(sessions.waits) > 1000.0:
+            sessions.alive |= everybody
+
+    monkeypatch.setattr(beginning_again.time, "sleep", waits)
+    assert str(driver.run(plan, folder.plan, observer=observer)) == "finished"
+    (event,) = [event for event in observer.events if isinstance(event, report.WaitsForNodesEvent)]
+    assert "no node of the plan is there" in event.reason
+    assert sessions.plans == [plan, plan]
+    assert [one["kind"] for one in read_metrics(folder.metrics)] == ["waits", "restarted"]
+
+
+def test_a_run_that_waits_for_nodes_ends_when_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions = Sessions(monkeypatch, plan, job, folder, [1.0])
+    sessions.alive.clear()
+    sleep = lambda _: put_request(folder.path, RunRequest("stop"))  # noqa: E731
+    monkeypatch.setattr(beginning_again.time, "sleep", sleep)
+    with pytest.raises(Interrupted, match="as it was asked to"):
+        driver.run(plan, folder.plan, out_dir=folder.path, observer=Recorded())
 
 
 def test_a_run_that_is_asked_to_stop_before_it_trains_ends_at_its_next_step(

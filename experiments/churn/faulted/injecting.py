@@ -1,0 +1,385 @@
+"""One run to which faults happen, and what becomes of it after each.
+
+In: a session of the list, a folder with a plan, machines. Out: a record for each fault, and one for the run's end.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.churn.faulted.listed import Fault, Session
+from experiments.churn.faulted.machines import DRIVER_ADDRESS, MBPS, Machines
+from experiments.harness.report import ROOT
+from ravnest.driver.ray.stage_host import PROGRAM
+
+Record = dict[str, Any]
+HUNG_S = 240.0
+"""A run that has not gone on for so long after a fault counts as hung."""
+FREEZE_S, SLOW_S, FULL_S = 20.0, 15.0, 15.0
+CUT_S = (8.0, 30.0)
+AWAY_S = 2.0
+"""How long a driver is away that was killed."""
+DISK_BYTES = 24 << 20
+_LOOK_S = 0.05
+_RUN = [sys.executable, "-m", "experiments.churn.faulted.in_namespaces", "run", "plan.yaml", "--out", "r"]
+
+
+class Hung(Exception):
+    """The run does not go on."""
+
+
+class Ended(Exception):
+    """The run has ended."""
+
+
+class FaultedRun:
+    """A run in a folder, started again where its driver was killed."""
+
+    def __init__(self, folder: Path, machines: Machines) -> None:
+        self.folder = folder
+        self.machines = machines
+        self._log = folder / "output.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read = 0
+        self.records: list[tuple[float, Record]] = []
+        """All lines of metrics.jsonl so far, each with the moment at which it was seen."""
+
+    def start(self, *, resume: bool = False) -> None:
+        """Start the driver."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
+        more = ["--resume"] if resume else []
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_RUN, "--address", f"{DRIVER_ADDRESS}:6379", *more],
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the driver; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def output(self) -> str:
+        """All that drivers have printed."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def kill(self) -> None:
+        """Kill the driver."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stages(self) -> dict[str, psutil.Process]:
+        """The stages' processes of this run by name, also of those whose driver is gone."""
+        found = {}
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            words = process.info["cmdline"] or []
+            if words[1:3] == ["-m", PROGRAM] and process.info["cwd"] == str(self.folder):
+                found[words[3]] = process
+        return found
+
+    def look(self) -> None:
+        """Read what was written to metrics.jsonl since the last look."""
+        with suppress(OSError), (self.folder / "r/metrics.jsonl").open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+            whole = text.rfind(b"\n") + 1
+            self._read += whole
+            now_s = time.monotonic()
+            for line in text[:whole].splitlines():
+                with suppress(ValueError):
+                    self.records.append((now_s, json.loads(line)))
+
+    def until(self, what: Callable[[], bool], deadline_s: float = HUNG_S) -> None:
+        """Wait. Raises Hung past the deadline, and Ended where the run ends before."""
+        until_s = time.monotonic() + deadline_s
+        while True:
+            self.look()
+            if what():
+                return
+            if self.code is not None:
+                raise Ended
+            if time.monotonic() > until_s:
+                raise Hung
+            time.sleep(_LOOK_S)
+
+    def since(self, moment_s: float, *kinds: str) -> list[Record]:
+        """The records of these kinds that were seen since then."""
+        return [record for at_s, record in self.records if at_s >= moment_s and record["kind"] in kinds]
+
+    def last_update_s(self, cluster: str, since_s: float) -> list[float]:
+        """The moments of the cluster's updates since then."""
+        return [
+            at_s
+            for at_s, one in self.records
+            if at_s >= since_s and one["kind"] == "update" and one["cluster"] == cluster
+        ]
+
+    def end(self) -> None:
+        """Kill whatever is left of the run."""
+        self.kill()
+        for process in self.stages().values():
+            with suppress(psutil.Error):
+                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+
+
+CLUSTERS = ("c0", "c1")
+
+
+def session_of(session: Session, folder: Path, machines: Machines, tell: Callable[[Record], None]) -> None:
+    """Run one session, and tell of each fault and of the end."""
+    with small_disk(folder / "r"):
+        run = FaultedRun(folder, machines)
+        run.start()
+        try:
+            for fault in session.faults:
+                record = _happens(run, fault, machines)
+                record |= {"session": session.number, "clock": time.strftime("%Y-%m-%dT%H:%M:%S")}
+                tell(record)
+                if record["hung"] or record["over"]:
+                    break
+            tell({"end": session.number, **_outcome(run, session, folder)})
+        finally:
+            run.end()
+            shutil.copyfile(folder / "output.log", folder / f"output-{session.number}.log")
+            with suppress(OSError):
+                shutil.copyfile(folder / "r/metrics.jsonl", folder / f"metrics-{session.number}.jsonl")
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    """A small file system at this place."""
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "rvfaults", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:
+    """Let one fault happen, and wait until all clusters train again."""
+    chance = fault.chance()
+    record: Record = asdict(fault) | {"hung": False, "over": False, "ended": None, "resumed": 0}
+    began_s = time.monotonic()
+    target = ""
+    try:
+        _moment(run, fault, chance)
+        began_s = time.monotonic()
+        stages = run.stages()
+        target = chance.choice(sorted(stages) or ["c0.s0"])
+        record["target"] = target
+        _inject(run, fault.kind, target, stages, machines, chance)
+        _recovered(run, began_s)
+    except Hung:
+        record["hung"] = True
+    except Ended:
+        _after_end(run, record, began_s)
+    lost = run.since(began_s, "lost")
+    record["lost"] = [one["samples"] for one in lost]
+    record["silent_s"] = [one["silent_s"] for one in lost]
+    record["events"] = [one["kind"] for one in run.since(began_s, "restarted", "taken_over", "not_saved", "suspected")]
+    if not record["hung"] and not record["over"] and target:
+        record["seconds"] = round(_first_gradient_s(run, target.partition(".")[0], began_s), 2)
+    if record["hung"]:
+        record["tail"] = run.output[-1500:]
+    return record
+
+
+def _after_end(run: FaultedRun, record: Record, began_s: float) -> None:
+    """The run has ended: with the job done, or else it is resumed as its user would do."""
+    if run.code == 0:
+        record["over"] = True
+        return
+    record["ended"] = _last_line(run.output)
+    try:
+        run.start(resume=(run.folder / "r/checkpoints/latest").exists())
+        record["resumed"] = 1
+        _recovered(run, began_s)
+    except Hung:
+        record["hung"] = True
+    except Ended:
+        record["over"] = True
+        record["ended"] += " / " + _last_line(run.output)
+
+
+def _last_line(text: str) -> str:
+    said = [line for line in text.splitlines() if line.startswith("ravnest: error")]
+    return said[-1][:400] if said else "\n".join(text.splitlines()[-3:])[:400]
+
+
+def _moment(run: FaultedRun, fault: Fault, chance: random.Random) -> None:
+    """Wait for the moment of the fault."""
+    if fault.moment == "start":
+        run.until(lambda: "placing stages" in run.output)
+        run.until(lambda: len(run.stages()) == 4)
+        _pass(run, chance.uniform(0.0, 6.0))
+        return
+    run.until(lambda: all(run.last_update_s(one, time.monotonic() - 3.0) for one in CLUSTERS))
+    if fault.moment == "training":
+        _pass(run, chance.uniform(0.0, 3.0))
+    elif fault.moment == "averaging":
+        seen_s = time.monotonic()
+        run.until(lambda: bool(run.since(seen_s, "round")))
+        _pass(run, chance.uniform(0.0, 0.1))
+    elif fault.moment == "checkpoint":
+        before = _checkpoints(run)
+        run.until(lambda: bool(_checkpoints(run) - before))
+    else:
+        killed_s = time.monotonic()
+        chance.choice(sorted(run.stages().items()))[1].kill()
+        run.until(lambda: bool(run.since(killed_s, "lost", "restarted")))
+        _pass(run, chance.uniform(0.0, 12.0))
+
+
+def _checkpoints(run: FaultedRun) -> set[str]:
+    folder = run.folder / "r/checkpoints"
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def _pass(run: FaultedRun, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    with suppress(Hung):
+        run.until(lambda: time.monotonic() >= until_s, seconds + 1.0)
+
+
+def _inject(
+    run: FaultedRun,
+    kind: str,
+    target: str,
+    stages: dict[str, psutil.Process],
+    machines: Machines,
+    chance: random.Random,
+) -> None:
+    node = _node(run, target)
+    match kind:
+        case "kill":
+            _kill(stages.get(target))
+        case "two":
+            for one in (target, chance.choice(sorted(stages.keys() - {target}) or [target])):
+                _kill(stages.get(one))
+        case "freeze" if target in stages:
+            with suppress(psutil.Error):
+                stages[target].suspend()
+                _pass(run, FREEZE_S)
+                stages[target].resume()
+        case "cut":
+            machines.cut(node, off=True)
+            try:
+                _pass(run, chance.choice(CUT_S))
+            finally:
+                machines.cut(node, off=False)
+        case "slow":
+            machines.rate(node, MBPS / 100)
+            try:
+                _pass(run, SLOW_S)
+            finally:
+                machines.rate(node, MBPS)
+        case "disk full":
+            with suppress(OSError), (run.folder / "r/ballast").open("wb") as file:
+                while True:
+                    file.write(b"\0" * 4096)
+            try:
+                _pass(run, FULL_S)
+            finally:
+                (run.folder / "r/ballast").unlink(missing_ok=True)
+        case "garbage":
+            for port in machines.ports(node):
+                _garbage(machines.addresses[node], port, chance)
+        case "driver":
+            run.kill()
+            time.sleep(AWAY_S)
+            run.start(resume=_can_resume(run))
+
+
+def _can_resume(run: FaultedRun) -> bool:
+    return (run.folder / "r/driver.json").exists() or (run.folder / "r/checkpoints/latest").exists()
+
+
+def _kill(process: psutil.Process | None) -> None:
+    if process is not None:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _garbage(address: str, port: int, chance: random.Random) -> None:
+    """Say what nobody says: noise, the beginning of ZeroMQ's greeting and noise, a long frame."""
+    greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f"
+    for words in (chance.randbytes(2000), greeting + chance.randbytes(500), greeting + b"\x03\0NULL" + b"\x02" * 300):
+        with suppress(OSError), socket.create_connection((address, port), timeout=2.0) as line:
+            line.settimeout(0.5)
+            line.sendall(words)
+            line.recv(100)
+
+
+def _node(run: FaultedRun, stage: str) -> str:
+    """The machine of a stage, by where its process's namespace is."""
+    process = run.stages().get(stage)
+    if process is not None:
+        with suppress(OSError, psutil.Error):
+            mine = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
+            for node in run.machines.addresses:
+                if Path(f"/run/netns/rvf-{node}").stat().st_ino == mine:
+                    return node
+    return sorted(run.machines.addresses)[0]
+
+
+def _recovered(run: FaultedRun, began_s: float) -> None:
+    """Wait until every cluster has made an update since now, and none is away."""
+    now_s = time.monotonic()
+
+    def there() -> bool:
+        away = set[str]()
+        for at_s, one in run.records:
+            if at_s >= began_s and one["kind"] == "lost":
+                away.add(one["cluster"])
+            elif one["kind"] == "replaced":
+                away.discard(one["cluster"])
+            elif one["kind"] in ("restarted", "taken_over"):
+                away.clear()
+        return not away and all(run.last_update_s(each, now_s) for each in CLUSTERS)
+
+    run.until(there)
+
+
+def _first_gradient_s(run: FaultedRun, cluster: str, began_s: float) -> float:
+    """For how long the cluster made no update: the longest gap between two of them since the fault."""
+    moments = [began_s, *run.last_update_s(cluster, began_s)]
+    return max((after - before for before, after in pairwise(moments)), default=0.0)
+
+
+def _outcome(run: FaultedRun, session: Session, folder: Path) -> Record:
+    """Wait for the end of the run, and say what came of it."""
+    with suppress(Ended):
+        try:
+            run.until(lambda: False, HUNG_S)
+        except Hung:
+            return {"code": None, "hung": True, "tail": run.output[-1500:]}
+    out: Record = {"code": run.code, "hung": False}
+    with suppress(OSError, ValueError):
+        summary = json.loads((folder / "r/summary.json").read_text())
+        out |= {"loss": summary["held_out_loss"], "samples": summary["samples"]}
+    out["faults_run"] = len(session.faults)
+    if run.code != 0:
+        out["tail"] = run.output[-1500:]
+    return out

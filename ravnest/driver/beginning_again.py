@@ -1,0 +1,114 @@
+"""How a run begins again whose last cluster is lost: from what, on which nodes, and after how long.
+
+In: the run as it was prepared, and the reason. Out: the plan to go on with, after a wait in which the user may end the
+run; or none, where it has been tried often enough. ravnest/recovery/restarting.py decides; this module asks Ray which
+nodes are there, reads the folder, and tells the user.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from cluster_planner import NoFeasiblePlan, Plan
+from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.preparation import Prepared
+from ravnest.driver.ray.stage_actors import nodes_alive
+from ravnest.driver.resuming import ResumedRun
+from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ravnest.recovery import Restarts, look_for_nodes_s, plan_among
+from ravnest.recovery.restarting import NODES_WAIT_S
+
+_LOOK_S = 0.25
+
+
+class Watched(report.Observer, Protocol):
+    """Who is told of all events, and knows for how long the run has trained."""
+
+    @property
+    def trained_s(self) -> float:
+        """For how long the run has trained since it last began."""
+        ...
+
+
+@dataclass(frozen=True)
+class Anew:
+    """How a run begins again: by this plan, and from its last checkpoint or from nothing."""
+
+    plan: Plan
+    resumes: bool
+
+
+def begun_again(
+    restarts: Restarts,
+    prepared: Prepared,
+    plan: Plan,
+    address: str | None,
+    reason: str,
+    watched: Watched,
+    wanted: Callable[[], bool],
+) -> Anew | None:
+    """How the run begins again that has lost its last cluster for this `reason`; None where it does not.
+
+    Waits as long as it takes: after a loss, and for nodes where those that are there cannot train the model.
+
+    Arguments:
+        plan: the plan as the run had it last.
+        wanted: says whether the user wants the run to end, which ends the wait.
+    """
+    checkpoint = latest_checkpoint(prepared)
+    wait_s = restarts.after(checkpoint)
+    if wait_s is None:
+        return None
+    found = _plan_again(prepared, plan, address, watched, wanted)
+    if found is None:
+        return None
+    _tell(prepared, watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=found is not plan))
+    return Anew(found, checkpoint is not None) if _waited(wait_s, wanted) else None
+
+
+def latest_checkpoint(prepared: Prepared) -> str | None:
+    """The name of the checkpoint that a resume would go on from; None where there is none that fits."""
+    if not prepared.folder.has_checkpoint:
+        return None
+    try:
+        return ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint.folder.name
+    except InvalidInput:
+        return None
+
+
+def _plan_again(
+    prepared: Prepared, plan: Plan, address: str | None, watched: Watched, wanted: Callable[[], bool]
+) -> Plan | None:
+    """The plan for the nodes that are there, once they can train the model; None where that takes too long."""
+    waited_s = 0.0
+    while True:
+        try:
+            return plan_among(plan, nodes_alive(plan, address, prepared.folder.ray_log))
+        except (NoFeasiblePlan, RunFailed) as error:  # RunFailed: Ray cannot be asked, as without its head
+            why = str(error)
+        except RavnestError as error:
+            watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
+            return None
+        again_s = look_for_nodes_s(waited_s)
+        if not waited_s:
+            _tell(prepared, watched, report.WaitsForNodesEvent(why, NODES_WAIT_S))
+        if again_s is None or not _waited(again_s, wanted):
+            return None
+        waited_s += again_s
+
+
+def _tell(prepared: Prepared, watched: Watched, event: report.RestartedEvent | report.WaitsForNodesEvent) -> None:
+    with suppress(InvalidInput), MetricsWriter(prepared.folder.metrics) as metrics:  # a full disk stops no run
+        metrics.write(report.kind_of(event), watched.trained_s, **report.as_plain(event))
+    watched.on(event)
+
+
+def _waited(seconds: float, wanted: Callable[[], bool]) -> bool:
+    """Wait; False as soon as the user wants the run to end."""
+    while seconds > 0 and not wanted():
+        time.sleep(min(_LOOK_S, seconds))
+        seconds -= _LOOK_S
+    return not wanted()

@@ -1,0 +1,65 @@
+"""What a run goes on from that begins again. Its tries and waits are in test_training_run.py, with a run around it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster_planner import Plan
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.driver import beginning_again
+from ravnest.driver.beginning_again import begun_again, latest_checkpoint
+from ravnest.driver.observe import report
+from ravnest.errors import RunFailed
+from ravnest.recovery import Restarts
+from tests.support.local import tiny_job
+
+
+class Watched:
+    """Remembers the events."""
+
+    trained_s = 7.0
+
+    def __init__(self) -> None:
+        self.events: list[report.RunEvent] = []
+
+    def on(self, event: report.RunEvent) -> None:
+        self.events.append(event)
+
+
+def prepared(folder: Path, plan: Plan) -> Any:
+    return SimpleNamespace(folder=RunFolder(folder), plan=plan, job=tiny_job())
+
+
+def test_a_folder_without_a_checkpoint_that_fits_gives_none(tmp_path: Path, plan: Plan) -> None:
+    run = prepared(tmp_path, plan)
+    assert latest_checkpoint(run) is None
+    run.folder.checkpoints.mkdir()
+    (run.folder.checkpoints / "latest").write_text("checkpoint-000001")
+    assert latest_checkpoint(run) is None
+
+
+def test_a_ray_that_cannot_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan) -> None:
+    waits: list[float] = []
+
+    def alive(*_: object) -> set[str]:
+        if sum(waits) < 30.0:
+            raise RunFailed("could not join the Ray cluster")
+        return {node.name for node in plan.fleet.nodes}
+
+    monkeypatch.setattr(beginning_again, "nodes_alive", alive)
+    monkeypatch.setattr(beginning_again.time, "sleep", waits.append)
+    watched = Watched()
+    found = begun_again(
+        Restarts(), prepared(tmp_path, plan), plan, "head:1", "lost", cast("Any", watched), lambda: False
+    )
+    assert found is not None
+    assert (found.plan, found.resumes) == (plan, False)
+    assert [type(event) for event in watched.events] == [report.WaitsForNodesEvent, report.RestartedEvent]
+
+
+def test_a_user_who_wants_an_end_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan) -> None:
+    monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
+    arguments = (Restarts(), prepared(tmp_path, plan), plan, None, "lost", cast("Any", Watched()))
+    assert begun_again(*arguments, lambda: True) is None
