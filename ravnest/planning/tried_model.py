@@ -22,7 +22,7 @@ from ravnest.job.materials import JobData, capture_job, make_model
 from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, Place, filled, weight_bytes
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.exporting import twin_on_cpu
-from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_two, repeated_blocks
+from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_first, repeated_blocks
 
 Check = Literal["full", "sampled", "none"]
 _WHOLE = "; this was tried on {} of the {} blocks of {!r}, and --check full tries the whole model"
@@ -63,9 +63,9 @@ class TriedModel:
         blocks = self.blocks
         if blocks is None:
             return whole
-        short = capture_job(job, job_file, data, lambda model: keep_two(model, blocks))
+        short = capture_job(job, job_file, data, lambda model: keep_first(model, blocks))
         with naming(job_file, "model"):
-            check_repeats(whole, short, blocks)
+            check_repeats(whole.modes, short.modes, blocks)
         return short
 
     @contextmanager
@@ -107,7 +107,7 @@ def tried_model(
     short = shape
     if blocks is not None:
         short = copy.deepcopy(shape)
-        keep_two(short, blocks)
+        keep_first(short, blocks)
     mapped = weight_bytes(short) >= mapped_bytes and not weights.whole_because
     check_room(job_file, short, free_bytes, sampled=check == "sampled", mapped=mapped)
     if mapped:
@@ -117,7 +117,7 @@ def tried_model(
         return TriedModel(make_model(job, job_file, "cpu"), None)
     if weights.whole_because:
         model = make_model(job, job_file, "cpu")
-        keep_two(model, blocks)
+        keep_first(model, blocks)
         return TriedModel(model, blocks)
     return TriedModel(filled(twin_on_cpu(short), weights.__getitem__), blocks)
 

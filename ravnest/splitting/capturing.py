@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from cluster_planner import ModelCosts, Unit
 from ravnest.errors import InvalidInput, ModelNotSplittable
-from ravnest.splitting.conversion import Select, convert
+from ravnest.splitting.conversion import Converted, Select
 from ravnest.splitting.cuts import Cut, Pairing, agrees, choose, pair
-from ravnest.splitting.exporting import ExportedModes, UnfitError, batch_size, refusal, ways_to_export
+from ravnest.splitting.exporting import UnfitError, batch_size, refusal, ways_to_export
 from ravnest.splitting.hindrances import why_whole
 from ravnest.splitting.liveness import GraphLayout, changed_weights, lay_out
 from ravnest.splitting.model_source import aliases
@@ -37,6 +37,7 @@ from ravnest.splitting.program import (
     weights_read,
 )
 from ravnest.splitting.units import homes_of, sent_bytes, tied_parameters, units_of, users_of, work_of
+from ravnest.splitting.unrolling import Modes, converted, unrolled
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class CapturedModel:
     def units(self) -> tuple[Unit, ...]:
         """The units, in execution order."""
         return self.costs.units
+
+    @property
+    def modes(self) -> tuple[Converted, Converted]:
+        """The graphs of training and of evaluation."""
+        return self.train.converted, self.evaluate.converted
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -212,6 +218,11 @@ def capture(
     select: chooses which of the model's outputs are computed; None: all of them.
     Raises ModelNotSplittable where the model cannot be exported, or does what stages cannot reproduce.
     """
+    for modes in unrolled(model, args, kwargs or {}, select):
+        try:
+            return _captured(model, modes)
+        except UnfitError:
+            continue
     failure: Exception | None = None
     for way in ways_to_export(model, args, kwargs or {}):
         try:
@@ -222,18 +233,17 @@ def capture(
             failure = error
             continue
         try:
-            return _captured(model, exported, select)
+            return _captured(model, converted(model, exported, select))
         except UnfitError as error:
             failure = error
     assert failure is not None
     raise refusal(model, failure) from failure
 
 
-def _captured(model: nn.Module, exported: ExportedModes, select: Select | None) -> CapturedModel:
-    modes = [convert(model, program, exported.input_names, select) for program in (exported.train, exported.evaluate)]
-    measures = [measure(converted, exported.inputs) for converted in modes]
-    changed = frozenset().union(*(changed_weights(c, m) for c, m in zip(modes, measures, strict=True)))
-    train, evaluate = (lay_out(c, m, changed) for c, m in zip(modes, measures, strict=True))
+def _captured(model: nn.Module, modes: Modes) -> CapturedModel:
+    measures = [measure(converted, modes.inputs) for converted in modes.graphs]
+    changed = frozenset().union(*(changed_weights(c, m) for c, m in zip(modes.graphs, measures, strict=True)))
+    train, evaluate = (lay_out(c, m, changed) for c, m in zip(modes.graphs, measures, strict=True))
     _require_same_outputs(train, evaluate)
     pairing = pair(train, evaluate)
     work = work_of(train)
@@ -251,13 +261,13 @@ def _captured(model: nn.Module, exported: ExportedModes, select: Select | None) 
     homes = homes_of(train, evaluate, pairing, positions)
     users = users_of(train, evaluate, pairing, positions, apart)
     homes |= {name: units[0] for name, units in users.items()}
-    samples = batch_size(exported.inputs)
+    samples = batch_size(modes.inputs)
     units = units_of(train, positions, homes, samples, users)
     mark = fingerprint((train, evaluate), positions)
     costs = ModelCosts(units, mark)
     return CapturedModel(
         costs,
-        exported.batch_is_dynamic,
+        modes.batch_is_dynamic,
         train,
         evaluate,
         pairing,

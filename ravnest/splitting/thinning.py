@@ -7,16 +7,18 @@ model is then right for the whole one, since every further block makes the same 
 The proof compares the operations of both graphs one by one: up to the end of the second block they are the same, each
 further block repeats the second with its own weights and with what the block before it gives, and behind the last block
 they are the same again.
+
+The same comparison serves unrolling.py, which makes the whole graph from short ones.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting.capturing import CapturedModel
 from ravnest.splitting.conversion import Converted
 from ravnest.splitting.program import Operation, TensorSpec, Value, Weight
 
@@ -76,16 +78,33 @@ def _form(block: nn.Module) -> tuple[object, ...]:
     return type(block), repr(block), tuple(weights)
 
 
-def keep_two(model: nn.Module, blocks: Blocks) -> None:
-    """Drops all blocks of the model but the first two."""
+def keep_first(model: nn.Module, blocks: Blocks, count: int = KEPT) -> None:
+    """Drops all blocks of the model but the first `count`."""
     container: Any = model.get_submodule(blocks.path)
-    del container[KEPT:]
+    del container[count:]
 
 
-def check_repeats(whole: CapturedModel, short: CapturedModel, blocks: Blocks) -> None:
-    """Raises ModelNotSplittable, naming the operation, where `whole` does not repeat the second block of `short`."""
-    for mode, layout, other in (("training", whole.train, short.train), ("evaluation", whole.evaluate, short.evaluate)):
-        _Comparison(mode, layout.converted, other.converted, blocks).run()
+def check_repeats(whole: Sequence[Converted], short: Sequence[Converted], blocks: Blocks) -> None:
+    """Raises ModelNotSplittable, naming the operation, where `whole` does not repeat the second block of `short`.
+
+    Both are the graphs of training and of evaluation; `blocks` are those of `whole`.
+    """
+    for mode, ours, theirs in zip(("training", "evaluation"), whole, short, strict=True):
+        _Comparison(mode, ours, theirs, blocks).run()
+
+
+def second_block(short: Converted, added: int, blocks: Blocks) -> tuple[int, int]:
+    """Where the operations of the second block begin in a graph with two blocks, and how many there are in each block.
+
+    `added`: how many operations another graph has more than `short`, with the blocks of `blocks`. Raises ValueError
+    where that is not a whole number for each further block.
+    """
+    length, rest = divmod(added, blocks.count - KEPT)
+    if rest or length <= 0:
+        raise ValueError(f"{added} operations are not those of {blocks.count - KEPT} blocks")
+    operations = short.graph.operations
+    begin = next((at for at, each in enumerate(operations) if blocks.index_in(each.scope) == 1), len(operations))
+    return begin, length
 
 
 class _Comparison:
@@ -103,9 +122,9 @@ class _Comparison:
     def run(self) -> None:
         ours, theirs = self._whole.graph.operations, self._short.graph.operations
         added = self._blocks.count - KEPT
-        length, rest = divmod(len(ours) - len(theirs), added)
-        begin = next((at for at, each in enumerate(theirs) if self._blocks.index_in(each.scope) == 1), len(theirs))
-        if rest or length <= 0:
+        try:
+            begin, length = second_block(self._short, len(ours) - len(theirs), self._blocks)
+        except ValueError:
             self._refuse(f"{len(ours)} operations cannot be {added} times what {len(theirs)} are with two blocks")
         end = begin + length  # of the second block
         self._begin, self._length = begin, length
@@ -148,7 +167,7 @@ class _Comparison:
                 return len(ours) == len(theirs) and all(self._same(a, b, block, behind) for a, b in pairs)
         return type(ours) is type(theirs) and (ours == theirs or (ours != ours and theirs != theirs))
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         raise ModelNotSplittable(
             f"the blocks of {self._blocks.path!r} cannot be checked by two of them: in {self._mode}, {why}"
         )

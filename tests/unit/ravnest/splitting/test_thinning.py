@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
 from ravnest.splitting import CapturedModel, capture
-from ravnest.splitting.thinning import Blocks, check_repeats, keep_two, repeated_blocks
+from ravnest.splitting.thinning import Blocks, check_repeats, keep_first, repeated_blocks
 
 
 class Block(nn.Module):
@@ -53,7 +53,7 @@ def captured(**given: Any) -> tuple[CapturedModel, CapturedModel, Blocks]:
     blocks = repeated_blocks(model)
     assert blocks == Blocks("blocks", 5)
     short = copy.deepcopy(model)
-    keep_two(short, blocks)
+    keep_first(short, blocks)
     sample = (torch.ones(2, 3),)
     return capture(model, sample), capture(short, sample), blocks
 
@@ -68,7 +68,7 @@ def captured(**given: Any) -> tuple[CapturedModel, CapturedModel, Blocks]:
 )
 def test_a_model_of_equal_blocks_repeats_its_second_one(take: Callable[..., Tensor]) -> None:
     whole, short, blocks = captured(take=take)
-    check_repeats(whole, short, blocks)
+    check_repeats(whole.modes, short.modes, blocks)
     assert len(whole.units) > len(short.units)
 
 
@@ -85,7 +85,7 @@ def test_a_model_of_equal_blocks_repeats_its_second_one(take: Callable[..., Tens
 def test_a_block_that_does_something_else_is_found(take: Callable[..., Tensor]) -> None:
     whole, short, blocks = captured(take=take)
     with pytest.raises(ModelNotSplittable, match="the blocks of 'blocks' cannot be checked by two of them"):
-        check_repeats(whole, short, blocks)
+        check_repeats(whole.modes, short.modes, blocks)
 
 
 def test_a_block_that_uses_another_s_weights_is_found() -> None:
@@ -93,10 +93,10 @@ def test_a_block_that_uses_another_s_weights_is_found() -> None:
     model.take = lambda i, block, x, start: model.blocks[2 if i == 3 else i](x)
     short = copy.deepcopy(model)
     short.take = lambda i, block, x, start: block(x)
-    keep_two(short, Blocks("blocks", 5))
+    keep_first(short, Blocks("blocks", 5))
     sample = (torch.ones(2, 3),)
     with pytest.raises(ModelNotSplittable, match="cannot be checked by two of them"):
-        check_repeats(capture(model, sample), capture(short, sample), Blocks("blocks", 5))
+        check_repeats(capture(model, sample).modes, capture(short, sample).modes, Blocks("blocks", 5))
 
 
 def _other_width(blocks: nn.ModuleList) -> None:
