@@ -1,7 +1,8 @@
 """How the tests share two workers (`pytest -n 2`, as `make test` runs them), and which of them `make quick` runs.
 
 Tests that start processes form three groups. Each group runs in one worker, one test after another, since two runs of
-four processes at once would take longer than one after the other. All other tests are given out one by one.
+four processes at once would take longer than one after the other. So do the tests that read all files of the house,
+which they read once then. All other tests are given out one by one.
 
 A test that takes more than SLOW_S is marked `slow`: `make quick` leaves it out, and names those whose mark is missing.
 The slow unit tests stand in tests/support/slow_tests.py.
@@ -34,6 +35,8 @@ GROUPS = {
     "tests/integration/test_run_": "runs",
     "tests/integration/experiments/": "experiments",
     "tests/integration/": "sockets",
+    "tests/unit/test_imports.py": "imports",
+    "tests/unit/test_mirrors.py": "mirrors",
 }
 """The start of a test's node id → its group; the first that fits counts."""
 

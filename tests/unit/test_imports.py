@@ -238,10 +238,10 @@ def used(file: str, source: str) -> Sequence[tuple[int, str]]:
 
 
 def _used(file: str, source: str) -> Iterator[tuple[int, str]]:
-    tree = ast.parse(source, filename=file)
+    nodes = list(ast.walk(ast.parse(source, filename=file)))
     package = file.split("/")[:-1]
     names = {name: name for name in dir(builtins)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -255,13 +255,13 @@ def _used(file: str, source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
                 names[alias.asname or alias.name] = name
     # A name that the module gives to something of its own is no built-in function.
-    for node in ast.walk(tree):
+    for node in nodes:
         own = node.arg if isinstance(node, ast.arg) else getattr(node, "name", None)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own = node.id
         if isinstance(own, str) and names.get(own) == own and hasattr(builtins, own):
             del names[own]
-    for node in ast.walk(tree):
+    for node in (each for each in nodes if isinstance(each, ast.Attribute | ast.Name)):
         path, inner = [], node
         while isinstance(inner, ast.Attribute):
             path.append(inner.attr)
