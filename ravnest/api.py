@@ -63,7 +63,7 @@ def plan(
 
     >>> plan = ravnest.plan(FOLDER / "nodes.yaml")
     >>> [(cluster.name, len(cluster.stages)) for cluster in plan.clusters]
-    [('c0', 2), ('c1', 2)]
+    [('c0', 2)]
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
     """
     explained = explain_plan(

@@ -1,8 +1,9 @@
 """How the tests share two workers (`pytest -n 2`, as `make test` runs them), and which of them `make quick` runs.
 
 Tests that start processes form three groups. Each group runs in one worker, one test after another, since two runs of
-four processes at once would take longer than one after the other. So do the tests that read all files of the house,
-which they read once then. All other tests are given out one by one.
+four processes at once would take longer than one after the other. They come first, since they take the longest. All
+other files are given out one by one, as wholes: what the tests of a file share, captured models for instance, is made
+once.
 
 A test that takes more than SLOW_S is marked `slow`: `make quick` leaves it out, and names those whose mark is missing.
 The slow unit tests stand in tests/support/slow_tests.py.
@@ -35,8 +36,6 @@ GROUPS = {
     "tests/integration/test_run_": "runs",
     "tests/integration/experiments/": "experiments",
     "tests/integration/": "sockets",
-    "tests/unit/test_imports.py": "imports",
-    "tests/unit/test_mirrors.py": "mirrors",
 }
 """The start of a test's node id → its group; the first that fits counts."""
 
@@ -53,8 +52,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((group for start, group in GROUPS.items() if nodeid.startswith(start)), nodeid)
+            file = nodeid.partition("::")[0]
+            return next((group for start, group in GROUPS.items() if file.startswith(start)), file)
 
+    config.option.loadscopereorder = False  # the order is that of the folders: faults, fuzz, integration, unit
     return Groups(config, log)
 
 

@@ -88,13 +88,19 @@ def planned(folder: Path, nodes: Collection[str] = (), **changes: object) -> Pat
     """A folder with the tiny job, changed, and its plan: for all machines of nodes.yaml, or for these alone."""
     shutil.copytree(JOBS, folder, dirs_exist_ok=True)
     if nodes:
-        fleet = yaml.safe_load((folder / "nodes.yaml").read_text())
-        fleet["nodes"] = [node for node in fleet["nodes"] if node["name"] in nodes]
-        (folder / "nodes.yaml").write_text(yaml.safe_dump(fleet))
+        with_machines(folder, nodes)
     job_path = folder / "job.yaml"
     job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
     made = ravnest(folder, "plan", "nodes.yaml")
     assert made.returncode == 0, made.stderr
+    return folder
+
+
+def with_machines(folder: Path, names: Collection[str]) -> Path:
+    """Write a nodes.yaml into the folder that has these of the machines of `JOBS` alone."""
+    fleet = yaml.safe_load((JOBS / "nodes.yaml").read_text())
+    fleet["nodes"] = [node for node in fleet["nodes"] if node["name"] in names]
+    (folder / "nodes.yaml").write_text(yaml.safe_dump(fleet))
     return folder
 
 

@@ -113,7 +113,7 @@ class Start:
     samples: int
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _captured(model: str, data: str, measures: str, micro_batch: int) -> CapturedModel:
     """Captures are the slow part of a tiny run, and depend on no more than this."""
     read = json.loads(measures)
