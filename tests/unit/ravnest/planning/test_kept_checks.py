@@ -8,7 +8,7 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, Unit
 from ravnest.job.config import load_job
-from ravnest.planning.kept_checks import MOST_KEPT, CheckedModel, KeptChecks, mark_of, noting_files
+from ravnest.planning.kept_checks import CheckedModel, KeptChecks, mark_of, noting_files
 from ravnest.planning.prepare_plan import prepare_plan
 
 JOB = Path(__file__).parents[3] / "support" / "jobs" / "job.yaml"
@@ -49,13 +49,14 @@ def test_a_changed_file_or_an_altered_entry_is_not_found(tmp_path: Path) -> None
         assert kept.find("m") is None
 
 
-def test_only_so_many_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
+def test_only_so_many_are_kept_and_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravnest.planning.kept_checks.MOST_KEPT", 3)
     kept = KeptChecks(tmp_path)
-    for number in range(MOST_KEPT + 2):
+    for number in range(5):
         kept.keep(f"m{number}", FOUND, set())
         os.utime(tmp_path / f"m{number}.json", (number, number))
     kept.keep("last", FOUND, set())
-    assert len(list(tmp_path.iterdir())) == MOST_KEPT
+    assert len(list(tmp_path.iterdir())) == 3
     assert kept.find("m1") is None
     assert kept.find("last") == FOUND
 
