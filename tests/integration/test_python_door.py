@@ -86,7 +86,7 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_examples_of_the_docstrings_are_true(tmp_path: Path) -> None:
     """In the order of use, since each goes on from what the one before has made."""
-    folder = with_machines(shutil.copytree(JOBS, tmp_path / "first"), ("a0", "a1"))
+    folder = with_machines(shutil.copytree(JOBS, tmp_path / "first"), ("a0", "b0"))
     names = {"ravnest": ravnest, "FOLDER": folder}
     runner = doctest.DocTestRunner()
     for function in (api.plan, api.run, api.simulate, api.evaluate, api.export):
