@@ -20,7 +20,7 @@ STAMP := .venv/.installed
 .PHONY: demo quick test fuzz check docs clean install
 
 demo: $(STAMP)
-	$(BIN)/ravnest plan examples/home/nodes.yaml
+	$(BIN)/ravnest plan examples/home/nodes.yaml --min-stages 2
 	$(BIN)/ravnest run plan.yaml
 
 quick: $(STAMP)

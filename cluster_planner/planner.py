@@ -57,17 +57,18 @@ def make_plan(
     job: Mapping[str, object],
     job_file: str,
     seed: int = 0,
-    min_stages: int = 2,
+    min_stages: int = 1,
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
     progress: Callable[[Step], None] | None = None,
 ) -> Plan:
     """Return the best plan found. The same input gives the same plan, whatever the hash seed.
 
-    `min_stages`: stages a cluster has at the least, so that no node need hold the whole model; a fleet of one node may
-    always run one stage. `trained_samples`, `trained_s`: after how many samples of the whole fleet, or seconds,
-    training ends; the advice goes by them. `progress` is told of each step of the search. Raises `InvalidInput`, and
-    `NoFeasiblePlan` where fleet, model and workload do not fit each other.
+    `min_stages`: stages a cluster has at the least; with 1, a node that holds the whole model may be a cluster by
+    itself. A fleet of one node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the
+    whole fleet, or seconds, training ends; the advice goes by them. `progress` is told of each step of the search.
+
+    Raises `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
     if min_stages < 1:
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
@@ -106,7 +107,7 @@ def improve_plan(
     plan: Plan,
     go_on: Callable[[float], bool],
     *,
-    min_stages: int = 2,
+    min_stages: int = 1,
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
 ) -> Plan:
@@ -183,7 +184,7 @@ class ConstraintCosts:
 
 
 def without_constraints(
-    plan: Plan, *, min_stages: int = 2, tell: Callable[[str], None] | None = None
+    plan: Plan, *, min_stages: int = 1, tell: Callable[[str], None] | None = None
 ) -> ConstraintCosts:
     """Plans anew, once for each constraint that is tried. `min_stages` as the plan was made with; `tell` hears of each
     that is begun.

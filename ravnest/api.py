@@ -39,7 +39,7 @@ def plan(
     seed: int = 0,
     check: str = "full",
     cache: bool = True,
-    min_stages: int = 2,
+    min_stages: int = 1,
     progress: Tell | None = None,
     warn: Tell | None = None,
 ) -> Plan:
@@ -53,15 +53,15 @@ def plan(
         seed: of the search. The same input and seed give the same plan.
         check: how much of the model is tried with values: `full`; `sampled` for two of the blocks that repeat; `none`.
         cache: whether a check of the same job that was made before counts, and this one is kept.
-        min_stages: the stages of a cluster, at the least; with 1, a machine that holds the model may train by itself
-            beside the others. A fleet of one machine always may.
+        min_stages: the stages of a cluster, at the least. With 1, a machine that holds the model may train by itself
+            beside the others; with 2, each cluster is a pipeline. A fleet of one machine always makes one stage.
         progress: is told of each slow step as it begins.
         warn: is told what is possible and hardly meant; without it, that becomes a Python warning.
 
     Raises:
         InvalidInput: at a key of the fleet or the job. NoFeasiblePlan where the two do not fit each other.
 
-    >>> plan = ravnest.plan(FOLDER / "nodes.yaml")
+    >>> plan = ravnest.plan(FOLDER / "nodes.yaml", min_stages=2)
     >>> [(cluster.name, len(cluster.stages)) for cluster in plan.clusters]
     [('c0', 2)]
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
@@ -87,7 +87,7 @@ def explain_plan(
     seed: int = 0,
     check: str = "full",
     cache: bool = True,
-    min_stages: int = 2,
+    min_stages: int = 1,
     constraints: bool = True,
     budget: Budget | None = None,
     progress: Tell | None = None,

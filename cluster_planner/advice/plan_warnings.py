@@ -1,8 +1,8 @@
 """Warnings about a finished plan: a node that would do better by itself, figures that are no longer true, and links of
 which nothing is known or of which less counts than nodes.yaml states.
 
-`better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. A cluster of
-several nodes has two stages at the least, so where links are slow the fastest node may be better off without them.
+`better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. Where a user
+demands two stages or more of each cluster and links are slow, the fastest node may be better off without the others.
 
 `starved_by_data` says how many processes that read ahead would do where pipelines wait for data.
 

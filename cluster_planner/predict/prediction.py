@@ -145,9 +145,10 @@ def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[
     loads = [load for pipe in pipes for load in pipe.loads]
     out = dict.fromkeys(names, 0.0)
     into = dict(out)
+    host = {name: fleet.node(name).host for name in names}
     for exchange in exchanges:
         for sender, receiver, amount in exchange.flows:
-            if not fleet.same_host(sender, receiver):
+            if host[sender] is None or host[sender] != host[receiver]:
                 out[sender] += amount
                 into[receiver] += amount
     hosts: dict[tuple[bool, str], int] = {}

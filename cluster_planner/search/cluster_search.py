@@ -64,8 +64,13 @@ HOPEFUL = 0.6
 the best plan.
 """
 
+PROMISING = 0.9
+"""In such fleets a grouping is worked out only where it is estimated, with nothing averaged, to be worth this part of
+the best plan.
+"""
+
 LARGE_STARTS = 8
-"""The number of groupings, of those that are estimated to be best, that are worked out in such fleets; else all are."""
+"""The number of groupings, of those that are estimated to be best, that are worked out there; else all are."""
 
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
@@ -121,20 +126,21 @@ class Search:
         """Return the best plan found, or None where none is."""
         able = self._problem.able
         if len(able) > LARGEST and by_blocks(self._context, self._work_out) is not None:
+            self._alone()
             self._climb()
             return self._best
         starts = self._grouped(able, _counts(len(able), self._problem.least), RESTARTS, "k-means")
         if starts:
             self._work_out("k-means", starts[0][1], "")
         if len(able) > EXHAUSTIVE_NODES:
-            kept = starts if len(able) <= FEW_NODES else starts[:LARGE_STARTS]
-            self._keep("k-means", [groups for _, groups in kept])
+            self._keep("k-means", self._promising(starts, len(starts) if len(able) <= FEW_NODES else LARGE_STARTS))
         conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
         if len(able) <= EXHAUSTIVE_NODES:
             self._all_partitions()
         else:
+            self._alone()
             self._parts()
             self._across()
             self._climb()
@@ -152,6 +158,13 @@ class Search:
                     most = max(most, self._offer(phase, clusters, words))
         return most
 
+    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]], most: int) -> list[tuple[Group, ...]]:
+        """Return the first groupings, `most` at the most; in larger fleets none whose estimate, which leaves averaging
+        out, is below PROMISING of the best plan.
+        """
+        least = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING * self._best_objective
+        return [groups for score, groups in starts[:most] if score >= least]
+
     def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
         """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
         worth = self._worths.of(clusters)
@@ -168,6 +181,27 @@ class Search:
         if all(clusters != other for _, other in self._pool):
             self._pool = sorted([*self._pool, (worth, clusters)], key=lambda one: -one[0])[:KEPT_STARTS]
 
+    def _alone(self) -> None:
+        """Offer the plan of each node by itself, the fastest first, while one may be worth more than the best."""
+        problem, rules = self._problem, self._rules
+        if problem.least > 1 or rules.min_clusters > 1:
+            return
+        fleet, whole = problem.fleet, max(self._spans.flops(0, self._spans.count), 1e-9)
+        most = {
+            i: rules.presence((i,)) * problem.work.micro_batch * fleet.nodes[i].flops_per_s / whole
+            for i in problem.able
+        }
+        tried: set[tuple[float, float, int]] = set()
+        for i in sorted(problem.able, key=lambda i: (-most[i], i)):
+            node = fleet.nodes[i]
+            if most[i] <= self._best_objective:
+                return
+            if (like := (most[i], node.flops_per_s, node.memory_bytes)) in tried or not rules.pinned <= {i}:
+                continue
+            tried.add(like)
+            if self._memory_fit.holds([node.name]):
+                self._keep("one node", [((i,),)], node.name)
+
     def _parts(self) -> None:
         """Offer plans of parts of the fleet: of small ones what a search by themselves finds, of larger ones plans with
         the numbers of clusters that are estimated to be best.
@@ -178,7 +212,7 @@ class Search:
             if not self._rules.pinned <= set(nodes):
                 continue
             starts = self._grouped(nodes, _counts(len(nodes), problem.least), 1)
-            worth = self._keep("parts", [groups for _, groups in starts[:count]], words)
+            worth = self._keep("parts", self._promising(starts, count), words)
             if len(nodes) > EXHAUSTIVE_NODES:
                 continue
             if len(problem.able) <= FEW_NODES or worth >= HOPEFUL * self._best_objective:

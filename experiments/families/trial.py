@@ -175,7 +175,8 @@ def _compared(family: Family, warn: Callable[[str], None]) -> Outcome:
         job = job_of(replace(family, lr=RULE * family.lr))
         data = load_data(job, job.file)
         captured = capture_job(job, job.file, data)
-        plan = prepare_plan(fleet(min(2, len(captured.units))), job, step=lambda _: None, warn=warn).plan
+        nodes = fleet(min(2, len(captured.units)))
+        plan = prepare_plan(nodes, job, min_stages=len(nodes.nodes), step=lambda _: None, warn=warn).plan
     except RavnestError as error:
         return Outcome(refused=" ".join(str(error).split()))
     weights = every_name(captured, make_weights(job, job.file))
@@ -254,7 +255,8 @@ def exact_error(family: Family, captured: CapturedModel) -> float:
 def quick_plan(job: Job, captured: CapturedModel) -> Plan:
     """The plan without the trials that precede and follow it."""
     stages = fleet(min(2, len(captured.units)))
-    return make_plan(stages, captured.costs, workload(job), job=job.model_dump(mode="json"), job_file=str(job.file))
+    given = {"job": job.model_dump(mode="json"), "job_file": str(job.file), "min_stages": min(2, len(captured.units))}
+    return make_plan(stages, captured.costs, workload(job), **given)
 
 
 class Plain:

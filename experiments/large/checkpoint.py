@@ -143,7 +143,7 @@ def plan_of(job: Job, captured: CapturedModel, count: int) -> Plan:
         for index in range(count)
     )
     fleet, costs = Fleet(nodes, (), ()), captured.costs
-    return make_plan(fleet, costs, workload(job), job=job.model_dump(mode="json"), job_file=str(JOB_FILE))
+    return make_plan(fleet, costs, workload(job), job=job.model_dump(mode="json"), job_file=str(JOB_FILE), min_stages=2)
 
 
 def _run(folder: Path, plan: Plan, out: Path, *options: str) -> list[Process]:

@@ -59,6 +59,7 @@ def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, fo
         folder / "job.yaml",
         check=check,
         cache=False,
+        min_stages=2,
         progress=lambda words: steps.append((words, time.monotonic(), time.process_time())),
         warn=lambda words: None,
     )

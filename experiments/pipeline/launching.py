@@ -67,7 +67,12 @@ def launch(actors: int, folder: Path) -> Launch:
         for index in range(actors)
     )
     plan = make_plan(
-        Fleet(nodes, (), ()), captured.costs, workload(job), job=job.model_dump(mode="json"), job_file=str(JOB_FILE)
+        Fleet(nodes, (), ()),
+        captured.costs,
+        workload(job),
+        job=job.model_dump(mode="json"),
+        job_file=str(JOB_FILE),
+        min_stages=min(2, actors),
     )
     path, out = folder / "plan.yaml", folder / "run"
     save_plan(plan, path)

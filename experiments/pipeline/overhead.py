@@ -78,7 +78,12 @@ def setups_for(stages: int) -> tuple[Job, dict[str, StageSetup], dict[str, Tenso
         for i in range(stages)
     )
     plan = make_plan(
-        Fleet(nodes, (), ()), captured.costs, workload(job), job=job.model_dump(mode="json"), job_file=str(_HERE)
+        Fleet(nodes, (), ()),
+        captured.costs,
+        workload(job),
+        job=job.model_dump(mode="json"),
+        job_file=str(_HERE),
+        min_stages=stages,
     )
     setups = stage_setups(
         plan,

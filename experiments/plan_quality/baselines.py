@@ -21,7 +21,7 @@ IMPROVED = 4
 """Changes of each child that are tried, one after another; each is an evaluation."""
 WORKED_OUT = 10
 """Of the last individuals so many are worked out exactly, and the best counts."""
-LEAST = 2
+LEAST = 1
 
 
 class Site:

@@ -33,7 +33,7 @@ def brute_force(*, quick: bool) -> Part:
         except NoFeasiblePlan:
             infeasible += 1
             continue
-        best = best_of_all(fleet, costs, work, 2, plan.predicted.objective)
+        best = best_of_all(fleet, costs, work, 1, plan.predicted.objective)
         if not best.proven:
             unproven += 1
             continue

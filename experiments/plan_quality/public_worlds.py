@@ -92,7 +92,7 @@ def measure(*, quick: bool) -> Part:
                 others = {
                     "genetic": genetic(Site(fleet, costs, work), evaluations=None, seconds=spent_s)[0],
                     "by hand": by_hand(fleet, spans),
-                    "climbed": climbed(fleet, spans, plan.clusters, 2, 200 if quick else CLIMBED_TRIES),
+                    "climbed": climbed(fleet, spans, plan.clusters, 1, 200 if quick else CLIMBED_TRIES),
                 }
                 shares.append(mine / max(others.values()))
                 seen = simulated(plan)

@@ -34,9 +34,9 @@ def plan(
         typer.Option(
             "--min-stages",
             metavar="N",
-            help="Stages of each cluster, at the least; with 1, a machine that holds the model may train by itself.",
+            help="Stages of each cluster, at the least; with 2, no machine trains the whole model by itself.",
         ),
-    ] = 2,
+    ] = 1,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print what each step of the search gained, and what would help most.")
     ] = False,

@@ -95,7 +95,7 @@ def prepare_plan(
     *,
     fleet_path: str | None = None,
     seed: int = 0,
-    min_stages: int = 2,
+    min_stages: int = 1,
     explain: bool = False,
     check: str = "full",
     cache: bool = True,

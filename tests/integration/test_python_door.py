@@ -60,7 +60,7 @@ if __name__ == "__main__":
         sample=sample,
         seed=3,
     )
-    plan = ravnest.plan("nodes.yaml", job)
+    plan = ravnest.plan("nodes.yaml", job, min_stages=2)
     phases = []
 
     class Watching:

@@ -85,13 +85,13 @@ def ravnest_process(folder: Path, *arguments: str) -> subprocess.CompletedProces
 
 
 def planned(folder: Path, nodes: Collection[str] = (), **changes: object) -> Path:
-    """A folder with the tiny job, changed, and its plan: for all machines of nodes.yaml, or for these alone."""
+    """A folder with the tiny job, changed, and its plan of pipelines: for all machines of nodes.yaml, or for these."""
     shutil.copytree(JOBS, folder, dirs_exist_ok=True)
     if nodes:
         with_machines(folder, nodes)
     job_path = folder / "job.yaml"
     job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
-    made = ravnest(folder, "plan", "nodes.yaml")
+    made = ravnest(folder, "plan", "nodes.yaml", "--min-stages", "2")
     assert made.returncode == 0, made.stderr
     return folder
 

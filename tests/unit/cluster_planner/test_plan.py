@@ -14,7 +14,7 @@ from cluster_planner.planner import make_plan
 
 @pytest.fixture(scope="module")
 def plan(home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Plan:
-    made = make_plan(home, make_model(8), make_workload(), job={}, job_file="job.yaml")
+    made = make_plan(home, make_model(8), make_workload(), job={}, job_file="job.yaml", min_stages=2)
     names = home.names
     clusters = (
         Cluster("c0", 4, (Stage(names[0], (0, 5)), Stage(names[1], (5, 8)))),

@@ -12,7 +12,7 @@ from cluster_planner.planner import make_plan
 
 @pytest.fixture
 def plan(home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Plan:
-    return make_plan(home, make_model(8), make_workload(), job={}, job_file="job.yaml")
+    return make_plan(home, make_model(8), make_workload(), job={}, job_file="job.yaml", min_stages=2)
 
 
 def with_memory(plan: Plan, name: str, memory_bytes: int) -> Plan:

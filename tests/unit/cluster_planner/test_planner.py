@@ -9,18 +9,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cluster_planner.advice.plan_warnings import better_single_node
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.inputs.constraints import Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
+from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan
 from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, Step
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:
-    return make_plan(fleet, costs, work, job={"seed": 0}, job_file="job.yaml", **options)  # type: ignore[arg-type]
+    given = {"job": {"seed": 0}, "job_file": "job.yaml", "min_stages": 2, **options}
+    return make_plan(fleet, costs, work, **given)  # type: ignore[arg-type]
 
 
 def home_work(make_workload: Callable[..., Workload], **changes: object) -> Workload:
@@ -80,6 +83,37 @@ def test_one_node_runs_one_stage(
     plan = planned(Fleet((make_node("a"),)), make_model(1), make_workload())
     assert [[s.units for s in c.stages] for c in plan.clusters] == [[(0, 1)]]
     assert [ring.members for ring in plan.rings] == [(("c0", 0),)]
+
+
+@pytest.mark.parametrize("others", [1, 8])
+def test_where_one_node_alone_does_better_that_plan_is_written(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    others: int,
+) -> None:
+    small = [make_node(f"small{i}", flops_per_s=1e8, up_bytes_per_s=1e4) for i in range(others)]
+    fleet, costs, work = Fleet((*small, make_node("big", flops_per_s=1e12))), make_model(8), make_workload()
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    assert [[stage.node for stage in cluster.stages] for cluster in plan.clusters] == [["big"]]
+    assert {spare.node for spare in plan.spares} == {node.name for node in small}
+    assert better_single_node(fleet, SpanCosts(costs, work), plan.clusters, plan.predicted.objective) is None
+
+
+def test_a_node_that_holds_the_model_may_be_a_cluster_beside_pipelines(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    costs, work = make_model(8), make_workload(average_every=10**6)
+    whole = SpanCosts(costs, work).stage_memory_bytes(0, 8, (0, 1), 1)
+    small = tuple(make_node(name, memory_bytes=whole - 1, region="near") for name in "ab")
+    far = (RegionLink("near", "far", 0.5, 1e5), RegionLink("near", "near", 0.001, 1e8))
+    fleet = Fleet((make_node("roomy", region="far"), *small), (), far)
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    assert sorted(sorted(stage.node for stage in cluster.stages) for cluster in plan.clusters) == [
+        ["a", "b"],
+        ["roomy"],
+    ]
+    assert all(len(ring.members) == 2 for ring in plan.rings)
 
 
 def test_min_stages_is_kept(

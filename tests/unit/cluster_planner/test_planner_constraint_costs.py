@@ -3,11 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan
+from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan, planner
 from cluster_planner.inputs.constraints import Constraints, Pin
-from cluster_planner.planner import MOST, MOST_NODES_TO_PLAN_ANEW, has_constraints, without_constraints
+from cluster_planner.planner import MOST, MOST_NODES_TO_PLAN_ANEW, ConstraintCosts, has_constraints
 
 Planned = Callable[..., Plan]
+
+
+def without_constraints(plan: Plan, *, tell: Callable[[str], None] | None = None) -> ConstraintCosts:
+    return planner.without_constraints(plan, min_stages=2, tell=tell)
 
 
 @pytest.fixture
@@ -23,7 +27,7 @@ def planned(
             constraints=Constraints(**constraints),  # type: ignore[arg-type]
         )
         work = make_workload(average_every=10**6)
-        return make_plan(fleet, make_model(8), work, job={}, job_file="job.yaml")
+        return make_plan(fleet, make_model(8), work, job={}, job_file="job.yaml", min_stages=2)
 
     return made
 

@@ -12,7 +12,7 @@ from cluster_planner.planner import make_plan
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload) -> Plan:
-    return make_plan(fleet, costs, work, job={"seed": 0}, job_file="job.yaml")
+    return make_plan(fleet, costs, work, job={"seed": 0}, job_file="job.yaml", min_stages=2)
 
 
 def test_a_fast_node_beside_a_slow_one_makes_what_a_plan_of_it_alone_makes(

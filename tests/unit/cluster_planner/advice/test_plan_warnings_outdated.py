@@ -7,7 +7,7 @@ from cluster_planner.advice.plan_warnings import outdated, predicted_again
 
 def planned(make_node: Callable[..., Node], costs: ModelCosts, work: Workload) -> Plan:
     fleet = Fleet((make_node("a"), make_node("b", flops_per_s=2e10)))
-    return make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    return make_plan(fleet, costs, work, job={}, job_file="job.yaml", min_stages=2)
 
 
 def test_a_plan_as_it_was_made_predicts_what_it_says(

@@ -50,7 +50,12 @@ def nodes_yaml(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture(scope="module")
 def plan(home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> Plan:
     return make_plan(
-        home, make_model(8), make_workload(), job={"optimizer": {"lr": 1e-3}, "text": "1e-3"}, job_file="job.yaml"
+        home,
+        make_model(8),
+        make_workload(),
+        job={"optimizer": {"lr": 1e-3}, "text": "1e-3"},
+        job_file="job.yaml",
+        min_stages=2,
     )
 
 

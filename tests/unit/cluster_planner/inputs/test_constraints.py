@@ -21,7 +21,7 @@ constraints:
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload) -> Plan:
-    return make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    return make_plan(fleet, costs, work, job={}, job_file="job.yaml", min_stages=2)
 
 
 def clusters_of(plan: Plan) -> list[list[str]]:

@@ -64,7 +64,7 @@ def test_a_plan_knows_what_its_data_cost_and_how_many_readers_would_do(
     home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
     """10 ms a sample, in micro-batches of 4: no cluster makes more than 100 samples/s by itself."""
-    given = {"job": {}, "job_file": "job.yaml"}
+    given = {"job": {}, "job_file": "job.yaml", "min_stages": 2}
     costs = make_model(8, flops=1e6, parameter_bytes=10**4)
     free = make_plan(home, costs, make_workload(), **given)
     slow = make_plan(home, costs, make_workload(reading_s=0.04), **given)

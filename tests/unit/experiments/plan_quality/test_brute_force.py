@@ -11,7 +11,7 @@ def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
             plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
         except NoFeasiblePlan:
             continue
-        best = best_of_all(fleet, costs, work, least=2)
+        best = best_of_all(fleet, costs, work, least=1)
         assert best.proven
         assert best.predicted > 0
         ratios.append(plan.predicted.objective / best.objective)

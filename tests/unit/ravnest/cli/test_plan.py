@@ -19,7 +19,9 @@ def refused(tmp_path: Path, text: str) -> str:
     """What `ravnest plan` says to a nodes.yaml that it refuses, without the file's name."""
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text(text, encoding="utf-8")
-    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(tmp_path / "plan.yaml")])
+    result = CliRunner().invoke(
+        cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(tmp_path / "plan.yaml"), "--min-stages", "2"]
+    )
     assert isinstance(result.exception, Exception)
     assert not (tmp_path / "plan.yaml").exists()
     (line,), code = cli.describe(result.exception)
@@ -95,7 +97,9 @@ def test_a_fleet_in_two_parts_is_told_of_its_assumptions(tmp_path: Path) -> None
     nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
     links = [{"between": pair, "latency_ms": 1, "mbps": 400} for pair in (["a", "b"], ["c", "d"])]
     nodes.write_text(fleet("a", "b", "c", "d", links=links, constraints={"min_clusters": 2}), encoding="utf-8")
-    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--explain"])
+    result = CliRunner().invoke(
+        cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--explain", "--min-stages", "2"]
+    )
     assert result.exit_code == 0, result.output
     words = " ".join(result.stdout.split())
     assert "assumed: nothing is known of the link between" in words
@@ -115,7 +119,7 @@ def test_what_is_hardly_meant_is_doubted_beside_the_plan(tmp_path: Path) -> None
 def test_a_machine_that_holds_the_model_may_train_by_itself(tmp_path: Path) -> None:
     nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
     nodes.write_text(fleet("a", "b"), encoding="utf-8")
-    given = ["plan", str(nodes), "--job", JOB, "-o", str(out), "--min-stages", "1", "--json"]
+    given = ["plan", str(nodes), "--job", JOB, "-o", str(out), "--json"]
     result = CliRunner().invoke(cli.app, given)
     assert result.exit_code == 0, result.output
     assert [len(cluster.stages) for cluster in load_plan(out).clusters] == [1, 1]

@@ -101,7 +101,7 @@ def test_one_cluster_averages_with_nobody() -> None:
         return console.export_text()
 
     home = home_plan()
-    pair = make_plan(Fleet(home.fleet.nodes[:2]), home.costs, home.workload, job={}, job_file="job.yaml")
+    pair = make_plan(Fleet(home.fleet.nodes[:2]), home.costs, home.workload, job={}, job_file="job.yaml", min_stages=2)
     assert "averaging" not in text(pair)
     several = text(home)
     assert "rounds of averaging" in several

@@ -41,7 +41,7 @@ def some_plan() -> Plan:
         averaged_bytes_per_parameter_byte=1.0,
         averaging_state_bytes_per_parameter_byte=3.0,
     )
-    return make_plan(Fleet(nodes), ModelCosts((unit,) * 12, "print"), work, job={}, job_file="job.yaml")
+    return make_plan(Fleet(nodes), ModelCosts((unit,) * 12, "print"), work, job={}, job_file="job.yaml", min_stages=2)
 
 
 def worse(plan: Plan) -> Plan:

@@ -32,7 +32,9 @@ def plan_of(monkeypatch, check):
     job = load_job(JOB_FILE).model_copy(update={"model": deep().model})
     fleet = plan_with(job, captured_job(job), [[2]]).fleet
     warned: list[str] = []
-    made = planning.prepare_plan(fleet, job, check=check, step=lambda words: None, warn=warned.append).plan
+    made = planning.prepare_plan(
+        fleet, job, check=check, min_stages=2, step=lambda words: None, warn=warned.append
+    ).plan
     return made, tried, warned
 
 

@@ -69,7 +69,8 @@ def home_plan(**changes: object) -> Plan:
         "process_bytes": 10**8,
         **changes,
     }
-    return make_plan(fleet, ModelCosts(units, "fingerprint"), Workload(**work), job={}, job_file="job.yaml")
+    costs = ModelCosts(units, "fingerprint")
+    return make_plan(fleet, costs, Workload(**work), job={}, job_file="job.yaml", min_stages=2)
 
 
 def test_a_plan_reads_as_a_fleet() -> None:

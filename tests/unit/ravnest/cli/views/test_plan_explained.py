@@ -37,7 +37,7 @@ def planned(steps: list[Step]) -> Plan:
         optimizer_state_bytes_per_parameter_byte=2.0,
         process_bytes=10**8,
     )
-    return make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", progress=steps.append)
+    return make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", min_stages=2, progress=steps.append)
 
 
 def test_it_tells_what_was_gained_and_what_would_help() -> None:
