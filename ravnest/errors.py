@@ -10,6 +10,7 @@
     │   ├── NodeLost             a stage's process or machine died, or stayed silent past its deadline
     │   └── NotWritten           the disk refused a file: it is full, gone, or may not be written
     ├── TableUnreachable         no peer of a hash table answered (exit code 1)
+    ├── ExpertsUnavailable       too few experts answered a layer that calls them (exit code 1)
     └── TransportError, …        errors of ring_allreduce; a run reports them as RunFailed
 
 Each message is one line that names what was wrong, where it was, and what was expected. `hint` says what to do.
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from ravnest_errors import InvalidInput, RavnestError
 
 __all__ = [
+    "ExpertsUnavailable",
     "Interrupted",
     "InvalidInput",
     "ModelNotSplittable",
@@ -62,6 +64,10 @@ class NotWritten(RunFailed):
 
 class TableUnreachable(RavnestError):
     """No peer through which a hash table was to be joined has answered. The message names them."""
+
+
+class ExpertsUnavailable(RavnestError):
+    """Too few experts can be called, or answered in time. The message says how many."""
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from ravnest.cli.compare import compare
 from ravnest.cli.dht import dht
 from ravnest.cli.doctor import doctor
 from ravnest.cli.evaluate import evaluate
+from ravnest.cli.experts import experts
 from ravnest.cli.explain import explain
 from ravnest.cli.export import export
 from ravnest.cli.init import init
@@ -126,6 +127,7 @@ app.command(cls=Command, epilog="Example: ravnest leave runs/first laptop")(leav
 app.command(cls=Command, epilog="Example: ravnest join runs/first laptop")(join)
 app.command(cls=Command, epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 app.add_typer(dht, name="dht")
+app.add_typer(experts, name="experts")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,144 @@
+"""`ravnest experts`: hosts experts that others call and train, and shows who hosts what.
+
+In: experts.yaml and the commands' options. Out: lines about what becomes of experts; for `show` a table, or with --json
+one document. Everything else is `ravnest.experts`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ravnest.errors import InvalidInput
+
+experts = typer.Typer(no_args_is_help=True, help="Experts of a layer, hosted by many, found in a hash table.")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="experts.yaml: what hosts and callers agree on.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="HOST:PORT", help="A node of the table; may be given several times."),
+]
+
+
+@experts.command(epilog="Example: ravnest experts serve experts.yaml --peer 127.0.0.1:7700 --experts '0.*'")
+def serve(
+    file: File,
+    peer: Peers = None,
+    host: Annotated[str, typer.Option(help="This machine's address, as callers and hosts reach it.")] = "127.0.0.1",
+    table_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="UDP port of this host's own node of the table; 0 for any.")
+    ] = 0,
+    name: Annotated[str, typer.Option(help="What people call this host.")] = "host",
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option("--experts", metavar="PATTERN", help="Experts to claim at once where nobody else does: 3.7, 3.*"),
+    ] = None,
+    most_experts: Annotated[
+        int | None, typer.Option(min=1, help="Host no more. Default: what half of the free memory holds.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="For checkpoints, and this host's private key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="What all members share; made if there is none. Needed beyond this machine.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long; without it, when stopped.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that compute. Default: torch's own.")] = None,
+) -> None:
+    """Host experts until Ctrl-C or SIGTERM; then write them, hand them over to other hosts, and withdraw.
+
+    Without --peer a new table begins. An expert whose host died goes on from the last copy that it gave to another.
+    """
+    import torch
+
+    from ravnest.experts import load_experts, opened_host
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    config = load_experts(file)
+    try:
+        with opened_host(
+            config,
+            peer or [],
+            host=host,
+            table_port=table_port,
+            label=name,
+            token_file=token_file,
+            experts=wanted or [],
+            most_experts=most_experts,
+            folder=folder,
+            search_dirs=[file.resolve().parent],
+            path=str(file),
+            report=lambda line: typer.echo(line),
+        ) as serving:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: serving.stop())
+            serving.serve(seconds)
+            work, figures = serving.work, serving.figures
+    except InvalidInput as error:
+        raise _with_option(error) from error
+    refused = ", ".join(f"{count} {why}" for why, count in sorted(work.refused.items())) or "none"
+    most_stale = max(work.staleness, default=0)
+    typer.echo(
+        f"{work.requests} requests of {work.samples} samples in {work.batches} batches; {work.updates} updates, "
+        f"at most {most_stale} stale; refused: {refused}; {figures.handed_over} experts handed over"
+    )
+
+
+@experts.command(epilog="Example: ravnest experts show experts.yaml --peer 127.0.0.1:7700")
+def show(
+    file: File,
+    peer: Peers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the hosts of a grid: how many experts each has, how busy it is, and how long its answers take."""
+    from ravnest.dht import new_identity
+    from ravnest.experts import load_experts
+    from ravnest.experts.announcements import look
+    from ravnest.experts.grid import expert_text
+    from ravnest.experts.table_thread import TableThread
+
+    config = load_experts(file)
+    if not peer:
+        raise InvalidInput("expected the address of a node of the table, as HOST:PORT", key="--peer")
+    try:
+        table = TableThread(["0.0.0.0:0"], peer, new_identity(), outwards_only=True)
+    except InvalidInput as error:
+        raise _with_option(error) from error
+    try:
+        seen = table.run(lambda node: look(node, config.places)).result()
+    finally:
+        table.close()
+    hosts: list[dict[str, Any]] = [
+        {
+            "host": name,
+            "address": f"{news.at.host}:{news.at.pipeline_port}",
+            "experts": sorted(expert_text(one) for one, claim in seen.claims.items() if claim.value.member == name),
+            "most_experts": news.most_experts,
+            "samples_per_s": news.samples_per_s,
+            "answer_ms": 1e3 * news.answer_s,
+            "updates": news.updates,
+        }
+        for name, news in sorted((name, one.value) for name, one in seen.hosts.items())
+    ]
+    if as_json:
+        document = {"name": config.name, "experts": len(config.places), "hosted": len(seen.claims), "hosts": hosts}
+        typer.echo(json.dumps({**document, "callers": sorted(seen.callers), "complete": seen.complete}))
+        return
+    typer.echo(f"{config.name}: {len(seen.claims)} of {len(config.places)} experts are hosted")
+    for one in hosts:
+        typer.echo(
+            f"{one['host']} at {one['address']}: {len(one['experts'])} experts (at most {one['most_experts']}), "
+            f"{one['samples_per_s']:.0f} samples/s, {one['answer_ms']:.1f} ms to an answer, {one['updates']} updates"
+        )
+    typer.echo(f"callers: {len(seen.callers)}")
+
+
+def _with_option(error: InvalidInput) -> InvalidInput:
+    """The error, with the option's name in the place of the argument of the Python door."""
+    if error.path is None and error.key in {"experts", "host", "name", "peer", "listen", "token_file"}:
+        key = "--host" if error.key == "listen" else "--" + error.key.replace("_", "-")
+        return InvalidInput(error.message, key=key, hint=error.hint)
+    return error

@@ -1,0 +1,66 @@
+"""How long a host may take to answer, from how long it took, and which hosts are left alone for a while. Pure.
+
+The deadline is the mean of the answer times plus four times their deviation (RFC 6298, as in ravnest/dht/requests.py),
+between named bounds. A host that leaves several requests in a row unanswered is left alone, longer each time.
+"""
+
+from __future__ import annotations
+
+LEAST_S = 0.5
+"""A busy machine schedules late, and a batch may have to wait for others."""
+
+FIRST_S = 10.0
+"""Before the first answer is measured: the host may still be loading what it needs."""
+
+MOST_S = 30.0
+ROW = 3
+"""Requests in a row that a host leaves unanswered before it is left alone."""
+
+REST_S = 5.0
+MOST_REST_S = 120.0
+_MEAN_SHARE, _DEVIATION_SHARE, _DEVIATIONS = 1 / 8, 1 / 4, 4.0
+
+
+class AnswerTimes:
+    """The answers of one host."""
+
+    def __init__(self) -> None:
+        self._mean_s: float | None = None
+        self._deviation_s = 0.0
+        self._row = 0
+        self._rests = 0
+        self._rests_until_s = float("-inf")
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean time of an answer, None before the first."""
+        return self._mean_s
+
+    @property
+    def deadline_s(self) -> float:
+        """How long to wait for the next answer."""
+        if self._mean_s is None:
+            return FIRST_S
+        return min(max(self._mean_s + _DEVIATIONS * self._deviation_s, LEAST_S), MOST_S)
+
+    def answered(self, after_s: float) -> None:
+        """An answer came so long after its request; one that came too late counts, too."""
+        self._row = self._rests = 0
+        self._rests_until_s = float("-inf")
+        if self._mean_s is None:
+            self._mean_s, self._deviation_s = after_s, after_s / 2
+            return
+        off_s = after_s - self._mean_s
+        self._mean_s += _MEAN_SHARE * off_s
+        self._deviation_s += _DEVIATION_SHARE * (abs(off_s) - self._deviation_s)
+
+    def failed(self, now_s: float) -> None:
+        """A request was not answered in time."""
+        self._row += 1
+        if self._row >= ROW and now_s >= self._rests_until_s:
+            self._rests_until_s = now_s + min(REST_S * 2.0**self._rests, MOST_REST_S)
+            self._rests += 1
+
+    def rests(self, now_s: float) -> bool:
+        """Whether the host is left alone now."""
+        return now_s < self._rests_until_s

@@ -1,0 +1,367 @@
+"""A host of experts: computes what callers ask, and keeps its experts in the table, on its disk and with stand-bys.
+
+In: an endpoint, a node of the hash table, and what experts.yaml says. Out: answers, and lines for a person. One thread,
+that of `serve`, owns the endpoint, the experts and all state. The table's node has a thread of its own, whose results
+are taken up here. What to claim and to give up is decided in claims.py, what to compute in request_work.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ravnest.dht import Entry
+from ravnest.errors import InvalidInput, NotWritten
+from ravnest.experts.announcements import (
+    TABLE_S,
+    Seen,
+    claim_entries,
+    host_entry,
+    look,
+    member_withdrawal,
+    withdrawals,
+)
+from ravnest.experts.claims import Claims, GiveUp, Kept, Origin, Take, stand_by
+from ravnest.experts.config import ExpertsConfig, build_expert
+from ravnest.experts.expert import HostedExpert
+from ravnest.experts.expert_files import ExpertFiles
+from ravnest.experts.grid import Expert, HostNews, Listens, expert_text, still_known
+from ravnest.experts.messages import Backward, Copy, CopyKept, Forward, Hello, Welcome
+from ravnest.experts.request_work import Reply, RequestWork, WorkFigures
+from ravnest.experts.table_thread import TableThread
+from ring_allreduce import PeerStalled, UnknownPeer
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, PeerAddress
+
+LOOK_S = 2.0
+"""Between two looks at the table."""
+
+POLL_S = 0.25
+"""The longest wait for a message: after it, other work may be due."""
+
+LEAVE_S = 20.0
+"""To hand all experts over when the host leaves."""
+
+
+@dataclass
+class HostFigures:
+    """What has become of a host's experts since it began."""
+
+    began: Counter[str] = field(default_factory=Counter)
+    """Experts by where their state came from."""
+    given_up: int = 0
+    handed_over: int = 0
+    not_written: int = 0
+    unreachable: int = 0
+    """Messages for members that are gone, or take nothing."""
+
+
+class ExpertHost:
+    """One host. All methods but `stop` belong to one thread."""
+
+    def __init__(
+        self,
+        config: ExpertsConfig,
+        endpoint: Endpoint,
+        table: TableThread,
+        *,
+        most_experts: int,
+        wanted: Sequence[Expert] = (),
+        folder: Path | None = None,
+        search_dirs: Sequence[Path] = (),
+        path: str | None = None,
+        look_s: float = LOOK_S,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        Arguments:
+            endpoint: named as grid.member_name says, with the codec of messages.py.
+            most_experts: it claims no more.
+            wanted: experts that it claims as soon as nobody else does.
+            folder: for checkpoints; without it there are none.
+            search_dirs: where the factory's module is looked for. path: the file that is named in errors.
+            report: is told, in a line each, what becomes of experts.
+        """
+        self._config, self._endpoint, self._table = config, endpoint, table
+        self._search_dirs, self._path = search_dirs, path
+        self._files = None if folder is None else ExpertFiles(folder, config.places)
+        self._look_s, self._report = look_s, report
+        self._claims = Claims(endpoint.name, most_experts, wanted)
+        self._most_experts = most_experts
+        self._experts: dict[Expert, HostedExpert] = {}
+        self._copies: dict[Expert, tuple[dict[str, Tensor], Kept]] = {}
+        self._work = RequestWork(config, self._experts)
+        self._seen = Seen({}, {}, {}, complete=False)
+        self._hosts: dict[str, HostNews] = {}
+        self._known: set[str] = set()
+        self._looking: Future[Seen] | None = None
+        self._storing: list[Future[Any]] = []
+        self._look_at_s = 0.0
+        self._looks = 0
+        now_s = time.monotonic()
+        self._copy_at_s = now_s + config.copy_every_s
+        self._checkpoint_at_s = now_s + config.checkpoint_every_s
+        self._copied: dict[Expert, int] = {}
+        self._written: dict[Expert, int] = {}
+        self._stopped = False
+        self.figures = HostFigures()
+        self._began_s = now_s
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self._endpoint.name
+
+    @property
+    def experts(self) -> Mapping[Expert, HostedExpert]:
+        """What it hosts."""
+        return self._experts
+
+    @property
+    def work(self) -> WorkFigures:
+        """What it has computed and refused."""
+        return self._work.figures
+
+    @property
+    def copies(self) -> Mapping[Expert, Kept]:
+        """Of which experts it keeps a copy for another host."""
+        return {expert: kept for expert, (_, kept) in self._copies.items()}
+
+    def stop(self) -> None:
+        """Let `serve` end, from any thread or signal handler."""
+        self._stopped = True
+        self._endpoint.wake()
+
+    def serve(self, seconds: float | None = None) -> None:
+        """Answer until `stop`, or for so many seconds; then hand the experts over, and withdraw from the table."""
+        ends_s = None if seconds is None else time.monotonic() + seconds
+        while not self._stopped and (ends_s is None or time.monotonic() < ends_s):
+            self.step()
+        self._leave()
+
+    def step(self) -> None:
+        """Do what is due, and wait for a message for `POLL_S` at most."""
+        now_s = time.monotonic()
+        self._tend(now_s)
+        work_s = self._work.due_s()
+        due = [now_s + POLL_S, *([] if work_s is None else [work_s])]
+        if self._looking is None:  # else its end wakes the endpoint
+            due.append(self._look_at_s)
+        for delivery in self._endpoint.poll(max(0.0, min(due) - now_s)):
+            self._take(delivery, time.monotonic())
+        self._reply(self._work.compute(time.monotonic))
+
+    # What members say.
+
+    def _take(self, delivery: Delivery, now_s: float) -> None:
+        message = delivery.message
+        if isinstance(message, Forward | Backward):
+            self._reply(self._work.take(delivery.sender, message, delivery.tensors, now_s))
+        elif isinstance(message, Hello):
+            self._send(delivery.sender, Welcome())
+        elif isinstance(message, Copy) and delivery.sender in self._hosts:
+            self._take_copy(delivery.sender, message, delivery.tensors)
+        elif isinstance(message, CopyKept) and message.taken_over and message.expert in self._experts:
+            self._handed_over(message.expert, delivery.sender)
+
+    def _reply(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            self._send(reply.caller, reply.message, reply.tensors)
+
+    def _send(self, peer: str, message: Message, tensors: Sequence[Tensor] = (), lane: Lane = Lane.PIPELINE) -> bool:
+        """Send, and say whether that was possible: who is gone or takes nothing is not waited for."""
+        try:
+            self._endpoint.send(peer, lane, message, tensors)
+        except (UnknownPeer, PeerStalled):
+            self.figures.unreachable += 1
+            return False
+        return True
+
+    # Copies of experts.
+
+    def _take_copy(self, sender: str, message: Copy, tensors: tuple[Tensor, ...]) -> None:
+        expert, kept = message.expert, Kept(message.term, message.updates)
+        whole = len(set(message.names)) == len(message.names) == len(tensors)
+        if not whole or not self._config.places.holds(expert):
+            return
+        held = self._copies.get(expert)
+        if held is None or (kept.term, kept.updates) >= (held[1].term, held[1].updates):
+            self._copies[expert] = dict(zip(message.names, tensors, strict=True)), kept
+        taken = False
+        if message.take_over and expert not in self._experts and self._claims.room:
+            taken = self._host(self._claims.take(expert, kept, Origin.HANDED_OVER))
+        self._send(sender, CopyKept(expert=expert, updates=message.updates, taken_over=taken))
+
+    def _send_copy(self, expert: Expert, to: str, *, take_over: bool) -> bool:
+        held = self._experts[expert]
+        state = held.state()
+        message = Copy(expert=expert, term=held.term, updates=held.updates, names=tuple(state), take_over=take_over)
+        return self._send(to, message, list(state.values()), Lane.BULK)
+
+    def _handed_over(self, expert: Expert, to: str) -> None:
+        self._drop(expert)
+        self._claims.gave(expert)
+        self.figures.handed_over += 1
+        self._report(f"{expert_text(expert)}: handed over to {to}")
+
+    # What is due by the clock.
+
+    def _tend(self, now_s: float) -> None:
+        if self._looking is not None and self._looking.done():
+            looking, self._looking = self._looking, None
+            error = looking.exception()
+            if error is not None:
+                self._report(f"a look at the table failed: {error}")
+            else:
+                self._saw(looking.result())
+        if self._looking is None and now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._look_s
+            self._looking = self._table.run(partial(look, grid=self._config.places))
+            self._looking.add_done_callback(lambda _: self._endpoint.wake())
+            self._store([host_entry(self._config.places, self.news())])
+        self._storing = [one for one in self._storing if not one.done()]
+        if now_s >= self._copy_at_s:
+            self._copy_at_s = now_s + self._config.copy_every_s
+            self._copy_changed()
+        if now_s >= self._checkpoint_at_s:
+            self._checkpoint_at_s = now_s + self._config.checkpoint_every_s
+            self.checkpoint()
+
+    def news(self) -> HostNews:
+        """What it tells the table of itself."""
+        figures, address = self._work.figures, self._endpoint.address
+        seconds = max(time.monotonic() - self._began_s, 1e-3)
+        at = Listens(self._endpoint.name, address.host, address.pipeline_port, address.bulk_port)
+        return HostNews(
+            at,
+            len(self._experts),
+            self._most_experts,
+            figures.samples / seconds,
+            figures.host_s / figures.requests if figures.requests else 0.0,
+            figures.updates,
+        )
+
+    def _saw(self, seen: Seen) -> None:
+        """Know the members that the table names, and claim and give up experts."""
+        self._looks += 1
+        old, now_s = self._seen, time.time()
+        hosts, callers = still_known(old.hosts, seen.hosts, now_s), still_known(old.callers, seen.callers, now_s)
+        self._seen = Seen(hosts, callers, still_known(old.claims, seen.claims, now_s), seen.complete)
+        self._hosts = {name: one.value for name, one in hosts.items() if name != self._endpoint.name}
+        members = {name: host.at for name, host in self._hosts.items()}
+        members |= {name: one.value for name, one in callers.items()}
+        for gone in self._known - members.keys():
+            self._endpoint.disconnect([gone])
+            self._known.discard(gone)
+        for name, one in members.items():
+            try:
+                self._endpoint.connect({name: PeerAddress(one.host, one.pipeline_port, one.bulk_port)})
+            except InvalidInput as error:
+                self._report(f"{name} cannot be reached: {error}")
+            else:
+                self._known.add(name)
+        if seen.complete:
+            checkpoints = {} if self._files is None else self._files.stored()
+            experts = list(self._config.places.experts())
+            claims = {expert: one.value for expert, one in self._seen.claims.items()}
+            for decided in self._claims.looked(experts, claims, self.copies, checkpoints):
+                if isinstance(decided, GiveUp):
+                    self._drop(decided.expert)
+                    self.figures.given_up += 1
+                    self._report(f"{expert_text(decided.expert)}: given up to {decided.to}")
+                else:
+                    self._host(decided)
+
+    def _host(self, taken: Take) -> bool:
+        """Begin to host an expert; False where its state is of another kind of expert, and nothing is hosted."""
+        made = build_expert(self._config, taken.expert, self._search_dirs, self._path)
+        expert = HostedExpert(made, self._config)
+        expert.term = taken.claim.term
+        try:
+            if taken.origin in (Origin.COPY, Origin.HANDED_OVER):
+                state, kept = self._copies[taken.expert]
+                expert.restore(state, Kept(taken.claim.term, kept.updates))
+            elif taken.origin is Origin.CHECKPOINT and self._files is not None:
+                state, kept = self._files.read(taken.expert)
+                expert.restore(state, Kept(taken.claim.term, kept.updates))
+        except InvalidInput as error:
+            self._report(f"{expert_text(taken.expert)}: the {taken.origin.value} cannot be used: {error}")
+            self._copies.pop(taken.expert, None)
+            self._claims.gave(taken.expert)
+            return False
+        self._copies.pop(taken.expert, None)
+        self._experts[taken.expert] = expert
+        self.figures.began[taken.origin.value] += 1
+        self._report(f"{expert_text(taken.expert)}: hosted here, {taken.origin.value}, {expert.updates} updates")
+        self._store(claim_entries(self._config.places, {taken.expert: taken.claim}))
+        return True
+
+    def _drop(self, expert: Expert) -> None:
+        """Host an expert no longer. What waits for it is refused."""
+        del self._experts[expert]
+        self._copied.pop(expert, None)
+        self._reply(self._work.drop(expert))
+        self._store(withdrawals(self._config.places, [expert], self._experts))
+
+    def _copy_changed(self) -> None:
+        for expert, held in self._experts.items():
+            to = stand_by(expert, self._hosts, self._endpoint.name)
+            if (
+                to is not None
+                and self._copied.get(expert) != held.updates
+                and self._send_copy(expert, to, take_over=False)
+            ):
+                self._copied[expert] = held.updates
+
+    def checkpoint(self) -> None:
+        """Write each expert that has changed to the folder. A disk that refuses is reported, and tried again."""
+        if self._files is None:
+            return
+        for expert, held in self._experts.items():
+            if self._written.get(expert) == held.updates:
+                continue
+            try:
+                self._files.write(expert, held.state(), held.kept)
+                self._written[expert] = held.updates
+            except NotWritten as error:
+                self.figures.not_written += 1
+                self._report(f"{expert_text(expert)}: not written: {error}")
+
+    def _store(self, entries: list[Entry]) -> None:
+        if entries:
+            self._storing.append(self._table.run(lambda table: table.store(*entries, deadline_s=TABLE_S)))
+
+    def _leave(self) -> None:
+        """Write and hand over all experts, each to the host with room that it prefers, and withdraw."""
+        self.checkpoint()
+        deadline_s = time.monotonic() + LEAVE_S
+        room = {name: host.most_experts - host.experts for name, host in self._hosts.items()}
+        under_way: set[Expert] = set()
+        for expert in list(self._experts):
+            to = stand_by(expert, [name for name, left in room.items() if left > 0], self._endpoint.name)
+            if to is not None and self._send_copy(expert, to, take_over=True):
+                room[to] -= 1
+                under_way.add(expert)
+        while under_way & self._experts.keys() and time.monotonic() < deadline_s:
+            for delivery in self._endpoint.poll(POLL_S):
+                self._take(delivery, time.monotonic())
+        left = list(self._experts)
+        if left:
+            self._report(f"{len(left)} experts were handed to nobody: {', '.join(map(expert_text, left))}")
+        entries = [
+            *withdrawals(self._config.places, left, ()),
+            member_withdrawal(self._config.places.hosts_key, self._endpoint.name),
+        ]
+        self._store(entries)
+        for storing in self._storing:
+            try:
+                storing.result(2 * TABLE_S)
+            except Exception as error:  # noqa: BLE001 - the records expire by themselves
+                self._report(f"not withdrawn from the table: {error}")

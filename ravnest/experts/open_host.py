@@ -1,0 +1,134 @@
+"""Opens a host of experts: its identity, its token, its node of the table and its endpoint, and how many it can hold.
+
+In: what the command line says. Out: an `ExpertHost` that is ready to serve, and what to close after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ravnest.dht import new_identity, read_identity
+from ravnest.errors import InvalidInput
+from ravnest.experts.config import ExpertsConfig, build_expert
+from ravnest.experts.grid import member_name
+from ravnest.experts.host import LOOK_S, ExpertHost
+from ravnest.experts.messages import codec
+from ravnest.experts.table_thread import TableThread
+from ravnest.free_memory import free_bytes
+from ravnest.training.optimizer import state_bytes_per_parameter_byte
+from ring_allreduce.transport import TOKEN_BYTES, ZmqEndpoint
+
+MEMORY_PART = 0.5
+"""Of the free memory, what experts may take. The rest is for batches, messages and others."""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+KEY_FILE = "host.key"
+
+
+def shared_token(path: Path | None, host: str, name: str) -> bytes:
+    """The token that all members of a grid show each other: from a file that each of them has.
+
+    The file is made where there is none. Without a file, only members on this machine can take part, and whoever is on
+    this machine. Raises InvalidInput.
+    """
+    if path is None:
+        if host not in LOOPBACK:
+            message = f"expected a file that all members share, since others can reach {host}"
+            raise InvalidInput(message, key="token_file", hint="the file is made where there is none; copy it")
+        return f"local {name}".encode()[:TOKEN_BYTES].ljust(TOKEN_BYTES, b".")
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(TOKEN_BYTES) + "\n")
+    try:
+        token = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read as a token: {error}", path=str(path)) from error
+    if len(token) != TOKEN_BYTES:
+        raise InvalidInput(f"expected {2 * TOKEN_BYTES} hexadecimal digits", path=str(path))
+    return token
+
+
+def experts_that_fit(config: ExpertsConfig, search_dirs: Sequence[Path], path: str | None, free: int) -> int:
+    """How many experts `free` bytes of memory hold, each with its gradient, its optimizer's state, and a copy of as
+    many of another host's; at most the whole grid. Raises InvalidInput when it is none."""
+    first = build_expert(config, (0,) * len(config.grid), search_dirs, path)
+    weights = sum(one.nbytes for one in first.parameters())
+    state = state_bytes_per_parameter_byte(config.optimizer)
+    each = int(weights * (2 * (1 + state) + 1)) + sum(one.nbytes for one in first.buffers())
+    fit = int(free * MEMORY_PART) // each
+    if not fit:
+        raise InvalidInput(f"one expert takes {each / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free", path=path)
+    return min(fit, len(config.places))
+
+
+@contextlib.contextmanager
+def opened_host(
+    config: ExpertsConfig,
+    peers: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    table_port: int = 0,
+    label: str = "host",
+    token_file: Path | None = None,
+    experts: Sequence[str] = (),
+    most_experts: int | None = None,
+    folder: Path | None = None,
+    search_dirs: Sequence[Path] = (),
+    path: str | None = None,
+    look_s: float = LOOK_S,
+    report: Callable[[str], None] = lambda _: None,
+) -> Iterator[ExpertHost]:
+    """A host that has joined the table through any of `peers`, or has begun one where there are none.
+
+    Arguments:
+        host: this machine's address as callers and other hosts reach it.
+        experts: patterns of experts to claim as soon as nobody else does (`0.*`).
+        most_experts: that it claims; as many as half of the free memory holds without it.
+        folder: for checkpoints, and for the host's private key, which makes it the same host after a restart.
+
+    For other arguments see ExpertHost. Raises InvalidInput, TableUnreachable, TransportError.
+    """
+    token = shared_token(token_file, host, config.name)
+    try:
+        wanted = [one for pattern in experts for one in config.places.matching(pattern)]
+    except InvalidInput as error:
+        raise InvalidInput(error.message, key="experts") from error
+    fit = experts_that_fit(config, search_dirs, path, free_bytes())
+    most = fit if most_experts is None else most_experts
+    if most > fit:
+        report(f"{most} experts may take more than half of the free memory, which holds {fit}")
+    identity = new_identity()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / KEY_FILE).exists():
+            identity = read_identity(folder / KEY_FILE)
+        else:
+            identity.write(folder / KEY_FILE)
+    name = member_name(label, identity.public_key)
+    shown = f"[{host}]" if ":" in host else host
+    with contextlib.ExitStack() as stack:
+        endpoint = ZmqEndpoint(name, codec=codec(), token=token, host=host)
+        stack.callback(endpoint.close)
+        table = TableThread([f"{shown}:{table_port}"], peers, identity)
+        stack.callback(table.close)
+        report(
+            f"{name} listens at {shown}:{endpoint.address.pipeline_port}, its node of the table at {table.addresses[0]}"
+        )
+        yield ExpertHost(
+            config,
+            endpoint,
+            table,
+            most_experts=most,
+            wanted=wanted,
+            folder=folder,
+            search_dirs=search_dirs,
+            path=path,
+            look_s=look_s,
+            report=report,
+        )

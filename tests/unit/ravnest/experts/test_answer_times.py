@@ -1,0 +1,54 @@
+from ravnest.experts.answer_times import FIRST_S, LEAST_S, MOST_REST_S, MOST_S, REST_S, ROW, AnswerTimes
+
+
+def test_the_deadline_follows_what_was_measured_within_bounds() -> None:
+    times = AnswerTimes()
+    assert (times.deadline_s, times.mean_s) == (FIRST_S, None)
+    times.answered(0.01)
+    assert times.deadline_s == LEAST_S
+    for _ in range(100):
+        times.answered(2.0)
+    assert times.mean_s is not None
+    assert 1.9 < times.mean_s < times.deadline_s < 2.2
+    for _ in range(100):
+        times.answered(100.0)
+    assert times.deadline_s == MOST_S
+
+
+def test_late_answers_make_the_deadline_longer() -> None:
+    times = AnswerTimes()
+    for _ in range(50):
+        times.answered(1.0)
+    before_s = times.deadline_s
+    times.answered(2.0)
+    assert times.deadline_s > before_s
+
+
+def test_a_host_that_fails_in_a_row_rests_longer_each_time() -> None:
+    times, now_s = AnswerTimes(), 0.0
+    for _ in range(ROW - 1):
+        times.failed(now_s)
+    assert not times.rests(now_s)
+    times.answered(0.1)
+    for _ in range(ROW - 1):
+        times.failed(now_s)
+    assert not times.rests(now_s)
+    rests = []
+    for _ in range(8):
+        times.failed(now_s)
+        end_s = now_s
+        while times.rests(end_s):
+            end_s += 1.0
+        rests.append(end_s - now_s)
+        now_s = end_s
+    assert rests[:3] == [REST_S, 2 * REST_S, 4 * REST_S]
+    assert rests[-1] == MOST_REST_S
+    times.answered(0.1)
+    assert not times.rests(now_s)
+
+
+def test_many_failures_at_once_are_one_rest() -> None:
+    times = AnswerTimes()
+    for _ in range(64):
+        times.failed(0.0)
+    assert not times.rests(REST_S)

@@ -1,0 +1,73 @@
+import time
+
+import pytest
+
+from ravnest.experts.announcements import claim_entries, host_entry
+from ravnest.experts.directory import Directory
+from ravnest.experts.grid import Claim, Expert, Grid, HostNews, Listens, member_name
+from tests.support.experts import TableContents, TableOfTest
+
+GRID = Grid("test", (2, 2))
+SCORES = [[0.0, 1.0], [0.0, 1.0]]
+
+
+class Hosted:
+    """A table in which one host has some experts."""
+
+    def __init__(self, *experts: Expert) -> None:
+        self.table = TableOfTest(TableContents())
+        self.name = member_name("host", self.table.identity.public_key)
+        self.host(*experts)
+
+    def host(self, *experts: Expert) -> None:
+        at = Listens(self.name, "127.0.0.1", 1, 2)
+        entries = claim_entries(GRID, {one: Claim(1, 0, self.name) for one in experts})
+        self.table.run(lambda node: node.store(host_entry(GRID, HostNews(at, 1, 1, 0, 0, 0)), *entries))
+
+
+@pytest.fixture
+def hosted() -> Hosted:
+    return Hosted((0, 0), (1, 0))
+
+
+def test_the_best_hosted_experts_are_found_with_their_hosts(hosted: Hosted) -> None:
+    directory = Directory(hosted.table, GRID, lambda: None)
+    try:
+        found = directory.find([SCORES], best=4, width=2, usable={hosted.name})
+        assert found == [[((1, 0), hosted.name), ((0, 0), hosted.name)]]
+        assert directory.find([SCORES], best=4, width=2, usable={"another"}) == [[]]
+        assert directory.count({hosted.name}) == 2
+    finally:
+        directory.close()
+
+
+def test_what_is_known_is_not_read_again_for_a_while(hosted: Hosted) -> None:
+    directory = Directory(hosted.table, GRID, lambda: None)
+    try:
+        for _ in range(5):
+            directory.find([SCORES], best=1, width=2, usable={hosted.name})
+        reads = [key for key in hosted.table.reads if key != GRID.hosts_key]
+        assert sorted(reads) == [GRID.prefix_key(one) for one in ((), (0,), (1,))]
+    finally:
+        directory.close()
+
+
+def test_who_is_told_that_an_expert_is_gone_reads_again(hosted: Hosted) -> None:
+    directory = Directory(hosted.table, GRID, lambda: None)
+    try:
+        directory.find([SCORES], best=1, width=2, usable={hosted.name})
+        hosted.host((1, 1))
+        assert directory.find([SCORES], best=1, width=2, usable={hosted.name}) == [[((1, 0), hosted.name)]]
+        directory.forget((1, 0))
+        assert directory.find([SCORES], best=1, width=2, usable={hosted.name}) == [[((1, 1), hosted.name)]]
+    finally:
+        directory.close()
+
+
+def test_hosts_are_followed(hosted: Hosted) -> None:
+    changes: list[float] = []
+    directory = Directory(hosted.table, GRID, lambda: changes.append(time.monotonic()))
+    directory.close()  # it has looked once by then
+    assert len(changes) == 1
+    assert directory.hosts[hosted.name].pipeline_port == 1
+    assert directory.news[0].most_experts == 1

@@ -1,0 +1,113 @@
+import msgspec
+import pytest
+
+from ravnest.dht import Record
+from ravnest.errors import InvalidInput
+from ravnest.experts.grid import (
+    Claim,
+    Dated,
+    Grid,
+    HostNews,
+    Listens,
+    encoded,
+    expert_text,
+    is_of,
+    member_name,
+    members,
+    still_known,
+    value_of,
+)
+
+GRID = Grid("test", (3, 4))
+ANNE, BEN = (bytes([number]) * 32 for number in (1, 2))
+
+
+def record(key: bytes, subkey: bytes, value: bytes, author: bytes, expires_s: float = 100.0) -> Record:
+    return Record(key, subkey, value, author, 0.0, expires_s, bytes(64))
+
+
+def claim(author: bytes, term: int = 1, updates: int = 0) -> Claim:
+    return Claim(term, updates, member_name("host", author))
+
+
+def test_a_grid_knows_its_experts_prefixes_and_keys() -> None:
+    assert len(GRID) == len(list(GRID.experts())) == 12
+    assert list(GRID.prefixes()) == [(0,), (1,), (2,)]
+    assert GRID.prefix_key(()) == b"experts/test/at/"
+    assert GRID.prefix_key((2,)) == b"experts/test/at/2"
+    assert [GRID.holds(one) for one in ((2, 3), (3, 0), (0,), (-1, 0))] == [True, False, False, False]
+    assert expert_text((2, 3)) == "2.3"
+
+
+def test_patterns_name_experts() -> None:
+    assert GRID.matching("2.3") == [(2, 3)]
+    assert GRID.matching("*.3") == [(0, 3), (1, 3), (2, 3)]
+    for wrong in ("3.0", "1", "1.x", ""):
+        with pytest.raises(InvalidInput):
+            GRID.matching(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "sides", "key"),
+    [("Big", (2,), "name"), ("", (2,), "name"), ("a", (), "grid"), ("a", (0,), "grid"), ("a", (1024,) * 3, "grid")],
+)
+def test_a_grid_that_cannot_be_is_refused_with_its_key(name: str, sides: tuple[int, ...], key: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Grid(name, sides)
+    assert caught.value.key == key
+
+
+def test_the_greatest_claim_of_an_author_who_may_make_it_counts() -> None:
+    key = GRID.prefix_key((1,))
+    found = GRID.claims(
+        (1,),
+        [
+            record(key, b"0", encoded(claim(ANNE, term=1)), ANNE),
+            record(key, b"0", encoded(claim(BEN, term=2)), BEN),
+            record(key, b"1", encoded(claim(BEN, term=9)), ANNE),  # in the name of somebody else
+            record(key, b"9", encoded(claim(ANNE)), ANNE),  # outside the grid
+            record(key, b"x", encoded(claim(ANNE)), ANNE),
+            record(key, b"2", b"junk", ANNE),
+        ],
+    )
+    assert found == {(1, 0): Dated(claim(BEN, term=2), 100.0)}
+
+
+def test_of_claims_of_one_term_the_one_with_more_updates_counts() -> None:
+    assert max(claim(ANNE, 2, 5), claim(BEN, 2, 4), claim(BEN, 1, 99)) == claim(ANNE, 2, 5)
+
+
+def test_next_coordinates_are_those_of_the_grid() -> None:
+    records = [record(b"k", subkey, b"\xc3", ANNE) for subkey in (b"0", b"2", b"3", b"99999", b"-1", b"")]
+    assert GRID.next_coordinates((), records) == {0, 2}
+
+
+def test_members_speak_for_themselves_only() -> None:
+    anne = Listens(member_name("desk", ANNE), "127.0.0.1", 1, 2)
+    news = HostNews(anne, 3, 4, 1.0, 0.1, 7)
+    mine = record(GRID.hosts_key, b"a", encoded(news), ANNE)
+    false = record(GRID.hosts_key, b"b", encoded(news), BEN)
+    assert members([mine, false], HostNews) == {anne.member: Dated(news, 100.0)}
+    assert members([mine], Listens) == {}
+
+
+def test_values_are_bounded() -> None:
+    port = msgspec.msgpack.encode([member_name("desk", ANNE), "host", 70_000, 1])
+    assert value_of(record(b"k", b"", port, ANNE), Listens) is None
+    assert value_of(record(b"k", b"", encoded(claim(ANNE)), ANNE), Claim) == claim(ANNE)
+
+
+def test_what_a_look_misses_counts_until_it_expires() -> None:
+    old = {(0, 0): Dated(claim(ANNE), 10.0), (0, 1): Dated(claim(ANNE), 30.0), (0, 2): Dated(claim(BEN, 3), 30.0)}
+    new = {(0, 2): Dated(claim(ANNE, 2), 40.0), (0, 3): Dated(claim(BEN), 40.0)}
+    known = still_known(old, new, now_s=20.0)
+    assert known == {(0, 1): old[0, 1], (0, 2): old[0, 2], (0, 3): new[0, 3]}
+    newer = {(0, 2): Dated(claim(ANNE, 4), 40.0)}
+    assert still_known(old, newer, now_s=20.0)[0, 2] == newer[0, 2]
+
+
+def test_a_members_name_ends_with_its_key() -> None:
+    assert is_of(member_name("desk-1", ANNE), ANNE)
+    assert not is_of(member_name("desk-1", ANNE), BEN)
+    with pytest.raises(InvalidInput):
+        member_name("a name", ANNE)

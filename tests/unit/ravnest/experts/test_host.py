@@ -1,0 +1,221 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from ravnest.experts.announcements import caller_entry
+from ravnest.experts.claims import FRESH_LOOKS, Kept
+from ravnest.experts.expert_files import ExpertFiles
+from ravnest.experts.grid import Expert, Listens, member_name
+from ravnest.experts.host import ExpertHost
+from ravnest.experts.messages import Answer, Backward, Copy, CopyKept, Forward, Hello, Refused, Welcome, codec
+from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress
+from tests.support.experts import WIDTH, TableContents, TableOfTest, small_grid
+
+CONFIG = small_grid(copy_every_s=1e-6, checkpoint_every_s=1e6)
+LEFT: list[Expert] = [(0, 0), (0, 1)]
+RIGHT: list[Expert] = [(1, 0), (1, 1)]
+
+
+class Town:
+    """Hosts and one caller that share a table and a network without sockets."""
+
+    def __init__(self) -> None:
+        self.contents, self.network = TableContents(), InProcessNetwork()
+        table = TableOfTest(self.contents)
+        self.caller = self.network.endpoint(member_name("caller", table.identity.public_key), codec())
+        own = Listens(self.caller.name, "127.0.0.1", 1, 1)
+        table.run(lambda node: node.store(caller_entry(CONFIG.places, own)))
+        self.lines: list[str] = []
+
+    def host(self, wanted: list[Expert], *, most: int = 4, folder: Path | None = None) -> ExpertHost:
+        table = TableOfTest(self.contents)
+        endpoint = self.network.endpoint(member_name("host", table.identity.public_key), codec())
+        endpoint.address = PeerAddress("in-process", 1, 1)  # what the table says has ports
+        self.caller.connect({endpoint.name: endpoint.address})
+        return ExpertHost(
+            CONFIG,
+            endpoint,
+            table,
+            most_experts=most,
+            wanted=wanted,
+            folder=folder,
+            look_s=0.0,
+            report=self.lines.append,
+        )
+
+    def dies(self, host: ExpertHost) -> None:
+        """Its records expire, and it answers nobody."""
+        slots = self.contents.records[CONFIG.places.hosts_key]
+        self.contents.forget(next(author for author, member in slots if member == host.name.encode()))
+        self.network.remove(host.name)
+
+    def says(self, host: ExpertHost, message: Message, *tensors: torch.Tensor) -> list[Message]:
+        self.caller.send(host.name, Lane.PIPELINE, message, tensors)
+        host.step()
+        host.step()
+        return [one.message for one in self.caller.poll(0.0)]
+
+
+def steps(*hosts: ExpertHost, times: int = 3) -> None:
+    for _ in range(times):
+        for host in hosts:
+            host.step()
+
+
+def backward(expert: Expert, updates: int = 0) -> tuple[Message, torch.Tensor, torch.Tensor]:
+    return Backward(call=1, expert=expert, updates=updates), torch.randn(2, WIDTH), torch.randn(2, WIDTH)
+
+
+def test_a_host_claims_what_it_wants_announces_it_and_answers_callers() -> None:
+    town = Town()
+    host = town.host(LEFT, most=2)
+    steps(host)
+    assert set(host.experts) == set(LEFT)
+    assert town.says(host, Hello()) == [Welcome()]
+    (answer,) = town.says(host, Forward(call=5, expert=(0, 1), training=True), torch.randn(3, WIDTH))
+    assert isinstance(answer, Answer)
+    assert (answer.call, answer.updates) == (5, 0)
+    (refused,) = town.says(host, Forward(call=6, expert=(1, 1), training=True), torch.randn(3, WIDTH))
+    assert refused == Refused(call=6, why="not here")
+    assert host.news().experts == 2
+
+
+def test_two_hosts_share_a_grid_and_keep_copies_for_each_other() -> None:
+    town = Town()
+    left, right = town.host(LEFT, most=2), town.host(RIGHT, most=2)
+    steps(left, right)
+    town.says(left, *backward((0, 1)))
+    steps(left, right)
+    assert (set(left.experts), set(right.experts)) == (set(LEFT), set(RIGHT))
+    assert right.copies[0, 1] == Kept(1, 1)
+    assert set(left.copies) == set(RIGHT)
+
+
+def test_the_stand_by_goes_on_from_the_last_copy_when_a_host_has_died() -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT)
+    steps(left, right)
+    town.says(left, *backward((0, 1)))
+    steps(left, right)
+    learned = left.experts[0, 1].state()
+    town.dies(left)
+    steps(right)
+    assert set(right.experts) == {*LEFT, *RIGHT}
+    assert right.figures.began["copy"] == 2
+    heir = right.experts[0, 1]
+    assert heir.kept == Kept(2, 1)
+    assert all(torch.equal(one, learned[name]) for name, one in heir.state().items())
+
+
+def test_what_one_look_misses_is_not_taken_over() -> None:
+    town = Town()
+    town.contents.now_s = 1e12
+    left, right = town.host(LEFT), town.host(RIGHT)
+    steps(left, right)
+    town.contents.hidden = {CONFIG.places.prefix_key(()), CONFIG.places.prefix_key((0,))}
+    steps(right, times=FRESH_LOOKS + 3)
+    assert set(right.experts) == set(RIGHT)
+
+
+def test_of_two_hosts_that_claim_one_expert_one_gives_it_up() -> None:
+    town = Town()
+    hosts = [town.host([(0, 0)], most=1) for _ in range(2)]
+    for host in hosts:
+        host.step()
+    for host in hosts:
+        host.step()
+    steps(*hosts)
+    assert sum((0, 0) in host.experts for host in hosts) == 1
+
+
+def test_who_leaves_hands_its_experts_over_with_what_they_have_learned(tmp_path: Path) -> None:
+    town = Town()
+    left, right = town.host(LEFT, folder=tmp_path), town.host(RIGHT)
+    steps(left, right)
+    town.says(left, *backward((0, 0)))
+    steps(right)
+    copy = left.experts[0, 0]
+    state = copy.state()
+    names = tuple(state)
+    left_line = town.network.find(left.name)
+    assert left_line is not None
+    left_line.send(
+        right.name,
+        Lane.BULK,
+        Copy(expert=(0, 0), term=1, updates=1, names=names, take_over=True),
+        list(state.values()),
+    )
+    steps(right, times=1)
+    steps(left, right)
+    assert ((0, 0) in left.experts, (0, 0) in right.experts) == (False, True)
+    assert right.figures.began["handed over"] == left.figures.handed_over == 1
+    assert right.experts[0, 0].updates == 1
+
+
+def test_nobody_is_handed_more_than_it_takes_and_strangers_hand_nothing() -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT, most=2)
+    steps(left, right)
+    state = left.experts[0, 0].state()
+    message = Copy(expert=(0, 0), term=1, updates=1, names=tuple(state), take_over=True)
+    assert town.says(right, message, *state.values()) == []  # the caller is no host
+    line = town.network.find(left.name)
+    assert line is not None
+    line.send(right.name, Lane.BULK, message, list(state.values()))
+    steps(right, times=1)
+    kept = [one.message for one in line.poll(0.0) if isinstance(one.message, CopyKept)]
+    assert CopyKept(expert=(0, 0), updates=1, taken_over=False) in kept
+    assert not any(one.taken_over for one in kept)
+
+
+def test_a_copy_that_cannot_be_used_is_reported_and_the_expert_begins_anew() -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT)
+    steps(left, right)
+    line = town.network.find(left.name)
+    assert line is not None
+    broken = Copy(expert=(0, 0), term=9, updates=9, names=("weights.other",))
+    line.send(right.name, Lane.BULK, broken, [torch.zeros(2)])
+    steps(right, times=1)
+    town.dies(left)
+    steps(right, times=FRESH_LOOKS + 4)
+    assert right.figures.began["fresh"] >= 3
+    assert any("0.0: the copy cannot be used" in line for line in town.lines)
+
+
+def test_checkpoints_are_written_and_begun_from(tmp_path: Path) -> None:
+    town = Town()
+    host = town.host(LEFT, most=2, folder=tmp_path)
+    steps(host)
+    town.says(host, *backward((0, 1)))
+    host.checkpoint()
+    assert ExpertFiles(tmp_path, CONFIG.places).stored()[0, 1] == Kept(1, 1)
+    again = Town()
+    heir = again.host(LEFT, most=2, folder=tmp_path)
+    steps(heir)
+    assert heir.figures.began["checkpoint"] == 2
+    assert heir.experts[0, 1].updates == 1
+
+
+def test_a_gradient_is_refused_when_its_expert_has_gone() -> None:
+    town = Town()
+    host = town.host(LEFT, most=2)
+    steps(host)
+    (refused,) = town.says(host, *backward((1, 1)))
+    assert isinstance(refused, Refused)
+    assert host.work.refused == {"not here": 1}
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a",)])
+def test_copies_whose_names_do_not_fit_their_tensors_are_dropped(names: tuple[str, ...]) -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT)
+    steps(left, right)
+    line = town.network.find(left.name)
+    assert line is not None
+    before = dict(right.copies)
+    line.send(right.name, Lane.BULK, Copy(expert=(0, 0), term=99, updates=1, names=names), [torch.zeros(1)] * 2)
+    steps(right, times=1)
+    assert before.items() <= right.copies.items()
+    assert right.copies.get((0, 0)) != Kept(99, 1)

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from ravnest.errors import InvalidInput
+from ravnest.experts.open_host import experts_that_fit, opened_host, shared_token
+from tests.support.experts import WIDTH, small_grid
+
+
+def test_a_token_is_made_once_and_then_read(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    made = shared_token(path, "192.0.2.1", "test")
+    assert len(made) == 16
+    assert shared_token(path, "192.0.2.1", "test") == made
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_file_only_this_machine_takes_part() -> None:
+    assert shared_token(None, "127.0.0.1", "a") == shared_token(None, "::1", "a") != shared_token(None, "::1", "b")
+    with pytest.raises(InvalidInput) as caught:
+        shared_token(None, "192.0.2.1", "a")
+    assert caught.value.key == "token_file"
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "00" * 15])
+def test_a_file_that_holds_no_token_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        shared_token(path, "127.0.0.1", "a")
+    assert caught.value.path == str(path)
+
+
+def test_as_many_experts_as_half_of_the_memory_holds() -> None:
+    config = small_grid(grid=[8, 8], optimizer={"name": "adamw", "lr": 0.1})
+    parameters = 4 * (WIDTH * WIDTH + WIDTH)
+    each = parameters * (2 * (1 + 2) + 1)  # weights and two moments, once more for a copy, and the gradient
+    assert experts_that_fit(config, (), None, 2 * 10 * each) == 10
+    assert experts_that_fit(config, (), None, 10**12) == 64
+    with pytest.raises(InvalidInput, match="one expert takes"):
+        experts_that_fit(config, (), None, each)
+
+
+def test_patterns_that_name_no_expert_are_told_with_their_key() -> None:
+    with pytest.raises(InvalidInput) as caught, opened_host(small_grid(), [], experts=["7.*"]):
+        pass
+    assert caught.value.key == "experts"
