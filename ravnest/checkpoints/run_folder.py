@@ -35,6 +35,8 @@ DRIVER = "driver.json"
 """What a driver writes down for one that takes the run over."""
 DRIVER_PLAN = "driver.plan.yaml"
 """The plan as it is then."""
+COMERS = "came-*.plan.yaml"
+"""The plan as it was last, of a run to which nodes have come (ravnest/driver/run_store.py)."""
 _BEGINNINGS = {
     LOCK,
     PAGE_TOKEN,
@@ -137,7 +139,7 @@ class RunFolder:
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not again and not self.has_checkpoint:
-                for left in [self.metrics, self.ray_log, self.driver, *self.path.glob(_LOGS)]:
+                for left in [self.metrics, self.ray_log, self.driver, *self.path.glob(_LOGS), *self.path.glob(COMERS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):
                 shutil.copyfile(plan_path, self.plan)
@@ -251,7 +253,7 @@ def _require_access(folder: RunFolder) -> None:
 def _refuse_foreign(path: Path) -> None:
     """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
     logs = {RunFolder(path).ray_log, RunFolder(path).output, *path.glob(_LOGS)}
-    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not one.match(_REQUESTED)]
+    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not (one.match(_REQUESTED) or one.match(COMERS))]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]
     if foreign:
         named = min(foreign).relative_to(path)

@@ -20,6 +20,7 @@ from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_pl
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, OptimizerConfig
 from ravnest.job.initial_weights import make_buffers
+from ravnest.recovery import ADDED
 from ravnest.stage.setup import StageSetup
 from ravnest.training.averaging import OUTER_PREFIX
 from ravnest.training.sampler import ORDER
@@ -50,7 +51,8 @@ class ResumedRun:
 
         Onto other stages each cluster goes on at the update that it would have come to by the samples of the
         checkpoint and its share of them. So learning rates go on where they were, and so do the clusters' places in
-        the epoch, but for some samples of this epoch that are read twice or not at all.
+        the epoch, but for some samples of this epoch that are read twice or not at all. Where the others are only
+        clusters that have come or gone since, those of the plan go on exactly.
         """
         checkpoint = open_latest(folder.checkpoints, parts_of_plan(plan))
         manifest = checkpoint.manifest
@@ -72,6 +74,8 @@ class ResumedRun:
         if not differing:
             return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
         updates = {cluster.name: _updates_of(plan, job, cluster.name, manifest.samples) for cluster in plan.clusters}
+        if _same_but_for_comers(plan, manifest.made_with.get("clusters", "[]")):
+            updates |= {name: manifest.versions[name] for name in updates.keys() & manifest.versions.keys()}
         return cls(checkpoint, manifest.samples, manifest.round, updates, moved=True)
 
     @property
@@ -89,6 +93,16 @@ class ResumedRun:
         return [what, *(f"{name} had been lost before this checkpoint: its optimizer begins anew" for name in lost)]
 
 
+def _same_but_for_comers(plan: Plan, saved: str) -> bool:
+    """Whether the clusters of a checkpoint, as it has `saved` them, are those of the plan, but for such as came."""
+    before = [spans for spans in json.loads(saved) if spans[0] not in ADDED]
+    return before == json.loads(json.dumps([spans for name, spans in _spans(plan) if name not in ADDED]))
+
+
+def _spans(plan: Plan) -> list[tuple[str, list[object]]]:
+    return [(each.name, [each.name, *(stage.units for stage in each.stages)]) for each in plan.clusters]
+
+
 def _updates_of(plan: Plan, job: Job, cluster: str, samples: int) -> int:
     start, end = plan.share(cluster)
     return round(samples * (end - start) / (job.micro_batch * job.update_every))
@@ -99,10 +113,9 @@ def made_with(plan: Plan, job: Job) -> dict[str, str]:
 
     Learning rates, schedules, clipping, rounds and the end of the job may change.
     """
-    spans = [[cluster.name, *(stage.units for stage in cluster.stages)] for cluster in plan.clusters]
     return {
         "model": plan.costs.fingerprint,
-        "clusters": json.dumps(spans),
+        "clusters": json.dumps([spans for _, spans in _spans(plan)]),
         "shares": json.dumps([plan.share(cluster.name) for cluster in plan.clusters]),
         "job.data": job.data.said,
         "job.micro_batch": str(job.micro_batch),

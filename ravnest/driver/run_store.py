@@ -7,14 +7,16 @@ can pass for the run's driver. It is there while a run goes on, and after the en
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from cluster_planner import Plan, save_plan
+from cluster_planner import Plan, load_plan, save_plan
+from ravnest.checkpoints.run_folder import COMERS
 from ravnest.errors import InvalidInput, RunFailed
+from ravnest.recovery import with_comers
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 
@@ -95,14 +97,20 @@ class RunStore:
         self._path = path
         self._term = term
         self._plan: Plan | None = None
+        self._known: frozenset[str] | None = None
+        """The nodes of the plan when the session began."""
 
     def save(self, state: DriverState, plan: Plan) -> None:
         """Write the state, and the plan where it has changed. Raises OSError as the disk does, and TakenOver."""
         if self.is_anothers:
             raise TakenOver
         if plan is not self._plan:
+            self._known = frozenset(plan.fleet.names) if self._known is None else self._known
             try:
                 save_plan(plan, plan_beside(self._path))
+                last = plan_of_comers(self._path.parent, state.plan)
+                if set(plan.fleet.names) - self._known or last.is_file():
+                    save_plan(plan, last)
             except InvalidInput as error:
                 raise OSError(str(error)) from None
             self._plan = plan
@@ -146,6 +154,28 @@ class RunStore:
 def plan_beside(path: Path) -> Path:
     """The file with the plan as it is now, of the run whose driver's state is in `path`."""
     return path.with_suffix(".plan.yaml")
+
+
+def plan_of_comers(folder: Path, plan: str) -> Path:
+    """The file in a run's folder with the plan as it was last, of a run to which nodes have come. It stays when the run
+    has ended. `plan`: the SHA-256 of the plan that the run was begun with."""
+    return folder / COMERS.replace("*", plan[:16])
+
+
+def plan_with_comers(folder: Path, plan: Plan, plan_path: Path, alive: Callable[[Plan], Collection[str]]) -> Plan:
+    """The plan of a run, read from `plan_path`, with the nodes and clusters that had come to it. Those are left out
+    that cannot be read.
+
+    `alive` says which nodes of a plan are there. Raises InvalidInput where `plan_path` cannot be read.
+    """
+    last = plan_of_comers(folder, plan_sum(plan_path))
+    if not last.is_file():
+        return plan
+    try:
+        found = load_plan(last)
+        return with_comers(plan, found, alive(found))
+    except InvalidInput:
+        return plan
 
 
 def load_state(path: Path) -> DriverState | None:

@@ -47,7 +47,7 @@ from ravnest.driver.taking_over import NothingToTakeOver, ask
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements, further_clusters
+from ravnest.recovery import HourWatch, Replacements, further_clusters, planned_shares
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -120,7 +120,7 @@ def train(
         PauseTogether((lambda: [*workers(), *ray.adopted.ids]) if address is None else None),
     ):
         threads = ray.threads(plan) if takes_over is None else dict(takes_over.threads)
-        shares = {each.name: plan.share(each.name) for each in plan.clusters}
+        shares = planned_shares(plan)
         shares.update(takes_over.shares if takes_over else {})
         token = secrets.token_bytes(TOKEN_BYTES) if takes_over is None else bytes.fromhex(takes_over.token)
 

@@ -21,8 +21,9 @@ from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
+from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
-from ravnest.driver.run_store import DriverState, load_state, plan_beside, plan_sum
+from ravnest.driver.run_store import DriverState, load_state, plan_beside, plan_sum, plan_with_comers
 from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, reached
@@ -90,6 +91,17 @@ def run(
         take_requests(folder.path)  # of a session before this one
         taking = _to_take_over(folder, plan_path or folder.plan, address, tell) if resume else None
         restarts, watched, begun = Restarts(), _Watched(observer, folder.path), False
+
+        def with_comers(plan: Plan) -> Plan:
+            """The plan with whoever had come to the run, which is told."""
+            alive = partial(nodes_alive, address=address, log=folder.ray_log)
+            grown = plan_with_comers(folder.path, plan, plan_path or folder.plan, alive)
+            if grown is not plan:
+                names = [node.name for node in grown.fleet.nodes if node.name not in plan.fleet.names]
+                tell(f"{', '.join(names)}, which had come to the run, may take part again")
+            return grown
+
+        plan = with_comers(plan) if resume else plan
         while True:
             prepared = prepare(
                 plan if taking is None else taking[1],
@@ -131,10 +143,11 @@ def run(
                 if not isinstance(error, NodeLost | NodeNotThere) or interrupt.wanted:
                     raise failure from error
                 wanted = partial(_wants_end, interrupt, folder.path)
-                anew = begun_again(restarts, prepared, prepared.plan, address, str(error), watched, wanted)
+                last = with_comers(prepared.plan)
+                anew = begun_again(restarts, prepared, last, address, str(error), watched, wanted)
                 if anew is None:
                     raise failure from error
-                plan, plan_path = anew.plan, (plan_path if anew.plan is prepared.plan else None)
+                plan, plan_path = anew.plan, (plan_path if anew.plan is last else None)
                 resume, other_data, taking, begun = anew.resumes, anew.resumes, None, True
                 interrupt.gracefully = False
                 continue

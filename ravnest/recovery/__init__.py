@@ -6,7 +6,7 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.hours import HourChange, HourWatch
-from ravnest.recovery.joiners import further_clusters, with_nodes
+from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.replanning import Replanning
@@ -14,6 +14,7 @@ from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, p
 from ravnest.recovery.slowness import NodeSlow, Slowness
 
 __all__ = [
+    "ADDED",
     "Donors",
     "Giver",
     "HourChange",
@@ -40,5 +41,7 @@ __all__ = [
     "place",
     "plan_among",
     "plan_for",
+    "planned_shares",
+    "with_comers",
     "with_nodes",
 ]

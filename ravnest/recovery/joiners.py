@@ -1,13 +1,13 @@
 """Nodes that come to a run and are not in its plan: they become spares of the plan. Pure.
 
 In: the plan, and the fleet of those who come, with their links to known nodes where these were measured. Out: the plan
-with them.
+with them. Where a run begins again, or is resumed, those who had come are in its plan again, with their clusters.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 
-from cluster_planner import Fleet, Plan, Spare
+from cluster_planner import Fleet, Plan, Spare, with_cluster
 from ravnest.errors import InvalidInput
 
 CAME = "came while the run went on"
@@ -48,3 +48,33 @@ def with_nodes(plan: Plan, came: Fleet, which: Collection[str]) -> Plan:
         regions=(*fleet.regions, *regions),
     )
     return replace(plan, fleet=grown, spares=(*plan.spares, *(Spare(node.name, CAME) for node in new)))
+
+
+def with_comers(plan: Plan, last: Plan, alive: Collection[str]) -> Plan:
+    """Return the plan with whoever had come to the run by the time when `last` was its plan.
+
+    Nodes are spares. A cluster that they had made is there again if its nodes are `alive` and run no stage of the plan.
+    The plan is returned as it is where nobody had come. Raises InvalidInput as `with_nodes` does.
+    """
+    came = [name for name in last.fleet.names if name not in plan.fleet.names]
+    grown = with_nodes(plan, last.fleet, came) if came else plan
+    known = {cluster.name for cluster in plan.clusters}
+    used = {stage.node for cluster in plan.clusters for stage in cluster.stages}
+    for cluster in last.clusters:
+        nodes = {stage.node for stage in cluster.stages}
+        if cluster.name in ADDED and cluster.name not in known and nodes <= set(alive) and not nodes & used:
+            grown = with_cluster(grown, cluster, CAME)
+            used |= nodes
+    return grown
+
+
+def planned_shares(plan: Plan) -> dict[str, tuple[float, float]]:
+    """Return by cluster the part of the data that it reads, as if nobody had come: whoever came reads in an order of
+    its own."""
+    planned = [each.name not in ADDED for each in plan.clusters]
+    clusters = tuple(each for each, kept in zip(plan.clusters, planned, strict=True) if kept)
+    if not clusters:
+        return {}
+    predicted = tuple(each for each, kept in zip(plan.predicted.clusters, planned, strict=True) if kept)
+    alone = replace(plan, clusters=clusters, predicted=replace(plan.predicted, clusters=predicted))
+    return {each.name: alone.share(each.name) for each in clusters}

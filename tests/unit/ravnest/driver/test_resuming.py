@@ -1,10 +1,11 @@
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
-from cluster_planner import Cluster, Stage, with_cluster
+from cluster_planner import Cluster, Fleet, Stage, cluster_at, with_cluster
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import parts_of_plan
@@ -14,6 +15,7 @@ from ravnest.driver.resuming import ResumedRun, check_same_as_before, data_made_
 from ravnest.driver.session import run_control
 from ravnest.errors import InvalidInput
 from ravnest.job.initial_weights import make_weights
+from ravnest.recovery import with_nodes
 from tests.support.local import JOB_FILE, local_run, setups_by, setups_of, tiny_job
 from tests.support.state import saved
 
@@ -219,6 +221,24 @@ def test_a_checkpoint_goes_to_the_stages_of_another_plan(job, made, tmp_path):
         for (name, _), tensor in states[stage].optimizer.items():
             own = 2.0 if setup.cluster == "c1" else float(was_in(setups, "c0", name))
             assert tensor.item() == own
+
+
+def test_the_clusters_of_the_plan_go_on_exactly_where_one_has_come_or_gone_since(job, made, tmp_path):
+    setups, plan = made
+    folder = RunFolder(tmp_path)
+    saved_with_state(folder, plan, setups, job)
+    before = ResumedRun.load(folder, plan, job)
+    node = replace(plan.fleet.nodes[0], name="new")
+    grown = with_nodes(plan, Fleet((node,)), ["new"])
+    grown = with_cluster(grown, cluster_at(grown, "joined0", [], ["new"]), "came")
+    came = ResumedRun.load(folder, grown, job)
+    share = grown.share("joined0")
+    assert came.updates == {**before.updates, "joined0": round(96 * (share[1] - share[0]) / 12)}
+    assert came.moved
+    further = {**before.updates, "joined0": 5}
+    save(folder, grown, setups_by(grown, job), {}, further)
+    assert ResumedRun.load(folder, grown, job).updates == further
+    assert ResumedRun.load(folder, plan, job).updates == before.updates
 
 
 def trained(setup):

@@ -1,12 +1,25 @@
 """The file by which another driver takes a run over."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from ravnest.driver.run_store import Remembering, RunStore, TakenOver, addresses_in, load_state, plan_beside, plan_sum
+from cluster_planner import Fleet
+from ravnest.driver.run_store import (
+    Remembering,
+    RunStore,
+    TakenOver,
+    addresses_in,
+    load_state,
+    plan_beside,
+    plan_of_comers,
+    plan_sum,
+    plan_with_comers,
+)
 from ravnest.errors import InvalidInput
+from ravnest.recovery import with_nodes
 from tests.support.local import setups_of, tiny_job
 from tests.support.takeover import STATE
 
@@ -78,3 +91,29 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         plan_sum(tmp_path / "plan.yaml")
     assert caught.value.path == str(tmp_path / "plan.yaml")
+
+
+def test_the_plan_of_a_run_to_which_nodes_have_come_is_kept_for_those_who_resume_it(tmp_path: Path, plan) -> None:
+    planned = tmp_path / "plan.yaml"
+    planned.write_text("as the user has it")
+    state = msgspec.structs.replace(STATE, plan=plan_sum(planned))
+    node = replace(plan.fleet.nodes[0], name="new")
+    grown = with_nodes(plan, Fleet((node,)), ["new"])
+
+    def again(path: Path):
+        return plan_with_comers(tmp_path, plan, path, lambda found: found.fleet.names)
+
+    store = RunStore(tmp_path / "driver.json", 0)
+    store.save(state, plan)
+    store.remove()
+    assert again(planned) is plan
+    store = RunStore(tmp_path / "driver.json", 0)
+    store.save(state, plan)
+    store.save(state, grown)
+    store.remove()
+    assert again(planned).fleet.names == grown.fleet.names
+    other = tmp_path / "other.yaml"
+    other.write_text("of another run")
+    assert again(other) is plan
+    plan_of_comers(tmp_path, plan_sum(planned)).write_text("{")
+    assert again(planned) is plan
