@@ -253,7 +253,11 @@ def _require_access(folder: RunFolder) -> None:
 def _refuse_foreign(path: Path) -> None:
     """Refuse a folder that holds more than a run without a checkpoint leaves: anything else is somebody's."""
     logs = {RunFolder(path).ray_log, RunFolder(path).output, *path.glob(_LOGS)}
-    foreign = [one for one in path.iterdir() if one.name not in _BEGINNINGS and not (one.match(_REQUESTED) or one.match(COMERS))]
+    foreign = [
+        one
+        for one in path.iterdir()
+        if one.name not in _BEGINNINGS and not (one.match(_REQUESTED) or one.match(COMERS))
+    ]
     foreign += [one for one in (path / "logs").glob("*") if one not in logs]
     if foreign:
         named = min(foreign).relative_to(path)

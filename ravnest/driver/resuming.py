@@ -96,7 +96,8 @@ class ResumedRun:
 def _same_but_for_comers(plan: Plan, saved: str) -> bool:
     """Whether the clusters of a checkpoint, as it has `saved` them, are those of the plan, but for such as came."""
     before = [spans for spans in json.loads(saved) if spans[0] not in ADDED]
-    return before == json.loads(json.dumps([spans for name, spans in _spans(plan) if name not in ADDED]))
+    now = json.loads(json.dumps([spans for name, spans in _spans(plan) if name not in ADDED]))
+    return bool(before == now)
 
 
 def _spans(plan: Plan) -> list[tuple[str, list[object]]]:

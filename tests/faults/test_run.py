@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -105,31 +106,57 @@ def paused(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 FROZEN_S = 2.0 * SILENCE_FLOOR_S
 """Longer than any deadline of a run that is this regular."""
+FULL_AT_BYTES = 4096
+"""No file of a checkpoint is so small."""
+
+
+@dataclass
+class Mishaps:
+    """A run that has gone through several mishaps, and what it had written down before it lost its folder."""
+
+    running: Running
+    told: list[dict[str, object]]
+    family: list[psutil.Process]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def suspended(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Running]]:
+def mishaps(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Mishaps]]:
     """A run whose processes stand still three times for FROZEN_S: all of them, as when a laptop is closed, then its
-    stages alone, then its driver alone. Each time it trains on before the next. That takes its time while other tests
-    run."""
-    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("suspended") / "run"))
+    stages alone, then its driver alone. Each time it trains on before the next. Then its driver may write no more than
+    a full disk lets it, and may again; and its folder is removed before it is told to end. That takes its time while
+    other tests run."""
+    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("mishaps") / "run"))
     running.until_update(5)
     stages, driver = running.stages(), psutil.Process(running.process.pid)
+    run = running.folder / "r"
 
-    def stood_still() -> Running:
+    def trains_on() -> None:
+        last = max(int(str(one["update"])) for one in read_metrics(run / "metrics.jsonl") if "update" in one)
+        running.until_update(last + 100)  # so many updates of a stage take rounds of all of them
+
+    def happen() -> Mishaps:
         for frozen in ([driver, *running.family()], stages, [driver]):
             for each in frozen:
                 each.suspend()
             time.sleep(FROZEN_S)
             for each in frozen:
                 each.resume()
-            last = max(one["update"] for one in read_metrics(running.folder / "r/metrics.jsonl") if "update" in one)
-            running.until_update(last + 100)  # so many updates of a stage take rounds of all of them
+            trains_on()
+        _, most = driver.rlimit(psutil.RLIMIT_FSIZE)
+        driver.rlimit(psutil.RLIMIT_FSIZE, (FULL_AT_BYTES, most))
+        running.until("there is no checkpoint of round")
+        driver.rlimit(psutil.RLIMIT_FSIZE, (most, most))
+        running.until("metrics.jsonl is written again")
+        running.until("checkpoint of round")
+        trains_on()
+        told, family = read_metrics(run / "metrics.jsonl"), running.family()
+        shutil.rmtree(run)
+        time.sleep(2.0)  # rounds and signs of life go on without it
         running.send(signal.SIGTERM)
-        return running
+        return Mishaps(running, told, family)
 
     watcher = ThreadPoolExecutor(1)
-    yield watcher.submit(stood_still)
+    yield watcher.submit(happen)
     if running.process.poll() is None:
         running.process.kill()
     watcher.shutdown()
@@ -298,16 +325,22 @@ def test_a_pause_of_everything_is_nobodys_death_and_a_closed_terminal_leaves_a_c
     assert not (run / ".lock").exists()
 
 
-def test_who_stands_still_for_longer_than_any_deadline_together_is_not_called_dead(suspended: Future[Running]) -> None:
-    running = suspended.result(timeout=3 * (FROZEN_S + DEADLINE_S))
-    assert running.end() == 130, running.output
-    told = read_metrics(running.folder / "r/metrics.jsonl")
-    kinds = {str(one["kind"]) for one in told}
-    assert not kinds & {"lost", "restarted", "taken_over", "replaced"}, running.output
+def test_who_stands_still_for_longer_than_any_deadline_together_is_not_called_dead(mishaps: Future[Mishaps]) -> None:
+    happened = mishaps.result(timeout=3 * (FROZEN_S + DEADLINE_S))
+    kinds = {str(one["kind"]) for one in happened.told}
+    assert not kinds & {"lost", "restarted", "taken_over", "replaced"}, happened.running.output
     assert "suspected" in kinds, "of the stages that stood still alone"
-    assert "stood still for" in running.output
-    updates = [(one["cluster"], one["stage"], one["update"]) for one in told if one["kind"] == "update"]
+    assert "stood still for" in happened.running.output
+    updates = [(one["cluster"], one["stage"], one["update"]) for one in happened.told if one["kind"] == "update"]
     assert len(updates) == len(set(updates)), "no update was made twice"
+
+
+def test_a_full_disk_costs_a_checkpoint_and_a_folder_that_is_gone_only_the_result(mishaps: Future[Mishaps]) -> None:
+    happened = mishaps.result(timeout=3 * (FROZEN_S + DEADLINE_S))
+    code = happened.running.end()
+    assert "Traceback" not in happened.running.output
+    assert code == 130 or "r" in happened.running.output.splitlines()[-1], happened.running.output
+    assert gone(happened.family)
 
 
 def test_stages_that_hear_no_driver_end_by_themselves(unheard: list[psutil.Process]) -> None:
