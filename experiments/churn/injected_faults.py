@@ -4,8 +4,9 @@ Each run has two clusters of two stages, each stage a process in a network names
 100 Mbit/s, and a driver beside them; threads stand in for Ray (experiments/churn/faulted). A fault happens while the
 stages start, and four more while the run trains, each once all clusters train again after the one before. Eight kinds
 at five moments come in an order by a seed. A link that is cut stays so for 8 or 30 s. After a driver was killed, or a
-run has ended, it is started again with `--resume`. A run that does not go on within four minutes counts as hung. What
-every fault came to stands in injected_faults.jsonl, which a later call adds to.
+run has ended, it is started again with `--resume`. A run that does not go on within four minutes counts as hung. While
+the disk is full nothing is written down, so nothing is known of updates either. What every fault came to stands in
+injected_faults.jsonl, which a later call adds to.
 """
 
 import json

@@ -22,7 +22,7 @@ from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts, Recovery
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.loop_parts import StageLinks
+from ravnest.driver.loop_parts import StageLinks, driver_endpoint
 from ravnest.driver.node_requests import asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -58,14 +58,10 @@ from ring_allreduce.rounds import RoundOwner, RoundsUnderWay
 from ring_allreduce.transport import (
     TOKEN_BYTES,
     Delivery,
-    Keys,
     Lane,
     Outbox,
-    TransportLimits,
-    ZmqEndpoint,
 )
 
-_QUEUE_MESSAGES = 4096
 _HANDED_OUT_BYTES = 16 << 20
 """How much state may be on its way to one stage, beyond a tensor."""
 T = TypeVar("T", int, float)
@@ -155,7 +151,7 @@ def train(
             places = addresses_in(takes_over)
             ray.adopt(places)
         peers = {stage: at.peer for stage, at in places.items()}
-        endpoint = _endpoint(next(iter(setups.values())), ray.host, keys)
+        endpoint = driver_endpoint(next(iter(setups.values())), ray.host, keys)
         term = 0 if takes_over is None else takes_over.term + 1
         store = RunStore(folder.driver, term)
         try:
@@ -275,17 +271,6 @@ def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOn
             ray = leaving.enter_context(RayCluster(address, code, log))
             interrupt.arm()  # again: Ray has set a handler of its own
         yield ray
-
-
-def _endpoint(any_setup: StageSetup, host: str, keys: Mapping[str, Keys] | None) -> ZmqEndpoint:
-    return ZmqEndpoint(
-        m.DRIVER,
-        codec=m.codec(),
-        token=any_setup.transport.token,
-        host=host,
-        limits=TransportLimits(max_message_bytes=any_setup.transport.max_message_bytes, queue_messages=_QUEUE_MESSAGES),
-        keys=None if keys is None else keys[m.DRIVER],
-    )
 
 
 def _record(

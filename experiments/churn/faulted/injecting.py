@@ -31,6 +31,13 @@ HUNG_S = 240.0
 """A run that has not gone on for so long after a fault counts as hung."""
 FREEZE_S, SLOW_S, FULL_S = 20.0, 15.0, 15.0
 CUT_S = (8.0, 30.0)
+_NOTICED = {
+    "kill": ("lost", "restarted", "not_replaced"),
+    "two": ("lost", "restarted", "not_replaced"),
+    "driver": ("taken_over", "restarted", "phase"),
+}
+"""What a run tells of some faults, before which it has not recovered from them."""
+NOTICED_S = 30.0
 AWAY_S = 2.0
 """How long a driver is away that was killed."""
 DISK_BYTES = 24 << 20
@@ -190,6 +197,9 @@ def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:
         target = chance.choice(sorted(stages) or ["c0.s0"])
         record["target"] = target
         _inject(run, fault.kind, target, stages, machines, chance)
+        if fault.kind in _NOTICED and target in stages:
+            with suppress(Hung):  # a stage that was no part of the run is missed by nobody
+                run.until(lambda: bool(run.since(began_s, *_NOTICED[fault.kind])), NOTICED_S)
         _recovered(run, began_s)
     except Hung:
         record["hung"] = True
