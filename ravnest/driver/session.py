@@ -28,6 +28,7 @@ from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
+from ravnest.driver.observe.trackers import Trackers
 from ravnest.driver.preparation import Prepared, check_same_data, hand_out, states_for, writer_opener
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
@@ -103,6 +104,7 @@ def train(
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
+    trackers = Trackers(job.report_to, search_dirs(plan.job_file), plan.job_file)
     keys = kept_keys(takes_over) if takes_over is not None else None
     if takes_over is None and encrypt:
         keys = run_keys([*possible_stages(plan), m.DRIVER])
@@ -168,7 +170,7 @@ def train(
                 if not standing.whole:
                     raise NothingToTakeOver("no cluster of the run is there with all of its stages")
                 born = {stage: at.born for stage, at in takes_over.stages.items()}
-            with MetricsWriter(folder.metrics) as writer, ThreadPoolExecutor(1, "disk") as disk:
+            with MetricsWriter(folder.metrics, trackers) as writer, ThreadPoolExecutor(1, "disk") as disk:
                 speed = 1.0 if imitate is None else imitate.speed
                 end = run_end(job, prepared.total_samples, limit, speed)
                 record = _record(prepared, observer, writer, setups, end)

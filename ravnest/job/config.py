@@ -258,6 +258,9 @@ class Job(Section):
     sample: FactoryConfig | None = None
     """Called with (model, data) after training; the text it returns is shown."""
 
+    report_to: list[FactoryConfig] = Field(default_factory=list)
+    """Each makes a tracker, which is called with each record of metrics.jsonl: see ravnest/results/trackers.py."""
+
     _file: Path | None = PrivateAttr(default=None)
 
     def __init__(

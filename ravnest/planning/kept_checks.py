@@ -36,7 +36,7 @@ MOST_FILES = 4096
 """A job that opens more files is not kept."""
 HASHED_BYTES = 64 << 20
 """Of a larger file, size and time count instead of its contents."""
-_CHANGES_NO_CHECK = ("average_every", "max_lag", "stop")
+_CHANGES_NO_CHECK = ("average_every", "max_lag", "stop", "report_to")
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,26 @@ class Scalar:
     at_s: float
 
 
-def scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Yields every point, in the order of the records. Values that are null there are left out."""
-    fleet_samples = 0
-    for record in records:
+class Scalars:
+    """Makes points of records, which are given in their order."""
+
+    def __init__(self) -> None:
+        self._fleet_samples = 0
+
+    def of(self, record: Mapping[str, Any]) -> Iterator[Scalar]:
+        """Yields the points of one record. Values that are null there are left out."""
         if record["kind"] == "progress":
-            fleet_samples = record["samples"]
-        for curve, value, step in _points(record, fleet_samples):
+            self._fleet_samples = record["samples"]
+        for curve, value, step in _points(record, self._fleet_samples):
             if value is not None:
                 yield Scalar(curve, float(value), step, record["at_s"])
+
+
+def scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
+    """Yields every point, in the order of the records."""
+    made = Scalars()
+    for record in records:
+        yield from made.of(record)
 
 
 def _points(record: Mapping[str, Any], fleet_samples: int) -> Iterator[tuple[str, float | None, int]]:

@@ -1,8 +1,8 @@
 """`ravnest run` with options of the job and of the command that change what stages compute and send: one run of all.
 
 The job splits backward passes, computes in bfloat16, averages in int8 with an outer optimizer; the command encrypts.
-What each option does alone is tested without processes, in tests/unit/ravnest. Activation checkpointing and float16
-are those of test_cli_rehearse.py.
+A tracker hears of it. What each option does alone is tested without processes, in tests/unit/ravnest. Activation
+checkpointing and float16 are those of test_cli_rehearse.py.
 """
 
 import json
@@ -21,7 +21,8 @@ from tests.support.zmtp import listening, mechanism
 pytestmark = pytest.mark.timeout(600)
 
 AVERAGING = {"weighting": "equal", "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}}, "wire": "int8", "buffers": {}}
-OPTIONS = {"averaging": AVERAGING, "split_backward": "always", "precision": "bfloat16"}
+NOTING = [{"factory": "tiny:noting", "args": {"path": "noted"}}]
+OPTIONS = {"averaging": AVERAGING, "split_backward": "always", "precision": "bfloat16", "report_to": NOTING}
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,16 @@ def test_every_lane_asks_for_a_key(trained: tuple[Running, Counter[str | None]])
 def test_the_last_stages_split_their_backward_passes(trained: tuple[Running, Counter[str | None]]) -> None:
     lines = [json.loads(line) for line in (trained[0].folder / "r/metrics.jsonl").read_text().splitlines()]
     assert {(line["stage"], line["splits"]) for line in lines if line["kind"] == "split"} == {(1, True)}
+
+
+def test_a_tracker_of_the_users_hears_of_every_record(trained: tuple[Running, Counter[str | None]]) -> None:
+    folder = trained[0].folder
+    kinds = [json.loads(line)["kind"] for line in (folder / "r/metrics.jsonl").read_text().splitlines()]
+    noted = (folder / "noted").read_text().split()
+    assert len(noted) > 100
+    assert noted == kinds[: len(noted)]
+    assert "update" in noted
+    assert "checkpoint" in noted
 
 
 def test_all_clusters_save_the_same_outer_momentum(trained: tuple[Running, Counter[str | None]]) -> None:

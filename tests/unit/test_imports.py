@@ -137,6 +137,8 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "selenium": ("experiments/page/browser.py",),
     "starlette": ("ravnest/page/server.py",),
     "uvicorn": ("ravnest/page/server.py",),
+    "wandb": ("ravnest/results/trackers.py",),
+    "mlflow": ("ravnest/results/trackers.py",),
     "pydantic_core": ("cluster_planner/files/schema.py", "ravnest/training/optimizer.py"),
     "torch": ("ring_allreduce/", "ravnest/", "experiments/", "examples/"),
 }

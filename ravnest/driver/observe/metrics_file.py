@@ -20,6 +20,7 @@ from typing import IO, Annotated, Self
 import msgspec
 
 from ravnest.driver.observe.report import EVENT_TYPES, EvaluatedEvent, RunEvent
+from ravnest.driver.observe.trackers import Trackers
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.job_sections import MOST
@@ -100,8 +101,12 @@ class MetricsWriter:
     again.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises InvalidInput where the file cannot be opened."""
+    def __init__(self, path: Path, trackers: Trackers | None = None) -> None:
+        """`trackers` are given each record too, while the writer is entered.
+
+        Raises InvalidInput where the file cannot be opened.
+        """
+        self._trackers = trackers
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _drop_torn_line(path)
@@ -114,6 +119,8 @@ class MetricsWriter:
         self._lost = 0
 
     def __enter__(self) -> Self:
+        if self._trackers is not None:
+            self._trackers.start()
         return self
 
     def __exit__(
@@ -123,8 +130,11 @@ class MetricsWriter:
 
     def write(self, kind: str, at_s: float, **fields: object) -> None:
         """Write one line at once. JSON has no NaN or infinity, so such numbers become null."""
-        record = {"kind": kind, "at_s": round(at_s, 3), **fields}
-        line = (json.dumps(json_value(record), allow_nan=False, separators=(",", ":")) + "\n").encode()
+        record = {name: json_value(value) for name, value in fields.items()}
+        record = {"kind": kind, "at_s": round(at_s, 3), **record}
+        if self._trackers is not None:
+            self._trackers.give(record)
+        line = (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode()
         try:
             if self._torn:
                 self._file.truncate(self._end)
@@ -145,9 +155,15 @@ class MetricsWriter:
         lost, self._lost = self._lost, 0
         return lost, self._reason
 
+    def take_troubles(self) -> list[str]:
+        """What has gone wrong with the trackers since the last call, as sentences for the user."""
+        return [] if self._trackers is None else self._trackers.take_troubles()
+
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and the trackers."""
         self._file.close()
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, object]]:

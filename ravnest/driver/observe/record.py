@@ -368,7 +368,8 @@ class RunRecord:
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
 
     def _tell_lost(self) -> None:
-        """Tell the user once that metrics.jsonl cannot be written, and once that it can be again."""
+        """Tell the user once that metrics.jsonl cannot be written, and once that it can be again; and of trackers that
+        have failed."""
         lost, reason = self._writer.take_lost()
         self._lost += lost
         if reason is not None and not self._told_lost:
@@ -379,6 +380,8 @@ class RunRecord:
             self._told_lost = False
             said = f"metrics.jsonl is written again; {self._lost:,} lines were lost"
             self._lost = 0
+            self.notice(said)
+        for said in self._writer.take_troubles():
             self.notice(said)
 
     def _emit(self, event: report.RunEvent) -> None:

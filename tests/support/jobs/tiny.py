@@ -1,6 +1,9 @@
 """Models and data small enough that a whole run takes seconds."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,3 +109,14 @@ def images(samples: int = 240, held_out: int = 10) -> SimpleNamespace:
     split = [samples, held_out]
     parts = [TensorDataset(x, y) for x, y in zip(pictures.split(split), labels.split(split), strict=True)]
     return SimpleNamespace(train=parts[0], held_out=parts[1])
+
+
+def noting(path: str) -> Callable[[object], None]:
+    """A tracker that writes down the kinds of the records it gets."""
+    file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed with the process
+
+    def tracker(record: Any) -> None:
+        file.write(record["kind"] + "\n")
+        file.flush()
+
+    return tracker
